@@ -1,0 +1,58 @@
+# `make` lists the commands. Everything runs from .venv, which is made on first use and again when
+# pyproject.toml or constraints.txt change. Needs Python 3.11+, Java 17 or 21, and the network once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+SCALE ?= 0.5
+COMMITS ?= 10
+DEMO_PATH ?= .demo
+
+# Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types clean java
+
+help:
+	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
+	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
+	@echo "make lint    ruff: rules and format"
+	@echo "make types   mypy, strict"
+	@echo "make clean   remove .venv, caches, build products and the demo's data"
+
+demo: $(STAMP) java
+	$(BIN)/python -m benchmarks.demo --scale $(SCALE) --commits $(COMMITS) --path $(DEMO_PATH)
+
+test: $(STAMP) java
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+java:
+	@sh scripts/check_java.sh
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "LakeMerge needs Python 3.11 or newer; '$(PYTHON)' is `$(PYTHON) --version 2>&1`." >&2; \
+	  echo "Name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse artifacts
+	rm -rf metastore_db derby.log *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

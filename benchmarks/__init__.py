@@ -1,0 +1,1 @@
+"""Runs that measure LakeMerge, each checked against an answer computed without it."""

@@ -1,0 +1,7 @@
+"""Table services: what keeps a table cheap to read. Knows tables; tables know it by one door only."""
+
+from __future__ import annotations
+
+from compaction.run import CompactionResult, compact
+
+__all__ = ["CompactionResult", "compact"]

@@ -1,0 +1,64 @@
+"""LakeMerge: upserts as logs on a Delta timeline, merged by pluggable record mergers."""
+
+from __future__ import annotations
+
+from lakemerge.errors import (
+    CommitConflictError,
+    DependencyMissingError,
+    FilterError,
+    FrameError,
+    InputError,
+    InstallError,
+    LakeMergeError,
+    MergerConfigurationError,
+    MergerContractError,
+    MergerMissingError,
+    MergerRegistrationError,
+    NotATableError,
+    OutcomeUnknownError,
+    RecordRefusedError,
+    RetryError,
+    SchemaError,
+    StoreError,
+    TableDamagedError,
+    TableError,
+    TableExistsError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakemerge.options import Settings
+from lakemerge.table import LakeTable
+from lakemerge.write.upsert import UpsertResult
+from mergers import Laws, Merger, RowKind, register_merger
+
+__all__ = [
+    "CommitConflictError",
+    "DependencyMissingError",
+    "FilterError",
+    "FrameError",
+    "InputError",
+    "InstallError",
+    "LakeMergeError",
+    "LakeTable",
+    "Laws",
+    "Merger",
+    "MergerConfigurationError",
+    "MergerContractError",
+    "MergerMissingError",
+    "MergerRegistrationError",
+    "NotATableError",
+    "OutcomeUnknownError",
+    "RecordRefusedError",
+    "RetryError",
+    "RowKind",
+    "SchemaError",
+    "Settings",
+    "StoreError",
+    "TableDamagedError",
+    "TableError",
+    "TableExistsError",
+    "UnsupportedFeatureError",
+    "UpsertResult",
+    "VersionNotFoundError",
+    "register_merger",
+]

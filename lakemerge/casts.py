@@ -1,0 +1,225 @@
+"""Lossless conversion of a frame's columns to a table's types.
+
+:func:`castable` decides from types alone, so that a write is refused before any data is read;
+:func:`safe_cast` converts, and checks the values where a type alone does not tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FrameError
+
+__all__ = ["castable", "safe_cast"]
+
+_DIGITS = {
+    pa.int8(): 3,
+    pa.int16(): 5,
+    pa.int32(): 10,
+    pa.int64(): 19,
+    pa.uint8(): 3,
+    pa.uint16(): 5,
+    pa.uint32(): 10,
+    pa.uint64(): 20,
+}
+"""Decimal digits that hold every value of an integer type."""
+_WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int16(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int32(): (pa.int32(), pa.int64(), pa.float64()),
+    pa.int64(): (pa.int64(),),
+    pa.uint8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.uint16(): (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.uint32(): (pa.int64(), pa.float64()),
+    pa.float16(): (pa.float32(), pa.float64()),
+    pa.float32(): (pa.float32(), pa.float64()),
+    pa.float64(): (pa.float64(),),
+    pa.bool_(): (pa.bool_(),),
+    pa.string(): (pa.string(),),
+    pa.large_string(): (pa.string(),),
+    pa.string_view(): (pa.string(),),
+    pa.binary(): (pa.binary(),),
+    pa.large_binary(): (pa.binary(),),
+    pa.binary_view(): (pa.binary(),),
+    pa.date32(): (pa.date32(),),
+    pa.date64(): (pa.date32(),),
+}
+
+
+def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
+    """Whether every value of ``from_type`` has an equal one in the table's type ``to_type``.
+
+    Timestamps of every unit count as castable; whether a finer or wider one fits is checked on its
+    values. Struct fields match by name, whatever their case and order, and must be the same ones.
+    """
+    if pa.types.is_null(from_type):
+        return True
+    if isinstance(from_type, pa.DictionaryType | pa.RunEndEncodedType):
+        return castable(from_type.value_type, to_type)
+    if pa.types.is_decimal128(to_type):
+        return _fits_decimal(from_type, to_type)
+    if pa.types.is_timestamp(to_type):
+        return pa.types.is_timestamp(from_type) and (from_type.tz is None) == (to_type.tz is None)
+    if pa.types.is_fixed_size_binary(from_type):
+        return bool(to_type == pa.binary())
+    if pa.types.is_map(to_type):
+        return (
+            pa.types.is_map(from_type)
+            and castable(from_type.key_type, to_type.key_type)
+            and castable(from_type.item_type, to_type.item_type)
+        )
+    if pa.types.is_list(to_type):
+        # The stubs lose the element type of a type that is one of several kinds of list.
+        element: Any = from_type
+        return _is_list(from_type) and castable(element.value_type, to_type.value_type)
+    if pa.types.is_struct(to_type):
+        if not pa.types.is_struct(from_type):
+            return False
+        matches = _match_fields(from_type, to_type)
+        return matches is not None and all(
+            castable(from_type.field(i).type, field.type) for i, field in zip(matches, to_type, strict=True)
+        )
+    return to_type in _WIDER.get(from_type, ())
+
+
+def safe_cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``target`` from ``batch``, in its order and types, without loss.
+
+    Columns match by name, whatever their case; columns of ``batch`` that ``target`` lacks are left
+    out. Nulls inside non-nullable struct fields, elements and map values are refused; nulls at the
+    top level are not looked at, because only some writes refuse them.
+
+    Raises :class:`FrameError` that lists every column at fault in ``problems``: missing, given
+    twice, of another type, or with a value that does not fit.
+    """
+    places: dict[str, list[int]] = {}
+    for index, name in enumerate(batch.schema.names):
+        places.setdefault(name.lower(), []).append(index)
+    problems: list[str] = []
+    arrays: list[pa.Array[Any]] = []
+    for field in target:
+        found = places.get(field.name.lower(), [])
+        if len(found) != 1:
+            problems.append(f"{field.name!r} is {'given more than once' if found else 'missing'}")
+            continue
+        array = batch.column(found[0])
+        if not castable(array.type, field.type):
+            problems.append(_mismatch(field, array.type))
+            continue
+        try:
+            arrays.append(_convert(array, field.type))
+        except (pa.ArrowInvalid, _NestedNullError) as error:
+            problems.append(f"{field.name!r} is {array.type}, the table has {field.type}: {error}")
+    if problems:
+        raise FrameError("columns do not fit the table: " + "; ".join(problems), problems=tuple(problems))
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+class _NestedNullError(Exception):
+    """A null where the table's nested type allows none."""
+
+
+def _mismatch(field: pa.Field[Any], found: pa.DataType) -> str:
+    text = f"{field.name!r} is {found}, the table has {field.type}"
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(field.type):
+        if found.tz is None:
+            return f"{text}: say which zone the times are in (Arrow: assume_timezone), then write again"
+        return f"{text}: drop the zone after conversion to local time (Arrow: local_timestamp), then write again"
+    return text
+
+
+def _fits_decimal(from_type: Any, to_type: Any) -> bool:
+    if from_type in _DIGITS:
+        return bool(_DIGITS[from_type] <= to_type.precision - to_type.scale)
+    if not pa.types.is_decimal(from_type):
+        return False
+    whole = from_type.precision - from_type.scale
+    return bool(from_type.scale <= to_type.scale and whole <= to_type.precision - to_type.scale)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    )
+
+
+def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int] | None:
+    """For each field of ``to_type`` its index in ``from_type``, or ``None`` if the names differ."""
+    if from_type.num_fields != to_type.num_fields:
+        return None
+    places = {from_type.field(i).name.lower(): i for i in range(from_type.num_fields)}
+    found = [places.get(field.name.lower()) for field in to_type]
+    matches = [index for index in found if index is not None]
+    return matches if len(matches) == len(found) == len(set(matches)) else None
+
+
+def _convert(array: Any, to: Any) -> pa.Array[Any]:
+    """``array`` as ``to``, where the types are castable."""
+    kind = array.type
+    if kind == to:
+        unchanged: pa.Array[Any] = array
+        return unchanged
+    if pa.types.is_null(kind):
+        return _nulls(len(array), to)
+    if pa.types.is_dictionary(kind):
+        return _convert(array.dictionary_decode(), to)
+    if isinstance(kind, pa.RunEndEncodedType):
+        return _convert(pc.run_end_decode(array), to)  # type: ignore[attr-defined]
+    if pa.types.is_struct(to):
+        return _convert_struct(array, to)
+    if pa.types.is_map(to):
+        entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+        return _nest(array, entries, to, pa.struct([to.key_field, to.item_field]))
+    if pa.types.is_list(to):
+        plain = array if pa.types.is_list(kind) else array.cast(pa.list_(kind.value_field))
+        if to.value_field.nullable is False and plain.flatten().null_count:
+            raise _NestedNullError("a null among the elements, which are not nullable")
+        return _nest(plain, plain.values, to, to.value_type)
+    cast: pa.Array[Any] = array.cast(to, safe=True)
+    return cast
+
+
+def _nulls(rows: int, kind: Any) -> pa.Array[Any]:
+    nulls: pa.Array[Any] = pa.nulls(rows, kind)
+    return nulls
+
+
+def _convert_struct(array: Any, to: Any) -> pa.Array[Any]:
+    matches = _match_fields(array.type, to) or []
+    valid = array.is_valid()
+    children: list[Any] = []
+    for index, field in zip(matches, to, strict=True):
+        child = _convert(array.field(index), field.type)
+        if not field.nullable and child.null_count and pc.any(pc.and_(child.is_null(), valid)).as_py():
+            raise _NestedNullError(f"a null in the field {field.name!r}, which is not nullable")
+        children.append(child)
+    return pa.Array.from_buffers(to, len(array), [_validity(array)], children=children)
+
+
+def _nest(array: Any, values: Any, to: Any, child: Any) -> pa.Array[Any]:
+    """The list or map ``array`` rebuilt as ``to`` over the part of ``values`` that its rows use."""
+    if not len(array):
+        return _nulls(0, to)
+    offsets = array.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    converted = _convert(values.slice(first, last - first), child)
+    shifted = pa.py_buffer((offsets - first).astype(np.int32).tobytes())
+    return pa.Array.from_buffers(to, len(array), [_validity(array), shifted], children=[converted])
+
+
+def _validity(array: Any) -> pa.Buffer | None:
+    """The validity bitmap from bit 0, wherever ``array`` starts in its own; ``None`` without nulls."""
+    if not array.null_count:
+        return None
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())

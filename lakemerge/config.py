@@ -1,0 +1,158 @@
+"""What a table's metadata says about merging, and the permanent state domain.
+
+Source: docs/table-format.md, sections 1 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import orjson
+import pyarrow as pa
+
+from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError
+from lakemerge.log import DomainMetadata, Metadata, Snapshot
+from lakemerge.schema import from_delta_json
+from mergers import Merger, MergerRegistry, TableShape
+
+__all__ = ["FORMAT_VERSION", "LOG_DOMAIN_PREFIX", "STATE_DOMAIN", "WRITER_FEATURE", "State", "TableConfig"]
+
+FORMAT_VERSION = 1
+WRITER_FEATURE = "lakemerge"
+STATE_DOMAIN = "lakemerge.state"
+LOG_DOMAIN_PREFIX = "lakemerge.log."
+
+_PREFIX = "lakemerge."
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfig:
+    """The merging part of ``metaData.configuration``, with the schema it applies to."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    ordering: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    buckets: int | None
+    """``None`` until the first write has chosen it."""
+    merger_id: str
+    merger_name: str
+    merger_options: Mapping[str, object]
+
+    @property
+    def shape(self) -> TableShape:
+        return TableShape(self.schema, self.key, self.ordering)
+
+    def merger(self, registry: MergerRegistry) -> Merger:
+        """The table's merger, by strategy id. Raises where nobody registered it, or where its
+        options do not validate."""
+        return registry.of_table(self.merger_id, self.merger_name).from_options(self.merger_options, self.shape)
+
+    def configuration(self) -> dict[str, str]:
+        """The entries of ``metaData.configuration``."""
+        entries = {
+            "formatVersion": str(FORMAT_VERSION),
+            "key": _text(list(self.key)),
+            "ordering": _text(list(self.ordering)),
+            "merger.id": self.merger_id,
+            "merger.name": self.merger_name,
+            "merger.options": _text(dict(self.merger_options)),
+        }
+        if self.buckets is not None:
+            entries["buckets"] = str(self.buckets)
+        return {_PREFIX + name: value for name, value in entries.items()}
+
+    @staticmethod
+    def of(metadata: Metadata, *, url: str) -> TableConfig:
+        """Read a table's metadata; raises :class:`NotATableError` for a plain Delta table."""
+        entries = {k.removeprefix(_PREFIX): v for k, v in metadata.configuration.items() if k.startswith(_PREFIX)}
+        if "formatVersion" not in entries:
+            raise NotATableError(
+                f"{url} is a Delta table, but not a LakeMerge table; create one with LakeTable.create and load it with upsert",
+                url=url,
+            )
+        if entries["formatVersion"] != str(FORMAT_VERSION):
+            raise UnsupportedFeatureError(
+                f"{url} has LakeMerge format version {entries['formatVersion']}; this library understands "
+                f"{FORMAT_VERSION}. Install a newer lakemerge.",
+                url=url,
+                format_version=entries["formatVersion"],
+            )
+        try:
+            return TableConfig(
+                schema=from_delta_json(metadata.schema_string),
+                key=_names(entries["key"]),
+                ordering=_names(entries["ordering"]),
+                partition_by=tuple(metadata.partition_columns),
+                buckets=int(entries["buckets"]) if "buckets" in entries else None,
+                merger_id=entries["merger.id"],
+                merger_name=entries["merger.name"],
+                merger_options=MappingProxyType(orjson.loads(entries["merger.options"])),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The domain ``lakemerge.state``, which every version has."""
+
+    merger_epoch: int = 0
+    """Raised when the merger or its options change."""
+    layout_epoch: int = 0
+    """Raised when the bucket count changes."""
+    schema_epoch: int = 0
+    """Raised when the schema changes."""
+    next_ordinal: int = 0
+    """The first file ordinal (``_lm_file``) nobody has reserved."""
+    fence_begin_version: int = 0
+    """Transactions begun below this version cannot commit any more (set by vacuum)."""
+
+    def domain(self) -> DomainMetadata:
+        body = {
+            "formatVersion": FORMAT_VERSION,
+            "mergerEpoch": self.merger_epoch,
+            "layoutEpoch": self.layout_epoch,
+            "schemaEpoch": self.schema_epoch,
+            "nextOrdinal": self.next_ordinal,
+            "fenceBeginVersion": self.fence_begin_version,
+        }
+        return DomainMetadata(STATE_DOMAIN, _text(body), False)
+
+    def reserving(self, ordinals: int) -> State:
+        return replace(self, next_ordinal=self.next_ordinal + ordinals)
+
+    @staticmethod
+    def of(snapshot: Snapshot) -> State:
+        domain = snapshot.domains.get(STATE_DOMAIN)
+        if domain is None:
+            raise TableDamagedError(
+                f"version {snapshot.version} has lost the domain {STATE_DOMAIN!r}; a checkpoint written by an old "
+                "deltalake (1.2.1 or before) does that. Delete that checkpoint and open the table again.",
+                version=snapshot.version,
+            )
+        try:
+            body = orjson.loads(domain.configuration)
+            if body["formatVersion"] != FORMAT_VERSION:
+                raise UnsupportedFeatureError(
+                    f"state format version {body['formatVersion']} is not understood; install a newer lakemerge"
+                )
+            return State(
+                merger_epoch=int(body["mergerEpoch"]),
+                layout_epoch=int(body["layoutEpoch"]),
+                schema_epoch=int(body["schemaEpoch"]),
+                next_ordinal=int(body["nextOrdinal"]),
+                fence_begin_version=int(body["fenceBeginVersion"]),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise TableDamagedError(f"domain {STATE_DOMAIN!r} is damaged: {error!r}") from error
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(str(name) for name in orjson.loads(text))

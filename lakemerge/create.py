@@ -1,0 +1,163 @@
+"""Creating a table: everything about its definition is checked before its first version is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lakemerge.config import WRITER_FEATURE, State, TableConfig
+from lakemerge.errors import InputError, SchemaError, TableExistsError
+from lakemerge.handle import Handle
+from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot
+from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
+from lakemerge.slices.partition import is_partitionable
+from mergers import Merger, TableShape
+from mergers.ordering import is_orderable
+
+__all__ = ["create_table"]
+
+_MAX_BUCKETS = 2**16
+
+
+def create_table(
+    handle: Handle,
+    schema: object,
+    *,
+    key: Sequence[str],
+    ordering: Sequence[str],
+    merger: str | Merger | None,
+    options: Mapping[str, object] | None,
+    partition_by: Sequence[str],
+    buckets: int | None,
+    name: str | None,
+    description: str | None,
+    properties: Mapping[str, str] | None,
+) -> Snapshot:
+    """Validate and commit version 0; see :meth:`lakemerge.LakeTable.create`."""
+    arrow = to_arrow_schema(schema)
+    problems: list[str] = []
+    key = _named(key, arrow, "key", problems)
+    ordering = _named(ordering, arrow, "ordering", problems)
+    partition_by = _named(partition_by, arrow, "partition", problems)
+    _check_columns(arrow, key, ordering, partition_by, problems)
+    _check_buckets(buckets, problems)
+    properties = dict(properties or {})
+    problems += [f"table property {p!r} is not one a user sets" for p in properties if not _is_settable(p)]
+    if problems:
+        raise SchemaError("the table cannot be created: " + "; ".join(problems), problems=tuple(problems))
+    fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
+    shape = TableShape(pa.schema(fields), tuple(key), tuple(ordering))
+    chosen = _merger(handle, merger, options, shape)
+    config = TableConfig(
+        schema=shape.schema,
+        key=shape.key,
+        ordering=shape.ordering,
+        partition_by=tuple(partition_by),
+        buckets=buckets,
+        merger_id=chosen.id,
+        merger_name=chosen.name,
+        merger_options=chosen.options(),
+    )
+    metadata = Metadata(
+        id=handle.new_txn_id(),
+        name=name,
+        description=description,
+        schema_string=to_delta_json(shape.schema),
+        partition_columns=config.partition_by,
+        configuration={"delta.enableInCommitTimestamps": "true"} | properties | config.configuration(),
+        created_time_ms=handle.now_ms(),
+    )
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is not None:
+            raise TableExistsError(
+                f"there is a table at {handle.store.url} already; use LakeTable.open, or another path", url=handle.store.url
+            )
+        return Attempt([_protocol(shape.schema), metadata, State().domain()])
+
+    parameters = {"key": list(key), "ordering": list(ordering), "merger": chosen.name, "partitionBy": list(partition_by)}
+    outcome = handle.log.commit(None, build, operation="CREATE TABLE", parameters=parameters)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("creating a table is never done already")
+    return outcome.snapshot
+
+
+def _protocol(schema: pa.Schema) -> Protocol:
+    """Reader version 1 wherever the schema allows: some readers refuse any feature they do not know."""
+    features = {"domainMetadata", "inCommitTimestamp", WRITER_FEATURE}
+    if not needs_timestamp_ntz(schema):
+        return Protocol(1, 7, frozenset(), frozenset(features))
+    return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
+
+
+def _merger(
+    handle: Handle, merger: str | Merger | None, options: Mapping[str, object] | None, shape: TableShape
+) -> Merger:
+    if isinstance(merger, Merger):
+        if options:
+            raise InputError("give options to the merger instance, not beside it")
+        registered = handle.registry.of_table(merger.id, merger.name)
+        return registered.from_options(merger.options(), shape)
+    if merger is None:
+        merger = "event-time" if shape.ordering else "commit-time"
+    if not isinstance(merger, str):
+        raise InputError(f"merger must be a name, a UUID or a Merger instance, not {merger!r}")
+    return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
+
+
+def _named(columns: Sequence[str], schema: pa.Schema, role: str, problems: list[str]) -> list[str]:
+    if isinstance(columns, str):
+        raise InputError(f"{role} columns must be a list of names; did you mean [{columns!r}]?")
+    known = {name.lower(): name for name in schema.names}
+    names = []
+    for name in columns:
+        if name.lower() not in known:
+            problems.append(f"{role} column {name!r} is not in the schema")
+        elif known[name.lower()] in names:
+            problems.append(f"{role} column {name!r} is named twice")
+        else:
+            names.append(known[name.lower()])
+    return names
+
+
+def _check_columns(
+    schema: pa.Schema, key: Sequence[str], ordering: Sequence[str], partition_by: Sequence[str], problems: list[str]
+) -> None:
+    if not key:
+        problems.append("a table needs at least one key column")
+    for name in key:
+        kind = schema.field(name).type
+        if not is_orderable(kind) or pa.types.is_floating(kind):
+            problems.append(f"key column {name!r} is {kind}; keys are integers, strings, binary, booleans, dates, "
+                            "timestamps or decimals")
+    for name in ordering:
+        kind = schema.field(name).type
+        if not is_orderable(kind):
+            problems.append(f"ordering column {name!r} is {kind}, which has no order")
+        if name in key:
+            problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
+    for name in partition_by:
+        if name not in key:
+            problems.append(f"partition column {name!r} must be a key column")
+        elif not is_partitionable(schema.field(name).type):
+            problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
+
+
+def _check_buckets(buckets: int | None, problems: list[str]) -> None:
+    if buckets is None:
+        return
+    whole = isinstance(buckets, int) and not isinstance(buckets, bool) and 1 <= buckets <= _MAX_BUCKETS
+    if not whole or buckets & (buckets - 1):
+        problems.append(f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}")
+
+
+def _is_settable(name: str) -> bool:
+    """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
+    if name.startswith("lakemerge."):
+        return False
+    return not name.startswith("delta.") or name in {
+        "delta.checkpointInterval",
+        "delta.deletedFileRetentionDuration",
+        "delta.logRetentionDuration",
+    }

@@ -1,0 +1,113 @@
+"""The errors of tables and stores. Grouped by remedy; see :mod:`mergers.errors` for the root."""
+
+from __future__ import annotations
+
+from mergers.errors import (
+    InputError,
+    InstallError,
+    LakeMergeError,
+    MergerConfigurationError,
+    MergerContractError,
+    MergerMissingError,
+    MergerRegistrationError,
+    RecordRefusedError,
+    RetryError,
+    TableError,
+)
+
+__all__ = [
+    "CommitConflictError",
+    "DependencyMissingError",
+    "FilterError",
+    "FrameError",
+    "InputError",
+    "InstallError",
+    "LakeMergeError",
+    "MergerConfigurationError",
+    "MergerContractError",
+    "MergerMissingError",
+    "MergerRegistrationError",
+    "NotATableError",
+    "OutcomeUnknownError",
+    "RecordRefusedError",
+    "RetryError",
+    "SchemaError",
+    "StoreError",
+    "TableDamagedError",
+    "TableError",
+    "TableExistsError",
+    "UnsupportedFeatureError",
+    "VersionNotFoundError",
+]
+
+
+class FrameError(InputError):
+    """A frame given to a write does not fit the table: columns, types, null keys, row kinds."""
+
+    code = "frame"
+
+
+class FilterError(InputError):
+    """A filter cannot be understood, or names an unknown column."""
+
+    code = "filter"
+
+
+class SchemaError(InputError):
+    """A schema cannot be used for a table: unknown types, unusable key or ordering columns."""
+
+    code = "schema"
+
+
+class TableExistsError(InputError):
+    """``create`` found a table at the path."""
+
+    code = "table-exists"
+
+
+class NotATableError(InputError):
+    """There is no LakeMerge table at the path: nothing there, or a plain Delta table."""
+
+    code = "not-a-table"
+
+
+class VersionNotFoundError(InputError):
+    """The version or timestamp asked for is not, or no longer, in the table's history."""
+
+    code = "version-not-found"
+
+
+class TableDamagedError(TableError):
+    """A file of the table is missing, truncated or contradicts another one."""
+
+    code = "table-damaged"
+
+
+class UnsupportedFeatureError(TableError):
+    """The table uses a feature or a format version that this library does not understand."""
+
+    code = "unsupported-feature"
+
+
+class StoreError(TableError):
+    """The store cannot do what a table needs, such as an atomic put-if-absent."""
+
+    code = "store"
+
+
+class DependencyMissingError(InstallError):
+    """An optional package is not installed; the message names the extra to install."""
+
+    code = "dependency-missing"
+
+
+class CommitConflictError(RetryError):
+    """Another commit made this one invalid. Nothing was written; read again and retry."""
+
+    code = "commit-conflict"
+
+
+class OutcomeUnknownError(RetryError):
+    """The store did not tell whether a commit landed. ``version`` and ``txn_id`` say where to look."""
+
+    code = "outcome-unknown"

@@ -1,0 +1,46 @@
+"""What every operation on one table shares: its store, its log, the mergers known, the settings."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from lakemerge.config import TableConfig
+from lakemerge.log import DeltaLog, Snapshot
+from lakemerge.options import Settings
+from lakemerge.slices.view import TableView
+from lakemerge.storage.base import Store
+from mergers import Merger, MergerRegistry
+
+__all__ = ["Handle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """The immutable surroundings of a table; versions come and go as :class:`TableView`."""
+
+    store: Store
+    log: DeltaLog
+    registry: MergerRegistry
+    settings: Settings
+
+    def view(self, snapshot: Snapshot) -> TableView:
+        return TableView(snapshot, TableConfig.of(snapshot.metadata, url=self.store.url), self.store)
+
+    def merger(self, view: TableView) -> Merger:
+        return view.config.merger(self.registry)
+
+    @staticmethod
+    def now_ms() -> int:
+        """UTC epoch milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    @staticmethod
+    def write_name(view: TableView, txn_id: str) -> str:
+        """The part of file names that tells a write: the version it began at and its id."""
+        return f"{view.version:020d}-{txn_id}"
+
+    @staticmethod
+    def new_txn_id() -> str:
+        return str(uuid.uuid4())

@@ -1,0 +1,43 @@
+"""A Delta log: reader and commit path. Knows the Delta protocol, no slices and no mergers."""
+
+from lakemerge.log.actions import (
+    Action,
+    AddFile,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    decode,
+    encode,
+)
+from lakemerge.log.commit import AlreadyDone, Attempt, Committed
+from lakemerge.log.log import Commits, DeltaLog, HistoryEntry
+from lakemerge.log.protocol import READER_FEATURES, WRITER_FEATURES, check_readable, check_writable, writer_features
+from lakemerge.log.snapshot import Snapshot
+
+__all__ = [
+    "READER_FEATURES",
+    "WRITER_FEATURES",
+    "Action",
+    "AddFile",
+    "AlreadyDone",
+    "Attempt",
+    "CommitInfo",
+    "Commits",
+    "Committed",
+    "DeltaLog",
+    "DomainMetadata",
+    "HistoryEntry",
+    "Metadata",
+    "Protocol",
+    "RemoveFile",
+    "Snapshot",
+    "Txn",
+    "check_readable",
+    "check_writable",
+    "decode",
+    "encode",
+    "writer_features",
+]

@@ -1,0 +1,161 @@
+"""The files of a log folder: what their names say, and fetching many of them at once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import orjson
+
+from lakemerge.storage.base import FileStat, Store
+
+__all__ = [
+    "LAST_CHECKPOINT",
+    "LOG_FOLDER",
+    "Checkpoint",
+    "Listing",
+    "checkpoint_path",
+    "commit_path",
+    "fetch",
+    "list_log",
+    "log_exists",
+    "read_hint",
+]
+
+LOG_FOLDER: Final = "_delta_log"
+LAST_CHECKPOINT: Final = f"{LOG_FOLDER}/_last_checkpoint"
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_UUID_NAMED = re.compile(r"(\d{20})\.checkpoint\.[^.]+\.(?:json|parquet)")
+
+_FETCH_THREADS = 8
+_FETCH_WINDOW = 64
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete V1 checkpoint: one file, or all parts of a multi-part one in order."""
+
+    version: int
+    parts: tuple[FileStat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    commits: Mapping[int, FileStat]
+    checkpoints: tuple[Checkpoint, ...]
+    """Oldest first; at one version the single file is preferred to parts."""
+    v2_checkpoints: tuple[int, ...]
+    """Versions of UUID-named checkpoints, which are not read."""
+
+    @property
+    def latest(self) -> int | None:
+        """The newest version there is a commit or a checkpoint of."""
+        newest = self.checkpoints[-1].version if self.checkpoints else None
+        return max((v for v in (newest, max(self.commits, default=None)) if v is not None), default=None)
+
+    def gap(self, first: int, last: int) -> int | None:
+        """The lowest version in ``first..last`` (both included) that has no commit file."""
+        return next((version for version in range(first, last + 1) if version not in self.commits), None)
+
+    @property
+    def earliest(self) -> int | None:
+        """The oldest version that can be rebuilt, with all that follow it up to ``latest``."""
+        latest = self.latest
+        if latest is None:
+            return None
+        first = latest
+        while first - 1 in self.commits and first in self.commits:
+            first -= 1
+        if first == 0:
+            return 0
+        return next((c.version for c in self.checkpoints if c.version >= first - 1), None)
+
+    def at_or_below(self, version: int) -> tuple[Checkpoint, ...]:
+        """Checkpoints that can serve ``version``, best first."""
+        return tuple(c for c in reversed(self.checkpoints) if c.version <= version)
+
+
+def commit_path(version: int) -> str:
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+
+
+def log_exists(store: Store) -> bool:
+    """Whether the log folder holds any commit or checkpoint."""
+    return any(
+        pattern.fullmatch(name) for name, _ in _entries(store, 0) for pattern in (_COMMIT, _CLASSIC, _PART, _UUID_NAMED)
+    )
+
+
+def list_log(store: Store, *, since: int = 0) -> Listing:
+    """The log's files of version ``since`` (included) and later. Checksums, compacted logs and
+    whatever else lies there are passed over; so are multi-part checkpoints that lack a part."""
+    commits: dict[int, FileStat] = {}
+    classic: dict[int, FileStat] = {}
+    parts: dict[tuple[int, int], dict[int, FileStat]] = {}
+    v2: list[int] = []
+    for name, stat in _entries(store, since):
+        if found := _COMMIT.fullmatch(name):
+            commits[int(found[1])] = stat
+        elif found := _CLASSIC.fullmatch(name):
+            classic[int(found[1])] = stat
+        elif found := _PART.fullmatch(name):
+            parts.setdefault((int(found[1]), int(found[3])), {})[int(found[2])] = stat
+        elif found := _UUID_NAMED.fullmatch(name):
+            v2.append(int(found[1]))
+    complete = {
+        version: tuple(stats[part] for part in sorted(stats))
+        for (version, count), stats in sorted(parts.items())
+        if sorted(stats) == list(range(1, count + 1))
+    }
+    complete.update({version: (stat,) for version, stat in classic.items()})
+    return Listing(commits, tuple(Checkpoint(v, complete[v]) for v in sorted(complete)), tuple(v2))
+
+
+def read_hint(store: Store) -> int | None:
+    """The version ``_last_checkpoint`` names, or ``None`` where it is missing or damaged: it is
+    only a hint, and the listing decides."""
+    try:
+        hint = orjson.loads(store.get(LAST_CHECKPOINT))
+        version = hint["version"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        _logger.warning("%s is damaged (%s); the log is listed in full", LAST_CHECKPOINT, error)
+        return None
+    return version if isinstance(version, int) and version >= 0 else None
+
+
+def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
+    """The files' contents in order, several requests under way at a time, a bounded number in
+    memory. Raises :class:`FileNotFoundError`."""
+    if len(paths) < 2:
+        yield from map(store.get, paths)
+        return
+    left = iter(paths)
+    with ThreadPoolExecutor(min(_FETCH_THREADS, len(paths)), thread_name_prefix="lakemerge-log") as pool:
+        while window := tuple(islice(left, _FETCH_WINDOW)):
+            yield from pool.map(store.get, window)
+
+
+def _entries(store: Store, since: int) -> Iterator[tuple[str, FileStat]]:
+    start_after = f"{LOG_FOLDER}/{since:020d}" if since else ""
+    for stat in store.list(LOG_FOLDER, start_after=start_after):
+        name = stat.path.removeprefix(f"{LOG_FOLDER}/")
+        if name > ":":
+            # Listings are sorted, and names that begin with a digit come before these.
+            break
+        yield name, stat

@@ -1,0 +1,318 @@
+"""The one door to a table's Delta log: read it, follow it, commit to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from lakemerge.errors import CommitConflictError, InputError, NotATableError, TableDamagedError, VersionNotFoundError
+from lakemerge.log.actions import Action, CommitInfo, decode, decode_commit_info
+from lakemerge.log.checkpoint import write_checkpoint
+from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
+from lakemerge.log.listing import commit_path, fetch, list_log, log_exists, read_hint
+from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable
+from lakemerge.log.replay import gap_error, load, timestamp_of, version_at
+from lakemerge.log.snapshot import Replay, Snapshot
+from lakemerge.storage.base import Store
+
+__all__ = ["Commits", "DeltaLog", "HistoryEntry"]
+
+Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
+"""Consecutive commits, oldest first: version and actions in the order of the file."""
+
+_logger = logging.getLogger(__name__)
+
+_MAX_LOST_RACES: Final = 1000
+_MAX_RELOADS: Final = 3
+_DEFAULT_CHECKPOINT_INTERVAL: Final = 10
+_TRUSTED_AGE_MS: Final = 3_600_000
+"""No log clean-up deletes commits younger than this, so the commit after one this young is
+absent only if it was never made."""
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    version: int
+    timestamp_ms: int
+    operation: str | None
+    parameters: Mapping[str, object]
+    metrics: Mapping[str, object]
+    info: Mapping[str, object]
+    """Everything else the commit says of itself."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+class DeltaLog:
+    """The ``_delta_log`` of the table at the root of ``store``. Holds no state; picklable.
+
+    ``clock_ms`` gives UTC epoch milliseconds, ``sleep`` takes seconds, ``new_id`` gives unique
+    strings. ``required_domain`` is the domain that every version of a table with the
+    ``lakemerge`` writer feature has: a checkpoint without it is not trusted (``None``: no such
+    check). ``writer_features`` are the features that the callers of :meth:`commit` honour.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock_ms: Callable[[], int] = _now_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        new_id: Callable[[], str] = _new_id,
+        required_domain: str | None = "lakemerge.state",
+        writer_features: frozenset[str] = WRITER_FEATURES,
+    ) -> None:
+        self.store = store
+        self._clock_ms = clock_ms
+        self._sleep = sleep
+        self._new_id = new_id
+        self._required_domain = required_domain
+        self._writer_features = writer_features
+
+    def exists(self) -> bool:
+        """Whether there is a Delta log, readable or not."""
+        return log_exists(self.store)
+
+    def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """The table at ``version``, or at the last version committed at or before
+        ``timestamp_ms``, or at its latest version.
+
+        The latest costs one small file, one listing, one checkpoint and the commits after it.
+        Raises :class:`NotATableError`, :class:`VersionNotFoundError` (naming the range there is),
+        :class:`TableDamagedError`, :class:`UnsupportedFeatureError`.
+        """
+        if version is not None and timestamp_ms is not None:
+            raise InputError("ask for a version or for a timestamp, not for both")
+        for _ in range(_MAX_RELOADS):
+            try:
+                if timestamp_ms is not None:
+                    return self._at_time(timestamp_ms)
+                return self._load(version)
+            except FileNotFoundError as error:
+                # A clean-up ran between listing and reading; what it left is listed anew.
+                vanished = error
+        raise TableDamagedError(
+            f"files of the log at {self.store.url} are listed, but not there: {vanished}", url=self.store.url
+        ) from vanished
+
+    def update(self, snapshot: Snapshot) -> Snapshot:
+        """The latest snapshot, by replaying what was committed after ``snapshot``; ``snapshot``
+        itself if nothing was. That case costs one failed get, and one stat if the snapshot's
+        commit is more than an hour old."""
+        advanced = self._advance(snapshot)
+        return self.snapshot() if advanced is None else advanced[0]
+
+    def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
+        """Versions and actions of the commits after ``since`` (excluded; ``-1`` for all) up to
+        ``until`` (included; ``None``: the latest at the time of the call), oldest first.
+
+        Raises :class:`VersionNotFoundError` at once if the log does not reach so far (cleaned up,
+        or not yet committed), :class:`TableDamagedError` for a gap.
+        """
+        listing = list_log(self.store, since=max(since, 0))
+        latest = listing.latest
+        if latest is None:
+            raise VersionNotFoundError(f"the log at {self.store.url} has no version {since} yet", version=since)
+        last = latest if until is None else until
+        gap = listing.gap(since + 1, last)
+        if gap is not None:
+            if gap > latest or gap == since + 1:
+                raise VersionNotFoundError(
+                    f"commit {gap} is not, or no longer, in the log; it has commits "
+                    f"{min(listing.commits, default=None)} to {max(listing.commits, default=None)} after {since}",
+                    version=gap,
+                )
+            raise gap_error(gap, latest)
+        return self._decoded(range(since + 1, last + 1))
+
+    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
+        """What the commits say of themselves, newest first, as far back as commits are kept.
+        Works for tables whose features are not understood."""
+        stats = sorted(list_log(self.store).commits.items(), reverse=True)[:limit]
+        if not stats and limit != 0 and not self.exists():
+            raise NotATableError(f"there is no Delta log at {self.store.url}", url=self.store.url)
+        paths = [stat.path for _, stat in stats]
+        return [
+            _history_entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
+            for (version, stat), data in zip(stats, fetch(self.store, paths), strict=True)
+        ]
+
+    def commit(
+        self,
+        begin: Snapshot | None,
+        build: Callable[[Snapshot | None, Commits], Attempt | AlreadyDone],
+        *,
+        operation: str,
+        parameters: Mapping[str, object],
+        info: Mapping[str, object] = _NOTHING,
+        txn_id: str | None = None,
+    ) -> Committed | AlreadyDone:
+        """Commit what ``build`` makes of the table's tip, at exactly the next version.
+
+        ``begin`` is the snapshot the caller's work is based on, ``None`` to create a table.
+        ``build(tip, between)`` is called for every attempt with the latest snapshot and the
+        commits made after ``begin``; it returns an :class:`Attempt`, or :class:`AlreadyDone` to
+        stop without writing, or raises. To create, it is called with ``(None, ())``; if there is
+        a table, or another writer was first, with that table's snapshot and ``()``.
+        Lost races are repeated as long as others make progress (1000 times). If ``txn_id`` is
+        found among the commits after ``begin``, an earlier call landed, and that is returned.
+        Every N-th commit (``delta.checkpointInterval``) also writes a checkpoint; its failure is
+        only logged.
+
+        Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does
+        not tell whether the commit landed. **The caller may delete the data files it wrote if,
+        and only if, any other ``Exception`` is raised**: then the commit did not and will not
+        land. A ``BaseException`` such as ``KeyboardInterrupt`` says nothing.
+        :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits
+        after it were cleaned up. :class:`UnsupportedFeatureError`: this table is not ours to write.
+        """
+        work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
+        tip = self.snapshot() if begin is None and self.exists() else begin
+        between: Commits = ()
+        for _ in range(_MAX_LOST_RACES):
+            if tip is not None:
+                tip, landed = self._advance_for_commit(tip)
+                earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
+                if earlier is not None:
+                    return Committed(earlier, tip if earlier == tip.version else self.snapshot(version=earlier))
+                if begin is not None:
+                    between += landed
+                check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
+            attempt = build(tip, between)
+            if isinstance(attempt, AlreadyDone):
+                return attempt
+            prepared = prepare(tip, attempt, work, clock_ms=self._clock_ms(), writer_features=self._writer_features)
+            if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
+                return Committed(prepared.version, self._checkpoint_if_due(prepared))
+            if tip is None:
+                tip = self.snapshot()
+        raise CommitConflictError(
+            f"{_MAX_LOST_RACES} times another commit was first; nothing was written, try again later",
+            attempts=_MAX_LOST_RACES,
+        )
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Write a classic checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it, unless
+        that names a later one. Idempotent; it replaces a damaged checkpoint of that version."""
+        check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
+        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+
+    def _load(self, version: int | None) -> Snapshot:
+        hint = read_hint(self.store) if version is None else None
+        if hint is not None:
+            listing = list_log(self.store, since=hint)
+            if listing.checkpoints:
+                try:
+                    return load(self.store, listing, None, required_domain=self._required_domain)
+                except TableDamagedError as error:
+                    _logger.info("the log is listed in full, since its newest part does not do: %s", error)
+        return load(self.store, list_log(self.store), version, required_domain=self._required_domain)
+
+    def _at_time(self, timestamp_ms: int) -> Snapshot:
+        listing = list_log(self.store)
+        tip = load(self.store, listing, None, required_domain=self._required_domain)
+        version = version_at(self.store, listing, tip, timestamp_ms)
+        if version == tip.version:
+            return tip
+        return load(self.store, listing, version, required_domain=self._required_domain)
+
+    def _decoded(self, versions: range) -> Iterator[tuple[int, tuple[Action, ...]]]:
+        paths = [commit_path(version) for version in versions]
+        for version, path, data in zip(versions, paths, fetch(self.store, paths), strict=True):
+            yield version, decode(data, path)
+
+    def _advance(self, snapshot: Snapshot) -> tuple[Snapshot, Commits] | None:
+        """The tip and the commits that lead to it, or ``None`` if the log has been cleaned up
+        beyond ``snapshot``, so that they cannot be told."""
+        first = snapshot.version + 1
+        try:
+            data = self.store.get(commit_path(first))
+        except FileNotFoundError:
+            aged = self._clock_ms() - snapshot.timestamp_ms > _TRUSTED_AGE_MS
+            if aged and self.store.stat(commit_path(snapshot.version)) is None:
+                return None
+            return snapshot, ()
+        listing = list_log(self.store, since=first)
+        last = max(listing.commits, default=first)
+        gap = listing.gap(first, last)
+        if gap == first:
+            return None
+        if gap is not None:
+            raise gap_error(gap, last)
+        try:
+            later = tuple(self._decoded(range(first + 1, last + 1)))
+        except FileNotFoundError:
+            return None
+        landed: Commits = ((first, decode(data, commit_path(first))), *later)
+        replay = Replay(snapshot)
+        for _, actions in landed:
+            replay.apply(actions)
+        known = next((c.version for c in listing.at_or_below(last)), snapshot.checkpoint_version)
+        tip = replay.finish(last, listing.commits[last].modified_ms, known)
+        check_readable(tip.protocol, tip.metadata)
+        info = next((action for action in landed[-1][1] if isinstance(action, CommitInfo)), None)
+        return replace(
+            tip, timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps)
+        ), landed
+
+    def _advance_for_commit(self, tip: Snapshot) -> tuple[Snapshot, Commits]:
+        advanced = self._advance(tip)
+        if advanced is not None:
+            return advanced
+        latest = self.snapshot()
+        if latest.version == tip.version:
+            return tip, ()
+        raise CommitConflictError(
+            f"the commits between version {tip.version} and {latest.version} were cleaned up, so conflicts with them "
+            "cannot be ruled out; nothing was written, read the table again and retry",
+            version=tip.version,
+            latest=latest.version,
+        )
+
+    def _checkpoint_if_due(self, prepared: Prepared) -> Snapshot:
+        after = prepared.after
+        interval = _checkpoint_interval(after)
+        if prepared.version == 0 or prepared.version % interval:
+            return after
+        try:
+            self.checkpoint(after)
+        except Exception:
+            _logger.warning("the checkpoint of version %d could not be written", prepared.version, exc_info=True)
+            return after
+        return replace(after, checkpoint_version=prepared.version)
+
+
+def _checkpoint_interval(snapshot: Snapshot) -> int:
+    text = snapshot.metadata.configuration.get("delta.checkpointInterval", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else _DEFAULT_CHECKPOINT_INTERVAL
+
+
+def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:
+    return any(isinstance(action, CommitInfo) and action.txn_id == txn_id for action in actions)
+
+
+def _history_entry(version: int, modified_ms: int, info: CommitInfo | None) -> HistoryEntry:
+    fields = {} if info is None else dict(info.fields)
+    operation = fields.pop("operation", None)
+    parameters = fields.pop("operationParameters", None)
+    metrics = fields.pop("operationMetrics", None)
+    return HistoryEntry(
+        version=version,
+        timestamp_ms=timestamp_of(info, modified_ms, in_commit=True),
+        operation=operation if isinstance(operation, str) else None,
+        parameters=parameters if isinstance(parameters, dict) else {},
+        metrics=metrics if isinstance(metrics, dict) else {},
+        info=fields,
+    )

@@ -1,0 +1,181 @@
+"""Literals of SQL filters: their values, and how they compare with columns of each type.
+
+A literal is compared exactly: where a column's type cannot hold it (2.5 against an integer, noon
+against a date), :func:`fit` says between which values it lies, so that no column is ever cast.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import math
+import re
+import zoneinfo
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.errors import FilterError
+
+__all__ = ["EXACT", "Fit", "Place", "Value", "fit", "parse_date", "parse_timestamp"]
+
+Value = bool | int | float | Decimal | str | bytes | dt.datetime | dt.date
+"""A date-time without a zone is an instant in UTC, or a TIMESTAMP_NTZ, as the column is."""
+
+EXACT = Context(prec=1100, traps=[InvalidOperation])
+"""Decimal arithmetic wide enough for every finite double, so that nothing is rounded on the way."""
+
+_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+_TIMESTAMP = re.compile(
+    r"(?P<date>\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
+    r"(?:[T ](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{1,6}))?)?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+)?)?"
+)
+
+
+class Place(enum.Enum):
+    """Where a literal lies among the values of a column's type."""
+
+    AT = "at"
+    """It is the value."""
+    ABOVE = "above"
+    """Between the value and the next higher one."""
+    OVER = "over"
+    """Above every value."""
+    UNDER = "under"
+    """Below every value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    place: Place
+    value: Any = None
+    """Of the column's type, for ``AT`` and ``ABOVE``."""
+
+
+def fit(value: Value, kind: Any, column: str) -> Fit:
+    """Place ``value`` among the values of the Arrow type ``kind``.
+
+    Text counts as the number, boolean, date or time that it spells, as in Spark; NaN is above
+    every number. Raises :class:`FilterError` where the two cannot be compared.
+    """
+    if isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        value = _spelled(value, kind, column)
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if number and pa.types.is_floating(kind):
+        return Fit(Place.AT, float(value))  # type: ignore[arg-type]
+    if number and pa.types.is_integer(kind):
+        highest = 2 ** (kind.bit_width - 1) - 1
+        return _fit_number(value, 0, -highest - 1, highest, int)  # type: ignore[arg-type]
+    if number and pa.types.is_decimal(kind):
+        highest = 10**kind.precision - 1
+        return _fit_number(value, kind.scale, -highest, highest, Decimal)  # type: ignore[arg-type]
+    if pa.types.is_boolean(kind) and isinstance(value, bool):
+        return Fit(Place.AT, value)
+    if pa.types.is_string(kind) and isinstance(value, str):
+        return Fit(Place.AT, value)
+    if pa.types.is_binary(kind) and isinstance(value, str | bytes):
+        return Fit(Place.AT, value.encode() if isinstance(value, str) else value)
+    if pa.types.is_date(kind) and isinstance(value, dt.date):
+        return _fit_date(value)
+    if pa.types.is_timestamp(kind) and isinstance(value, dt.date):
+        return _fit_timestamp(value, kind, column)
+    remedy = f": quote it, '{value!s}'" if pa.types.is_string(kind) else ""
+    raise FilterError(f"{column} is {kind} and cannot be compared with {value!r}{remedy}", column=column)
+
+
+def parse_date(text: str) -> dt.date | None:
+    """``yyyy[-m[-d]]``, or ``None`` if the text is no such date."""
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        return dt.date(*(int(part or 1) for part in match.groups()))
+    except ValueError:
+        return None
+
+
+def parse_timestamp(text: str) -> dt.datetime | None:
+    """``yyyy[-m[-d]][ h:m[:s[.ffffff]][zone]]`` with ``T`` or a blank between, or ``None``. A zone is
+    ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``; without one the result has none."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        return None
+    day = parse_date(match["date"])
+    if day is None:
+        return None
+    try:
+        clock = dt.time(int(match["hour"] or 0), int(match["minute"] or 0), int(match["second"] or 0))
+        zone = None if match["zone"] is None else _zone(match["zone"])
+    except (ValueError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+    micros = int((match["fraction"] or "").ljust(6, "0"))
+    return dt.datetime.combine(day, clock, zone) + dt.timedelta(microseconds=micros)
+
+
+def _zone(text: str) -> dt.tzinfo:
+    if text in ("Z", "UTC", "GMT"):
+        return dt.UTC
+    if text[0] in "+-":
+        digits = text[1:].replace(":", "")
+        hours, minutes = (int(digits), 0) if len(digits) <= 2 else (int(digits[:-2]), int(digits[-2:]))
+        offset = dt.timedelta(hours=hours, minutes=minutes)
+        return dt.timezone(-offset if text[0] == "-" else offset)
+    return zoneinfo.ZoneInfo(text)
+
+
+def _spelled(text: str, kind: Any, column: str) -> Value:
+    value: Value | None = None
+    word = text.strip()
+    if pa.types.is_date(kind):
+        value = parse_date(word)
+    elif pa.types.is_timestamp(kind):
+        value = parse_timestamp(word)
+    elif pa.types.is_boolean(kind):
+        value = {"true": True, "false": False}.get(word.lower())
+    elif pa.types.is_integer(kind) and re.fullmatch(r"[+-]?\d+", word, re.ASCII):
+        value = int(word)
+    elif pa.types.is_decimal(kind) and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", word, re.ASCII):
+        value = Decimal(word)
+    elif pa.types.is_floating(kind):
+        try:
+            value = float(word)
+        except ValueError:
+            value = None
+    if value is None:
+        raise FilterError(f"{column} is {kind}, and {text!r} is no such value", column=column)
+    return value
+
+
+def _fit_number(value: float | Decimal, scale: int, lowest: int, highest: int, build: type) -> Fit:
+    """Place a number among ``k / 10**scale`` for integers ``lowest <= k <= highest``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return Fit(Place.UNDER if value < 0 else Place.OVER)
+    scaled = EXACT.scaleb(Decimal(value), scale)
+    floor = scaled.to_integral_value(ROUND_FLOOR)
+    if floor < lowest:
+        return Fit(Place.UNDER)
+    if scaled > highest:
+        # What lies just above the highest value is above every value.
+        return Fit(Place.OVER)
+    return Fit(Place.AT if floor == scaled else Place.ABOVE, build(EXACT.scaleb(floor, -scale)))
+
+
+def _fit_date(value: dt.date) -> Fit:
+    if not isinstance(value, dt.datetime):
+        return Fit(Place.AT, value)
+    instant = value.astimezone(dt.UTC) if value.tzinfo else value
+    midnight = instant.time() == dt.time()
+    return Fit(Place.AT if midnight else Place.ABOVE, instant.date())
+
+
+def _fit_timestamp(value: dt.date, kind: Any, column: str) -> Fit:
+    if not isinstance(value, dt.datetime):
+        value = dt.datetime.combine(value, dt.time())
+    if kind.tz is not None:
+        return Fit(Place.AT, value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value)
+    if value.tzinfo is not None:
+        raise FilterError(f"{column} has no time zone: leave the zone out of {value.isoformat()!r}", column=column)
+    return Fit(Place.AT, value)

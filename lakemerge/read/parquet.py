@@ -1,0 +1,90 @@
+"""Parquet files of one task: each opened once, its footer kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.storage.base import Store
+
+__all__ = ["ParquetFiles"]
+
+
+class ParquetFiles:
+    """Open Parquet files of a store, by path. Used as a context; not thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: dict[str, pq.ParquetFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def stream(
+        self,
+        path: str,
+        *,
+        size_bytes: int | None,
+        schema: pa.Schema,
+        budget_bytes: int,
+        row_groups: Sequence[int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Rows in file order, in tables of about ``budget_bytes`` or one row.
+
+        :param schema: the columns wanted, by name; those that the file lacks come out null.
+        """
+        file = self._file(path, size_bytes)
+        groups = list(range(file.num_row_groups)) if row_groups is None else list(row_groups)
+        there = set(file.schema_arrow.names)
+        columns = [name for name in schema.names if name in there]
+        try:
+            if self._bytes(file, groups, columns) <= budget_bytes:
+                yield _shaped(file.read_row_groups(groups, columns=columns, use_threads=False), schema)
+                return
+            rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+            batch_rows = max(1, rows * budget_bytes // max(1, self._bytes(file, groups, columns)))
+            for batch in file.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False):
+                yield _shaped(pa.Table.from_batches([batch]), schema)
+        except (pa.ArrowException, OSError, IndexError) as error:
+            raise TableDamagedError(f"file {path!r} cannot be read: {error}", path=path) from error
+
+    def _file(self, path: str, size_bytes: int | None) -> pq.ParquetFile:
+        if path not in self._open:
+            try:
+                self._open[path] = pq.ParquetFile(self._store.open_input(path, size_bytes=size_bytes))
+            except FileNotFoundError as error:
+                raise TableDamagedError(
+                    f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum may "
+                    "have removed it.",
+                    path=path,
+                ) from error
+            except (pa.ArrowException, OSError) as error:
+                raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
+        return self._open[path]
+
+    @staticmethod
+    def _bytes(file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> int:
+        """Uncompressed bytes of the columns, in proportion to their number."""
+        total = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+        return total * len(columns) // max(1, len(file.schema_arrow.names))
+
+
+def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns in the schema's order and types, null where the file has none."""
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema) if arrays else table

@@ -1,0 +1,273 @@
+"""The leaves of filters: a condition on rows, and what files' statistics say about it.
+
+Both are Arrow expressions, over the table's columns and over a table of statistics with one row per
+file and, for a column ``c``, the columns ``min:c``, ``max:c``, ``nulls:c`` and ``rows:c`` (null: not
+known). A condition that is null counts as false here, which is enough for a filter as long as
+negations are pushed down to the leaves; that is why each leaf comes with its opposite.
+
+Floats compare as in Spark: NaN equals itself and is above every number. Statistics tell nothing
+about NaN, so a float's maximum bounds only its other values. No negation of a comparison is used either, because
+Arrow's own row-group pruning would take ``not (x <= 3)`` for false on a group of 3 and NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FilterError
+from lakemerge.read.literals import Fit, Place
+
+__all__ = [
+    "ALWAYS",
+    "NEVER",
+    "OPPOSITE",
+    "SWAPPED",
+    "Operand",
+    "Predicate",
+    "all_of",
+    "any_of",
+    "compare_literal",
+    "compare_operands",
+    "constant",
+    "is_in",
+    "is_like",
+    "is_null",
+    "is_valid",
+]
+
+OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "!=": "=", ">=": "<", ">": "<="}
+SWAPPED = {"<": ">", "<=": ">=", "=": "=", "!=": "!=", ">=": "<=", ">": "<"}
+
+_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    "=": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    ">=": lambda left, right: left >= right,
+    ">": lambda left, right: left > right,
+}
+_WHEN_ABOVE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
+_IN_VALUES_PRUNED = 64
+_WILDCARDS = frozenset("%_")
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    expression: pc.Expression
+    """True on the rows to keep; false or null on the others."""
+    may_match: pc.Expression | None
+    """Over the table of statistics: false only where no row can match. ``None``: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A column, a field of one, or a computed number."""
+
+    expression: pc.Expression
+    kind: Any
+    """Its Arrow type."""
+    text: str
+    """For messages."""
+    column: str | None
+    """The column whose statistics apply, if it is one."""
+
+    def statistic(self, which: str) -> pc.Expression:
+        return pc.field(f"{which}:{self.column}")
+
+
+ALWAYS = Predicate(pc.scalar(True), pc.scalar(True))
+NEVER = Predicate(pc.scalar(False), pc.scalar(False))
+
+
+def all_of(parts: Sequence[Predicate]) -> Predicate:
+    known = [part.may_match for part in parts if part.may_match is not None]
+    both: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left & right  # noqa: E731
+    return Predicate(_fold([part.expression for part in parts], both), _fold(known, both) if known else None)
+
+
+def any_of(parts: Sequence[Predicate]) -> Predicate:
+    known = [part.may_match for part in parts if part.may_match is not None]
+    either: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left | right  # noqa: E731
+    may_match = _fold(known, either) if len(known) == len(parts) else None
+    return Predicate(_fold([part.expression for part in parts], either), may_match)
+
+
+def is_null(operand: Operand, *, negate: bool) -> Predicate:
+    if negate:
+        return Predicate(is_valid(operand.expression), _has_values(operand))
+    may_match = None if operand.column is None else _COMPARE[">"](operand.statistic("nulls"), pc.scalar(0))
+    return Predicate(operand.expression.is_null(), may_match)
+
+
+def compare_literal(op: str, operand: Operand, literal: Fit) -> Predicate:
+    """``operand op literal`` for a literal placed among the operand's values."""
+    if literal.place in (Place.OVER, Place.UNDER):
+        holds = op in ("<", "<=", "!=") if literal.place is Place.OVER else op in (">", ">=", "!=")
+        return is_null(operand, negate=True) if holds else NEVER
+    if literal.place is Place.ABOVE:
+        if op in ("=", "!="):
+            return is_null(operand, negate=True) if op == "!=" else NEVER
+        op = _WHEN_ABOVE[op]
+    if pa.types.is_floating(operand.kind):
+        return _compare_float(op, operand, literal.value)
+    value = constant(literal.value, operand.kind)
+    return Predicate(_COMPARE[op](operand.expression, value), _may_compare(op, operand, value))
+
+
+def compare_operands(op: str, left: pc.Expression, right: pc.Expression, *, floats: bool) -> Predicate:
+    """``left op right`` for expressions of types that Arrow compares."""
+    if op in (">", ">="):
+        left, right, op = right, left, SWAPPED[op]
+    plain = _COMPARE[op](left, right)
+    if not floats:
+        return Predicate(plain, None)
+    left_nan, right_nan = _is_nan(left), _is_nan(right)
+    if op == "<":
+        return Predicate(plain | (~left_nan & right_nan), None)
+    if op == "<=":
+        return Predicate(plain | (is_valid(left) & right_nan), None)
+    if op == "=":
+        return Predicate(plain | (left_nan & right_nan), None)
+    differ = (left < right) | (left > right)
+    return Predicate(differ | (left_nan & ~right_nan) | (~left_nan & right_nan), None)
+
+
+def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predicate:
+    """``operand [NOT] IN (literals)``; none of them null."""
+    values = [literal.value for literal in literals if literal.place is Place.AT]
+    if not values:
+        return is_null(operand, negate=True) if negate else NEVER
+    op = "!=" if negate else "="
+    join = all_of if negate else any_of
+    if pa.types.is_floating(operand.kind):
+        # Arrow's is_in tells 0.0 from -0.0.
+        return join([_compare_float(op, operand, value) for value in values])
+    found = operand.expression.isin(pa.array(values, operand.kind))
+    expression = is_valid(operand.expression) & ~found if negate else found
+    if operand.column is None:
+        return Predicate(expression, None)
+    if not negate and len(values) > _IN_VALUES_PRUNED:
+        ends = [(">=", min(values)), ("<=", max(values))]
+        return Predicate(
+            expression, all_of([compare_literal(op, operand, Fit(Place.AT, v)) for op, v in ends]).may_match
+        )
+    few = values[:_IN_VALUES_PRUNED]
+    return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match)
+
+
+def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, negate: bool) -> Predicate:
+    """``operand [NOT] LIKE pattern``, or ``ILIKE``. Raises :class:`FilterError` for a misplaced escape."""
+    regex, prefix = _like_regex(pattern, escape)
+    match: Any = pc.match_substring_regex
+    matches = match(operand.expression, regex, ignore_case=ignore_case)
+    values = _has_values(operand)
+    if negate:
+        return Predicate(~matches, values)
+    if values is None or ignore_case or not prefix:
+        return Predicate(matches, values)
+    lowest, start = operand.statistic("min"), pc.scalar(prefix)
+    begins: Any = pc.starts_with
+    below = (lowest <= start) | begins(lowest, prefix)
+    return Predicate(matches, below & (operand.statistic("max") >= start) & values)
+
+
+def is_valid(expression: Any) -> pc.Expression:
+    """Not null."""
+    valid: pc.Expression = expression.is_valid()
+    return valid
+
+
+def constant(value: Any, kind: Any) -> pc.Expression:
+    """The literal ``value`` of the Arrow type ``kind``."""
+    scalar: Any = pa.scalar(value, kind)
+    return pc.scalar(scalar)
+
+
+def _fold(
+    parts: Sequence[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
+) -> pc.Expression:
+    """Joined as a balanced tree: Arrow walks expressions recursively."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return join(_fold(parts[:middle], join), _fold(parts[middle:], join))
+
+
+def _has_values(operand: Operand) -> pc.Expression | None:
+    return None if operand.column is None else _COMPARE["<"](operand.statistic("nulls"), operand.statistic("rows"))
+
+
+def _known(expression: pc.Expression | None) -> pc.Expression:
+    return pc.scalar(True) if expression is None else expression
+
+
+def _like_regex(pattern: str, escape: str) -> tuple[str, str]:
+    """The whole pattern as an RE2 expression, and the literal text that it starts with."""
+    parts: list[str] = []
+    prefix: list[str] | None = []
+    fixed = ""
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            literal = next(characters, "")
+            if literal not in _WILDCARDS | {escape}:
+                raise FilterError(f"the escape in the LIKE pattern {pattern!r} stands before no wildcard")
+        elif character in _WILDCARDS:
+            fixed = "".join(prefix) if prefix is not None else fixed
+            prefix = None
+            parts.append(".*" if character == "%" else ".")
+            continue
+        else:
+            literal = character
+        parts.append(re.escape(literal))
+        if prefix is not None:
+            prefix.append(literal)
+    return rf"(?s)\A{''.join(parts)}\z", "".join(prefix) if prefix is not None else fixed
+
+
+def _is_nan(expression: pc.Expression) -> pc.Expression:
+    return pc.is_nan(expression)
+
+
+def _may_compare(op: str, operand: Operand, value: pc.Expression) -> pc.Expression | None:
+    if operand.column is None:
+        return None
+    low, high = operand.statistic("min"), operand.statistic("max")
+    if op in ("<", "<="):
+        inside = _COMPARE[op](low, value)
+    elif op in (">", ">="):
+        inside = _COMPARE[op](high, value)
+    elif op == "=":
+        inside = (low <= value) & (high >= value)
+    else:
+        inside = _COMPARE["!="](low, value) | _COMPARE["!="](high, value)
+    return inside & _known(_has_values(operand))
+
+
+def _compare_float(op: str, operand: Operand, number: float) -> Predicate:
+    # A float against a number is a comparison of doubles, in Spark as here.
+    column = operand.expression.cast(pa.float64()) if operand.kind != pa.float64() else operand.expression
+    is_nan = _is_nan(column)
+    if math.isnan(number):
+        by_op = {"<": ~is_nan, "!=": ~is_nan, "=": is_nan, ">=": is_nan, "<=": is_valid(column), ">": pc.scalar(False)}
+        return Predicate(by_op[op], _has_values(operand))
+    value = pc.scalar(number)
+    if op in (">", ">="):
+        return Predicate(_COMPARE[op](column, value) | is_nan, _has_values(operand))
+    if op == "!=":
+        return Predicate((column < value) | (column > value) | is_nan, _has_values(operand))
+    may_match: pc.Expression | None = None
+    if operand.column is not None:
+        # Rows that match hold a number, and every number is between minimum and maximum.
+        low, high = operand.statistic("min"), operand.statistic("max")
+        below = _COMPARE["<=" if op == "=" else op](low, value)
+        inside = below & (high >= value) if op == "=" else below
+        may_match = inside & _known(_has_values(operand))
+    return Predicate(_COMPARE[op](column, value), may_match)

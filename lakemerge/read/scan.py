@@ -1,0 +1,101 @@
+"""Reading a version without Spark: prune tiles, merge each, filter, project.
+
+Spark plans with the same functions; only who runs the tiles differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import InputError
+from lakemerge.handle import Handle
+from lakemerge.read.filter import Filter, parse_filter
+from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.prune import prune_tiles
+from lakemerge.slices.view import TableView, Tile
+
+__all__ = ["asked_columns", "read_arrow", "scan", "scan_tile"]
+
+
+def read_arrow(
+    handle: Handle, view: TableView, *, columns: Sequence[str] | None, filter: str | pc.Expression | None
+) -> pa.Table:
+    """The rows of a version, tiles in parallel; see :meth:`lakemerge.LakeTable.to_arrow`."""
+    plan = _plan(handle, view, columns, filter)
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        parts = pool.map(lambda tile: list(plan.tables(tile)), plan.tiles)
+        return pa.concat_tables([plan.schema.empty_table(), *(table for part in parts for table in part)])
+
+
+def scan(
+    handle: Handle, view: TableView, *, columns: Sequence[str] | None, filter: str | pc.Expression | None
+) -> pa.RecordBatchReader:
+    """The rows of a version as a stream of bounded memory; see :meth:`lakemerge.LakeTable.scan`."""
+    plan = _plan(handle, view, columns, filter)
+    batches = (batch for tile in plan.tiles for table in plan.tables(tile) for batch in table.to_batches())
+    return pa.RecordBatchReader.from_batches(plan.schema, batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanPlan:
+    spec: MergeSpec
+    schema: pa.Schema
+    condition: Filter | None
+    tiles: list[Tile]
+
+    def tables(self, tile: Tile) -> Iterator[pa.Table]:
+        for table in scan_tile(self.spec, tile, self.schema.names, self.condition):
+            yield table.cast(self.schema)
+
+
+def _plan(
+    handle: Handle, view: TableView, columns: Sequence[str] | None, filter: str | pc.Expression | None
+) -> _ScanPlan:
+    merger = handle.merger(view)
+    names = asked_columns(view, columns)
+    condition = parse_filter(filter, view.config.schema)
+    return _ScanPlan(
+        spec=MergeSpec(handle.store, view.config, merger, handle.settings),
+        schema=pa.schema([view.config.schema.field(name) for name in names]),
+        condition=condition,
+        tiles=prune_tiles(view, view.tiles, condition),
+    )
+
+
+def scan_tile(spec: MergeSpec, tile: Tile, names: Sequence[str], condition: Filter | None) -> Iterator[pa.Table]:
+    """The asked columns of a tile's rows that meet the condition, in tables of bounded size.
+
+    The condition is judged on merged rows, since a merge may change any column but the key.
+    """
+    wanted = set(names) | (condition.columns if condition is not None else set())
+    read = wanted or {spec.config.key[0]}
+    with ParquetFiles(spec.store) as files:
+        for part in merge_tile(spec, tile, columns=read, sort=False, files=files):
+            rows = part.rows if condition is None else part.rows.filter(condition.expression)
+            if rows.num_rows:
+                yield rows.select(list(names))
+
+
+def asked_columns(view: TableView, columns: Sequence[str] | None) -> list[str]:
+    """The table's names of the asked columns, in the asked order; names match case-insensitively."""
+    if columns is None:
+        return list(view.config.schema.names)
+    if isinstance(columns, str):
+        raise InputError(f"columns must be a list of names; did you mean [{columns!r}]?")
+    known = {name.lower(): name for name in view.config.schema.names}
+    unknown = [name for name in columns if name.lower() not in known]
+    if unknown:
+        raise InputError(
+            f"unknown column(s) {', '.join(map(repr, unknown))}; the table has {', '.join(view.config.schema.names)}",
+            columns=tuple(unknown),
+        )
+    names = [known[name.lower()] for name in columns]
+    if len(set(names)) < len(names):
+        raise InputError(f"columns are asked for twice: {', '.join(names)}")
+    return names

@@ -1,0 +1,181 @@
+"""Slices, base files and log blocks: what stands where, as values.
+
+Source: docs/table-format.md, sections 2 and 3. A *slice* is (partition values, bucket); base files
+tile its key space; log blocks are row groups of packed log files.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.log import AddFile
+from mergers.ordering import plain_integers
+
+__all__ = [
+    "SLICE_TAG",
+    "BaseFile",
+    "Key",
+    "LogBlock",
+    "LogFile",
+    "Partition",
+    "SliceId",
+    "key_from_json",
+    "key_to_json",
+    "keys_at",
+]
+
+SLICE_TAG = "lakemerge.slice"
+
+Partition = tuple[str | None, ...]
+"""Partition values in the order of the partition columns, as Delta serialises them."""
+
+Key = tuple[int | str | bytes | decimal.Decimal, ...]
+"""A key as comparable values in key order: integers for all integer-like types (dates in days,
+timestamps in microseconds, decimals of up to 18 digits unscaled)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceId:
+    partition: Partition
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """A Delta ``add`` that holds merged rows of a slice, sorted by key, for keys >= ``lower``."""
+
+    add: AddFile
+    slice: SliceId
+    buckets: int
+    lower: Key | None
+    """Smallest key this file is responsible for; ``None`` where its range is open below. The range
+    ends where that of the slice's next file begins."""
+    merged_through: int
+    """Logs of versions up to and including this one are in the file."""
+    ordinal: int
+    """The value of ``_lm_file`` in the file."""
+    rows: int
+    tombstones: str | None
+    """Path of the file's tombstones."""
+
+    @staticmethod
+    def tag(
+        *, bucket: int, buckets: int, lower: Key | None, through: int, ordinal: int, rows: int, tombstones: str | None
+    ) -> str:
+        """The value of :data:`SLICE_TAG`."""
+        body: dict[str, object] = {"bucket": bucket, "buckets": buckets, "through": through, "ordinal": ordinal, "rows": rows}
+        if lower is not None:
+            body["from"] = key_to_json(lower)
+        if tombstones is not None:
+            body["tombstones"] = tombstones
+        return orjson.dumps(body).decode()
+
+    @staticmethod
+    def of(add: AddFile, partition_by: Sequence[str]) -> BaseFile:
+        """Read an ``add`` and its tag."""
+        try:
+            body = orjson.loads(add.tags[SLICE_TAG])
+            partition = tuple(add.partition_values[name] for name in partition_by)
+            return BaseFile(
+                add=add,
+                slice=SliceId(partition, int(body["bucket"])),
+                buckets=int(body["buckets"]),
+                lower=key_from_json(body["from"]) if "from" in body else None,
+                merged_through=int(body["through"]),
+                ordinal=int(body["ordinal"]),
+                rows=int(body["rows"]),
+                tombstones=body.get("tombstones"),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise TableDamagedError(
+                f"file {add.path!r} is in the table without a readable {SLICE_TAG!r} tag ({error!r}); another writer "
+                "than LakeMerge must have added it",
+                path=add.path,
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A packed log file: blocks of many slices, written by one task of one commit."""
+
+    path: str
+    size_bytes: int
+    columns: tuple[str, ...]
+    """The table columns that the file's records carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """Records of one slice in one log file: consecutive row groups, sorted by key, equal keys in
+    arrival order."""
+
+    file: LogFile
+    first_row_group: int
+    row_groups: int
+    slice: SliceId
+    buckets: int
+    """The bucket count the block was written under."""
+    rows: int
+    data_bytes: int
+    """Uncompressed size of the row groups."""
+    key_min: Key | None
+    """``None`` where the bound is not known."""
+    key_max: Key | None
+    version: int = -1
+    """The commit's version; -1 while it is not committed."""
+
+    def covers(self, slice_id: SliceId, buckets: int) -> bool:
+        """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
+        common = min(self.buckets, buckets)
+        same = self.slice.bucket % common == slice_id.bucket % common
+        return same and self.slice.partition == slice_id.partition
+
+
+def key_to_json(key: Key) -> list[object]:
+    return [
+        {"b64": base64.b64encode(value).decode()}
+        if isinstance(value, bytes)
+        else {"dec": str(value)}
+        if isinstance(value, decimal.Decimal)
+        else value
+        for value in key
+    ]
+
+
+def key_from_json(body: object) -> Key:
+    if not isinstance(body, list):
+        raise TypeError(f"a key must be a list, not {body!r}")
+    return tuple(_value_from_json(value) for value in body)
+
+
+def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
+    if isinstance(value, Mapping) and set(value) == {"b64"}:
+        return base64.b64decode(value["b64"])
+    if isinstance(value, Mapping) and set(value) == {"dec"}:
+        return decimal.Decimal(value["dec"])
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        return value
+    raise TypeError(f"not a key value: {value!r}")
+
+
+def keys_at(columns: Sequence[pa.Array], positions: Sequence[int]) -> list[Key]:
+    """The keys at a few positions of key columns (contiguous arrays without nulls)."""
+    picked = [column.take(pa.array(positions, type=pa.int64())) for column in columns]
+    values: list[Sequence[object]] = []
+    for column in picked:
+        plain = plain_integers(column)
+        values.append(column.to_pylist() if plain is None else plain.tolist())
+    return [tuple(_checked(value) for value in row) for row in zip(*values, strict=True)]
+
+
+def _checked(value: object) -> int | str | bytes | decimal.Decimal:
+    if isinstance(value, int | str | bytes | decimal.Decimal):
+        return value
+    raise TypeError(f"not a key value: {value!r}")

@@ -1,0 +1,60 @@
+"""Where tables are kept. :func:`open_store` picks the store by URL; :class:`Store` is the contract."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from lakemerge.errors import InputError
+from lakemerge.storage.base import FileStat, Put, Store, check_path
+from lakemerge.storage.local import LocalStore
+from lakemerge.storage.readonly import ReadOnlyStore
+from lakemerge.storage.s3 import S3Store
+
+__all__ = ["FileStat", "LocalStore", "Put", "ReadOnlyStore", "S3Store", "Store", "check_path", "open_store"]
+
+_SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<slashes>/{1,2})", re.IGNORECASE)
+
+
+def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Store:
+    """The store for a table's folder. No request is made; the folder need not exist.
+
+    - a path, or ``file:`` URL (percent-encoded): :class:`LocalStore`; ``storage_options`` have no effect;
+    - ``s3://``, ``s3a://``: :class:`S3Store`, with the options listed there;
+    - any other URL that fsspec knows: :class:`ReadOnlyStore`, with fsspec's options for it.
+
+    Raises :class:`InputError` for what is none of these, or for options that the store does not know,
+    and :class:`DependencyMissingError` where the package for the scheme is not installed.
+    """
+    location = os.fspath(url)
+    if not location:
+        raise InputError("the location of a table is empty: pass a path or a URL")
+    options = storage_options or {}
+    match = _SCHEME.match(location)
+    scheme = match["scheme"].lower() if match else ""
+    if scheme == "file":
+        return LocalStore(_path_of_file_url(location))
+    if match is None and "::" not in location:
+        return LocalStore(location)
+    if match is not None and match["slashes"] == "/":
+        raise InputError(
+            f"{location!r} looks like a URL that went through pathlib, which drops a slash: pass it as a string",
+            url=location,
+        )
+    if scheme in ("s3", "s3a"):
+        return S3Store(location, options)
+    return ReadOnlyStore(location, options)
+
+
+def _path_of_file_url(url: str) -> str:
+    rest = url[len("file:") :]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise InputError(f"{url!r} names the host {host!r}; a local file URL starts with 'file:///'", url=url)
+        rest = slash + path
+    if not rest.startswith("/"):
+        raise InputError(f"{url!r} has no path; a local file URL starts with 'file:///'", url=url)
+    return unquote(rest)

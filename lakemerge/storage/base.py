@@ -1,0 +1,100 @@
+"""What LakeMerge needs of a store: immutable files, listing, and one atomic put-if-absent.
+
+Paths are relative to the table's root, with ``/`` between parts, never absolute, never with
+``..``: :func:`check_path` guards every method of every store. A store is picklable (Spark ships
+it to executors) and opens its connection on first use.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakemerge.errors import InputError
+
+__all__ = ["FileStat", "Put", "Store", "check_path"]
+
+
+class Put(enum.Enum):
+    """The outcome of a put-if-absent."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    """A file is there. It may be our own, from an attempt whose response was lost."""
+    UNKNOWN = "unknown"
+    """The store failed in a way that does not say whether the file was created."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    path: str
+    size_bytes: int
+    modified_ms: int
+    """UTC epoch milliseconds by the store's own clock."""
+
+
+def check_path(path: str) -> str:
+    """Return ``path`` if it is a clean relative path, else raise :class:`InputError`."""
+    parts = path.split("/")
+    if not path or any(part in ("", ".", "..") for part in parts) or ":" in parts[0] or "\\" in path or "\0" in path:
+        raise InputError(f"{path!r} is not a clean path inside the table", path=path)
+    return path
+
+
+class Store(ABC):
+    """A folder in some storage. See the module docstring for paths."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The root as the user knows it: an absolute local path, or ``s3://bucket/prefix``."""
+
+    @abstractmethod
+    def spark_url(self, path: str) -> str:
+        """``path`` as Spark's file systems name it: ``file:///...`` (percent-encoded), ``s3a://...``."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        """Create the file with exactly ``data``, durable and visible at once, unless one is there.
+
+        Of any number of processes that call this for one path, one sees ``CREATED``. Never a
+        check followed by a write.
+        Raises :class:`lakemerge.errors.StoreError` where the store has no such primitive.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Write the file whole, replacing what was there. Readers see the old or the new bytes."""
+
+    @abstractmethod
+    def get(self, path: str) -> bytes:
+        """The whole file. Raises :class:`FileNotFoundError`."""
+
+    @abstractmethod
+    def stat(self, path: str) -> FileStat | None:
+        """Size and time of the file, or ``None`` if there is none."""
+
+    @abstractmethod
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        """All files below ``folder`` (recursive; ``""`` is the root), sorted by path as bytes,
+        whose path is greater than ``start_after`` (a full path). A missing folder is empty."""
+
+    @abstractmethod
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files; those that are not there are passed over."""
+
+    @abstractmethod
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        """Open for random access. ``size_bytes``, where known, may save a request.
+        Raises :class:`FileNotFoundError`."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
+        """Open for streamed writing of a new file (multi-part on object stores). The file becomes
+        visible, whole and durable, when the context ends; if it ends with an exception, nothing
+        becomes visible."""

@@ -1,0 +1,261 @@
+"""A table in a folder of a POSIX file system, local or mounted.
+
+A file appears under its name whole and synced: it is written to a hidden sibling first, which is
+then linked (put-if-absent: ``link`` fails where the name is taken, atomically) or renamed.
+Hidden siblings that a killed process left behind are not part of the table and are never listed.
+
+Symbolic links: the root may be one. Below it, a path that leads out of the root is refused;
+:meth:`LocalStore.list` passes over links that leave the root and over links to folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import NoReturn, TypeVar
+
+import pyarrow as pa
+
+from lakemerge.errors import InputError, StoreError
+from lakemerge.storage.base import FileStat, Put, Store, check_path
+
+__all__ = ["LocalStore"]
+
+_TEMPORARY_PREFIX = ".lakemerge-tmp-"
+"""Hidden from Spark and Delta by the dot, and short, so that long file names stay possible."""
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV})
+
+_UNCLEAR = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
+"""What a network file system reports when its server may still carry out the request."""
+
+_NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+_T = TypeVar("_T")
+
+
+class LocalStore(Store):
+    """See the module docstring. Errors of the operating system (no permission, no space) are
+    raised as they are; none of them leaves anything visible."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self._root!r})"
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    def spark_url(self, path: str) -> str:
+        return "file://" + os.path.join(self._root, check_path(path))
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        target = self._locate(path)
+        with _temporary_for(target) as temporary:
+            _write_synced(temporary, data)
+            outcome = _link(temporary, target)
+            if outcome is Put.CREATED:
+                try:
+                    _sync_folder(os.path.dirname(target))
+                except OSError:
+                    # Others may have seen the file, so it cannot be taken back; nor is it safe yet.
+                    return Put.UNKNOWN
+            return outcome
+
+    def put(self, path: str, data: bytes) -> None:
+        target = self._locate(path)
+        with _temporary_for(target) as temporary:
+            _write_synced(temporary, data)
+            _rename(temporary, target)
+
+    def get(self, path: str) -> bytes:
+        def read(target: str) -> bytes:
+            with open(target, "rb") as file:
+                return file.read()
+
+        return _of_file(read, self._locate(path))
+
+    def stat(self, path: str) -> FileStat | None:
+        try:
+            found = os.stat(self._locate(path))
+        except _NOT_A_FILE:
+            return None
+        return _file_stat(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        top = self._locate(folder) if folder else self._root
+        return self._walk(top, f"{folder}/" if folder else "", os.fsencode(start_after))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for target in [self._locate(path) for path in paths]:
+            with contextlib.suppress(*_NOT_A_FILE):
+                os.unlink(target)
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:  # noqa: ARG002
+        def opened(target: str) -> pa.NativeFile:
+            if os.path.isdir(target):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
+            # Not memory-mapped: an error below a mapping kills the process instead of raising.
+            return pa.OSFile(target, "rb")
+
+        return _of_file(opened, self._locate(path))
+
+    def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
+        return _output(self._locate(path))
+
+    def _locate(self, path: str) -> str:
+        """The absolute path of the file, which lies inside the root also by its real path."""
+        if check_path(path).rpartition("/")[2].startswith(_TEMPORARY_PREFIX):
+            raise InputError(f"{path!r}: names that start with {_TEMPORARY_PREFIX!r} are reserved", path=path)
+        target = os.path.join(self._root, path)
+        if not self._is_inside(target):
+            raise StoreError(f"{path!r} leads out of {self._root!r} through a symbolic link", path=path)
+        return target
+
+    def _is_inside(self, target: str) -> bool:
+        return os.path.realpath(target).startswith(os.path.realpath(self._root).rstrip("/") + "/")
+
+    def _walk(self, folder: str, prefix: str, start_after: bytes) -> Iterator[FileStat]:
+        children = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    # With its slash, a folder sorts where the paths below it sort.
+                    slash = "/" if entry.is_dir(follow_symlinks=False) else ""
+                    key = os.fsencode(f"{prefix}{entry.name}{slash}")
+                    if key > start_after or (slash and start_after.startswith(key)):
+                        children.append((key, entry))
+        except _NOT_A_FILE:
+            return
+        children.sort(key=lambda child: child[0])
+        for key, entry in children:
+            if key.endswith(b"/"):
+                yield from self._walk(entry.path, f"{prefix}{entry.name}/", start_after)
+            else:
+                found = self._stat_entry(f"{prefix}{entry.name}", entry)
+                if found is not None:
+                    yield found
+
+    def _stat_entry(self, path: str, entry: os.DirEntry[str]) -> FileStat | None:
+        """``None`` for what is no file of the table, or no longer there."""
+        if entry.name.startswith(_TEMPORARY_PREFIX) or (entry.is_symlink() and not self._is_inside(entry.path)):
+            return None
+        try:
+            check_path(path)
+            found = entry.stat()
+        except (InputError, *_NOT_A_FILE):
+            return None
+        return _file_stat(path, found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _file_stat(path: str, found: os.stat_result) -> FileStat:
+    return FileStat(path, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _of_file(read: Callable[[str], _T], target: str) -> _T:
+    """``read(target)``, where a folder in the place of a file is a missing file, as on object stores."""
+    try:
+        return read(target)
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target) from error
+
+
+@contextmanager
+def _temporary_for(target: str) -> Iterator[str]:
+    """The name of a hidden sibling of ``target`` in an existing folder; the file is gone afterwards."""
+    folder = os.path.dirname(target)
+    _make_folders(folder)
+    temporary = os.path.join(folder, _TEMPORARY_PREFIX + uuid.uuid4().hex)
+    try:
+        yield temporary
+    finally:
+        # A left-over is hidden and harmless; an error here would hide that the file was created.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+@contextmanager
+def _output(target: str) -> Iterator[pa.NativeFile]:
+    with _temporary_for(target) as temporary:
+        with pa.OSFile(temporary, "wb") as file:
+            yield file
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _rename(temporary, target)
+
+
+def _write_synced(temporary: str, data: bytes) -> None:
+    with open(temporary, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rename(temporary: str, target: str) -> None:
+    os.replace(temporary, target)
+    _sync_folder(os.path.dirname(target))
+
+
+def _link(temporary: str, target: str) -> Put:
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        # Over a network, a repeated request can fail because its first copy did the work.
+        if _is_same_file(temporary, target):
+            return Put.CREATED
+        if error.errno == errno.EEXIST:
+            return Put.EXISTS
+        if error.errno in _UNCLEAR:
+            return Put.UNKNOWN
+        _raise_link_error(error, target)
+    return Put.CREATED
+
+
+def _raise_link_error(error: OSError, target: str) -> NoReturn:
+    if error.errno not in _NO_HARD_LINKS:
+        raise error
+    raise StoreError(
+        f"the file system of {os.path.dirname(target)!r} has no hard links ({error.strerror}), which commits need: "
+        "keep the table on a local disk, on NFS, or on an object store by its own URL",
+        path=target,
+    ) from error
+
+
+def _is_same_file(left: str, right: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(left), os.lstat(right))
+    except OSError:
+        return False
+
+
+def _make_folders(folder: str) -> None:
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for new in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(new)
+        _sync_folder(os.path.dirname(new))
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some mounted file systems do not sync folders; they have nothing stronger to offer.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)

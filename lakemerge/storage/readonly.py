@@ -1,0 +1,126 @@
+"""Tables behind any other fsspec URL: to read, never to write."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from lakemerge.errors import DependencyMissingError, InputError, StoreError
+from lakemerge.storage.base import FileStat, Put, Store, check_path
+
+__all__ = ["ReadOnlyStore"]
+
+_TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+"""Where fsspec's file systems keep the time of a file; there is no common name."""
+
+
+class ReadOnlyStore(Store):
+    """A folder that fsspec can read. Everything that writes raises :class:`StoreError`.
+
+    ``modified_ms`` is 0 where the file system does not tell the time of a file. Errors of the file
+    system are raised as they are.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        authority = url.partition("://")[2].partition("/")[0]
+        if ":" in authority.rpartition("@")[0]:
+            raise InputError("a URL with a password ends up in logs and metadata: use storage_options")
+        self._url = url.rstrip("/")
+        self._options = dict(storage_options or {})
+        # Directory listings must be fresh: another process commits.
+        self._file_system, self._root = _connect(self._url, {**self._options, "use_listings_cache": False})
+
+    def __repr__(self) -> str:
+        return f"ReadOnlyStore({self._url!r})"
+
+    def __reduce__(self) -> tuple[type[ReadOnlyStore], tuple[str, dict[str, object]]]:
+        return type(self), (self._url, self._options)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def spark_url(self, path: str) -> str:
+        return f"{self._url}/{check_path(path)}"
+
+    def get(self, path: str) -> bytes:
+        return bytes(self._file_system.cat_file(self._locate(path)))
+
+    def stat(self, path: str) -> FileStat | None:
+        try:
+            info = self._file_system.info(self._locate(path))
+        except FileNotFoundError:
+            return None
+        return FileStat(path, int(info["size"]), _modified_ms(info)) if info["type"] == "file" else None
+
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        top = self._locate(folder) if folder else self._root
+        return self._listed(top, start_after.encode())
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        known = {} if size_bytes is None else {"size": size_bytes}
+        return pa.PythonFile(self._file_system.open(self._locate(path), "rb", **known), mode="r")
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:  # noqa: ARG002
+        self._refuse(path)
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse(path)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._refuse(*paths)
+
+    def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
+        self._refuse(path)
+
+    def _refuse(self, *paths: str) -> NoReturn:
+        for path in paths:
+            check_path(path)
+        raise StoreError(
+            f"{self._url!r} is readable, but this store has no put-if-absent we know of, so it cannot be written: "
+            "keep tables that change on a local disk or on S3",
+            url=self._url,
+        )
+
+    def _locate(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+    def _listed(self, top: str, start_after: bytes) -> Iterator[FileStat]:
+        try:
+            found = self._file_system.find(top, detail=True)
+        except FileNotFoundError:
+            return
+        below_root = len(self._root) + 1
+        for name, info in sorted(found.items(), key=lambda item: str(item[0]).encode()):
+            path = str(name)[below_root:]
+            if name != top and path.encode() > start_after:
+                yield FileStat(path, int(info["size"]), _modified_ms(info))
+
+
+def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
+    fsspec = importlib.import_module("fsspec.core")
+    try:
+        file_system, root = fsspec.url_to_fs(url, **options)
+    except ImportError as error:
+        raise DependencyMissingError(f"{url!r} needs another package: {error}", url=url) from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"fsspec cannot open {url!r} with these options: {error}", url=url) from error
+    return file_system, str(root).rstrip("/")
+
+
+def _modified_ms(info: Mapping[str, object]) -> int:
+    for key in _TIME_KEYS:
+        time = info.get(key)
+        if isinstance(time, str):
+            time = datetime.datetime.fromisoformat(time)
+        if isinstance(time, datetime.datetime):
+            # A time without zone is UTC by fsspec's convention.
+            time = (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).timestamp()
+        if isinstance(time, (int, float)):
+            return int(time * 1000)
+    return 0

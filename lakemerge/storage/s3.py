@@ -1,0 +1,314 @@
+"""Tables on S3 and on object stores that speak its protocol.
+
+Put-if-absent is one ``PutObject`` with ``If-None-Match: *`` (Amazon S3 user guide, "Conditional
+writes"). Retries that botocore and s3fs would make behind our back are off for it, so a refusal
+means that nothing was written. One layer below, aiohttp repeats a request whose connection was
+lost before an answer: one way for ``EXISTS`` to be our own file.
+
+An endpoint that ignores the condition would lose commits. Where it is not Amazon's, the first
+put-if-absent of a store object therefore asks twice to create one empty object of the table
+(``_lakemerge/.conditional-put``; once where it is there already) and refuses an endpoint that says
+yes twice. That shows that the condition is looked at; it cannot show that it is atomic.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from lakemerge.errors import InputError, StoreError
+from lakemerge.storage.base import FileStat, Put, Store, check_path
+from lakemerge.storage.s3_client import S3Client, s3fs_options
+
+__all__ = ["S3Store"]
+
+_LOG = logging.getLogger(__name__)
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
+_PROBE = "_lakemerge/.conditional-put"
+_CONFLICT_DELAYS_S = (0.05, 0.1, 0.2, 0.4)
+_DELETE_BATCH = 1_000
+_PART_SIZE_BYTES = 16 << 20
+"""All parts but the last are of one size, which some stores demand; 10 000 of them make 156 GiB."""
+_READ_AHEAD_BYTES = 64 << 10
+
+
+class S3Store(Store):
+    """A prefix of a bucket: ``s3://bucket/prefix`` (or ``s3a://``).
+
+    ``storage_options``: s3fs's ``key``, ``secret``, ``token``, ``anon``, ``endpoint_url``, ``profile``,
+    ``client_kwargs``, ``config_kwargs``, ``s3_additional_kwargs``, ..., or ``AWS_ACCESS_KEY_ID``,
+    ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``;
+    without them, botocore's own chain of environment, profile and instance applies.
+
+    Failures other than a missing file raise :class:`StoreError`. Objects whose keys are no clean
+    paths (``a//b``, folder markers) are not listed. Pickles carry the options, secrets included.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, object] | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        bucket, self._prefix = _parse_url(url)
+        self._options = s3fs_options(storage_options or {})
+        self._client = S3Client(bucket, self._options)
+        self._sleep = sleep
+        self._is_checked = False
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[type[S3Store], tuple[str, dict[str, Any]]]:
+        return type(self), (self.url, self._options)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._client.bucket}/{self._prefix}".rstrip("/")
+
+    def spark_url(self, path: str) -> str:
+        return f"s3a://{self._client.bucket}/{self._key(path)}"
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        key = self._key(path)
+        if not self._is_checked:
+            self._is_checked = self._check_endpoint()
+            if not self._is_checked:
+                return Put.UNKNOWN
+        return self._put_if_absent(key, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._client.write(self._key(path), data)
+
+    def get(self, path: str) -> bytes:
+        return self._client.read(self._key(path))
+
+    def stat(self, path: str) -> FileStat | None:
+        try:
+            head = self._client.call("head_object", self._key(path))
+        except FileNotFoundError:
+            return None
+        return FileStat(path, int(head["ContentLength"]), _epoch_ms(head))
+
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        prefix = f"{self._key(folder)}/" if folder else self._root
+        return self._listed(prefix, self._root + start_after if start_after else "")
+
+    def delete(self, paths: Sequence[str]) -> None:
+        keys = [self._key(path) for path in paths]
+        for start in range(0, len(keys), _DELETE_BATCH):
+            objects = [{"Key": key} for key in keys[start : start + _DELETE_BATCH]]
+            answer = self._client.call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+            failed = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+            if failed:
+                first = failed[0]
+                raise StoreError(
+                    f"{len(failed)} objects of {self.url} were not deleted; the first: {first.get('Key')!r}, "
+                    f"{first.get('Code')}: {first.get('Message')}",
+                    url=self.url,
+                    s3_code=first.get("Code"),
+                )
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        """With ``size_bytes`` no request is made here, and a missing file is found by the first read."""
+        key = self._key(path)
+        if size_bytes is None:
+            size_bytes = int(self._client.call("head_object", key)["ContentLength"])
+        return pa.PythonFile(_Input(self._client, key, size_bytes), mode="r")
+
+    def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
+        return _output(self._client, self._key(path))
+
+    @property
+    def _root(self) -> str:
+        return f"{self._prefix}/" if self._prefix else ""
+
+    def _key(self, path: str) -> str:
+        if "?versionId=" in check_path(path):
+            raise InputError(f"{path!r}: s3fs takes '?versionId=' for a version, not for a part of a name", path=path)
+        return self._root + path
+
+    def _put_if_absent(self, key: str, data: bytes) -> Put:
+        for delay_s in _CONFLICT_DELAYS_S:
+            outcome = self._client.put_if_absent(key, data)
+            if outcome is not None:
+                return outcome
+            self._sleep(delay_s)
+        return self._client.put_if_absent(key, data) or Put.UNKNOWN
+
+    def _check_endpoint(self) -> bool:
+        """Whether the endpoint is known to look at the condition; ``False`` if it could not be asked.
+        See the module docstring. Raises :class:`StoreError` if it does not."""
+        host = urlsplit(self._client.endpoint_for_conditional_writes()).hostname or ""
+        if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+            return True
+        outcomes = [self._put_if_absent(self._root + _PROBE, b"")]
+        if outcomes[0] is Put.CREATED:
+            outcomes.append(self._put_if_absent(self._root + _PROBE, b""))
+        if outcomes == [Put.CREATED, Put.CREATED]:
+            raise StoreError(
+                f"the endpoint {host!r} ignores 'If-None-Match: *', so two writers could overwrite each other's "
+                "commits: it cannot be written; a newer version of the store may support conditional writes",
+                url=self.url,
+            )
+        return Put.UNKNOWN not in outcomes
+
+    def _listed(self, prefix: str, start_after: str) -> Iterator[FileStat]:
+        position: dict[str, str] = {"StartAfter": start_after} if start_after else {}
+        last = b""
+        while True:
+            page = self._client.call("list_objects_v2", Prefix=prefix, **position)
+            for entry in page.get("Contents", ()):
+                key = str(entry["Key"])
+                if key.encode() < last:
+                    raise StoreError(
+                        f"bucket {self._client.bucket!r} does not list in order of keys (a directory bucket?), "
+                        "which tables need",
+                        url=self.url,
+                    )
+                last = key.encode()
+                path = key[len(self._root) :]
+                if _is_clean(path) and path != _PROBE:
+                    yield FileStat(path, int(entry["Size"]), _epoch_ms(entry))
+            if not page.get("IsTruncated"):
+                return
+            position = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def _parse_url(url: str) -> tuple[str, str]:
+    """Bucket and prefix, the latter clean or empty."""
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        # The URL is not quoted: people put credentials in front of the bucket.
+        raise InputError("an S3 URL is s3://bucket/prefix with a plain bucket name; credentials are storage_options")
+    prefix = prefix.rstrip("/")
+    return bucket, check_path(prefix) if prefix else ""
+
+
+def _is_clean(path: str) -> bool:
+    try:
+        check_path(path)
+    except InputError:
+        return False
+    return True
+
+
+def _epoch_ms(answer: Mapping[str, Any]) -> int:
+    return int(answer["LastModified"].timestamp() * 1000)
+
+
+class _Input(io.RawIOBase):
+    """Random access by ranged requests. Small reads fetch a block ahead and are then served from it;
+    large ones, which is what Parquet readers ask for, are fetched exactly."""
+
+    def __init__(self, client: S3Client, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._client, self._key, self._size_bytes = client, key, size_bytes
+        self._position = 0
+        self._block_start, self._block = 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._position
+        end = self._size_bytes if size < 0 else min(self._size_bytes, start + size)
+        if end <= start:
+            return b""
+        if not (self._block_start <= start and end <= self._block_start + len(self._block)):
+            self._fetch(start, min(self._size_bytes, max(end, start + _READ_AHEAD_BYTES)))
+        self._position = end
+        return self._block[start - self._block_start : end - self._block_start]
+
+    def _fetch(self, start: int, end: int) -> None:
+        block = self._client.read(self._key, start, end)
+        if len(block) != end - start:
+            raise StoreError(
+                f"s3://{self._client.bucket}/{self._key} ends at {start + len(block)}, not at {self._size_bytes} bytes",
+                url=f"s3://{self._client.bucket}/{self._key}",
+            )
+        self._block_start, self._block = start, block
+
+
+class _Upload(io.RawIOBase):
+    """Writes up to one part in one request at the end, more in parts. Closing it uploads nothing."""
+
+    def __init__(self, client: S3Client, key: str) -> None:
+        super().__init__()
+        self._client, self._key = client, key
+        self._buffer = bytearray()
+        self._upload_id: str | None = None
+        self._parts: list[dict[str, object]] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._buffer += view
+        while len(self._buffer) >= _PART_SIZE_BYTES:
+            self._send(_PART_SIZE_BYTES)
+        return view.nbytes
+
+    def finish(self) -> None:
+        if self._upload_id is None:
+            self._client.write(self._key, bytes(self._buffer))
+            return
+        if self._buffer:
+            self._send(len(self._buffer))
+        self._client.call(
+            "complete_multipart_upload", self._key, UploadId=self._upload_id, MultipartUpload={"Parts": self._parts}
+        )
+
+    def abort(self) -> None:
+        if self._upload_id is None:
+            return
+        try:
+            self._client.call("abort_multipart_upload", self._key, UploadId=self._upload_id)
+        except (FileNotFoundError, StoreError) as error:
+            # What made us abort matters more; buckets have rules that expire unfinished uploads.
+            _LOG.warning("an unfinished upload stays behind: %s", error)
+
+    def _send(self, size_bytes: int) -> None:
+        if self._upload_id is None:
+            self._upload_id = str(self._client.call("create_multipart_upload", self._key)["UploadId"])
+        part = bytes(memoryview(self._buffer)[:size_bytes])
+        del self._buffer[:size_bytes]
+        number = len(self._parts) + 1
+        answer = self._client.call("upload_part", self._key, UploadId=self._upload_id, PartNumber=number, Body=part)
+        self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+
+
+@contextmanager
+def _output(client: S3Client, key: str) -> Iterator[pa.NativeFile]:
+    upload = _Upload(client, key)
+    file = pa.PythonFile(upload, mode="w")
+    try:
+        yield file
+        upload.finish()
+    except BaseException:
+        upload.abort()
+        raise
+    finally:
+        file.close()

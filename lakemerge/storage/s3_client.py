@@ -1,0 +1,237 @@
+"""The objects of one bucket, over s3fs: options, connections, and errors put into this library's words.
+
+No secret appears in an error, a log record or a ``repr``.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from lakemerge.errors import DependencyMissingError, InputError, StoreError
+from lakemerge.storage.base import Put
+
+__all__ = ["S3Client", "s3fs_options"]
+
+_LOG = logging.getLogger(__name__)
+
+_AWS_NAMES = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_SESSION_TOKEN": "token",
+    "AWS_ENDPOINT_URL": "endpoint_url",
+    "AWS_ENDPOINT_URL_S3": "endpoint_url",
+    "AWS_PROFILE": "profile",
+    "AWS_REGION": "region_name",
+    "AWS_DEFAULT_REGION": "region_name",
+}
+_FLAGS = frozenset({"anon", "use_ssl", "requester_pays", "cache_regions", "local_expiry_check"})
+_MAPPINGS = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs"})
+_TEXTS = frozenset({"key", "secret", "token", "username", "password", "endpoint_url", "profile", "region_name"})
+
+_CONDITION_FAILED = 412
+_CONFLICT = 409
+_NOT_IMPLEMENTED = 501
+_UNCLEAR = frozenset({408, 429})
+"""Besides all of 500 and above."""
+
+
+def s3fs_options(storage_options: Mapping[str, object]) -> dict[str, Any]:
+    """Options as s3fs takes them, from its own names and the usual ``AWS_*`` ones.
+
+    Values may be strings throughout, as Spark's options are: flags as ``true`` or ``false``,
+    mappings as JSON. Raises :class:`InputError` naming every option that is unknown, given twice
+    or not of its kind; values are not quoted, they may be secrets.
+    """
+    options: dict[str, Any] = {}
+    problems = []
+    for given, value in storage_options.items():
+        name = _AWS_NAMES.get(given.upper(), given)
+        if name not in _FLAGS | _MAPPINGS | _TEXTS:
+            problems.append(f"{given!r} is unknown")
+        elif name in options:
+            problems.append(f"{given!r} is given twice, under two names")
+        else:
+            options[name] = _parsed(name, value)
+            if options[name] is None:
+                kind = "true or false" if name in _FLAGS else "a mapping" if name in _MAPPINGS else "a string"
+                problems.append(f"{given!r} is not {kind}")
+    if problems:
+        known = sorted({*_FLAGS, *_MAPPINGS, *_TEXTS, *_AWS_NAMES})
+        raise InputError(
+            f"storage options for S3: {'; '.join(problems)}. Known are: {', '.join(known)}", problems=tuple(problems)
+        )
+    region = options.pop("region_name", None)
+    if region is not None:
+        options["client_kwargs"] = {"region_name": region, **options.get("client_kwargs", {})}
+    return options
+
+
+def _parsed(name: str, value: object) -> object:
+    """The value as s3fs takes it, ``None`` if it cannot be."""
+    if name in _FLAGS:
+        return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).lower())
+    if name in _MAPPINGS:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                return None
+        return dict(value) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else None
+
+
+class S3Client:
+    """Thread-safe, and safe to use in a forked child, which gets connections of its own."""
+
+    def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
+        if importlib.util.find_spec("s3fs") is None:
+            raise DependencyMissingError("tables on S3 need s3fs: pip install lakemerge[s3]", package="s3fs")
+        self.bucket = bucket
+        self._options = dict(options)
+        self._connections: dict[tuple[int, bool], Any] = {}
+
+    def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
+        """An operation of the S3 API on the bucket, or on the object ``key``; retried on passing failures.
+
+        Raises :class:`FileNotFoundError` for a missing object, :class:`StoreError` for anything else.
+        """
+        if key:
+            arguments["Key"] = key
+        try:
+            answer = self._connect().call_s3(operation, Bucket=self.bucket, **arguments)
+        except _failures() as error:
+            self._raise(error, operation, key)
+        return dict(answer or {})
+
+    def read(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        """The object, or its bytes from ``start`` up to, not including, ``end``; one request. Errors as in :meth:`call`."""
+        try:
+            # Without concurrency s3fs asks for the object at once, instead of for its size first.
+            data = self._connect().cat_file(f"{self.bucket}/{key}", start=start, end=end, max_concurrency=1)
+        except _failures() as error:
+            self._raise(error, "get_object", key)
+        return bytes(data)
+
+    def write(self, key: str, data: bytes) -> None:
+        """Create or replace the object. Errors as in :meth:`call`."""
+        try:
+            self._connect().pipe_file(f"{self.bucket}/{key}", data)
+        except _failures() as error:
+            self._raise(error, "put_object", key)
+
+    def put_if_absent(self, key: str, data: bytes) -> Put | None:
+        """One conditional request. ``None``: another request for the key was in progress, nothing
+        was written, try again. :class:`StoreError`: refused, nothing was written."""
+        try:
+            self._connect(single_request=True).call_s3(
+                "put_object", Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*"
+            )
+        except _failures() as error:
+            status, _ = _response(error)
+            if status == _CONDITION_FAILED:
+                return Put.EXISTS
+            if status == _CONFLICT:
+                return None
+            if status == _NOT_IMPLEMENTED:
+                raise StoreError(
+                    f"the endpoint of bucket {self.bucket!r} has no conditional writes, which commits need: "
+                    "it cannot be written",
+                    bucket=self.bucket,
+                ) from error
+            if _is_unclear(error, status):
+                _LOG.warning("no clear answer to creating s3://%s/%s: %s", self.bucket, key, _reason(error))
+                return Put.UNKNOWN
+            self._raise(error, "put_object", key)
+        return Put.CREATED
+
+    def endpoint_for_conditional_writes(self) -> str:
+        """The URL requests go to. Raises :class:`DependencyMissingError` where botocore does not know
+        the condition: s3fs would leave it out and overwrite."""
+        try:
+            client = self._connect(single_request=True).s3
+        except _failures() as error:
+            self._raise(error, "connect", "")
+        if "IfNoneMatch" not in client.meta.service_model.operation_model("PutObject").input_shape.members:
+            raise DependencyMissingError(
+                "this botocore is too old for conditional writes to S3: pip install --upgrade lakemerge[s3] botocore",
+                package="botocore",
+            )
+        return str(client.meta.endpoint_url)
+
+    def _connect(self, *, single_request: bool = False) -> Any:
+        """An ``S3FileSystem`` of this process. Those inherited by a fork stay referenced: finalizing
+        one would wait for a thread that the child does not have."""
+        slot = (os.getpid(), single_request)
+        connection = self._connections.get(slot)
+        if connection is None:
+            options = dict(self._options)
+            if single_request:
+                options["config_kwargs"] = {**options.get("config_kwargs", {}), "retries": {"total_max_attempts": 1}}
+            file_system = importlib.import_module("s3fs").S3FileSystem
+            connection = file_system(**options, use_listings_cache=False, skip_instance_cache=True)
+            if single_request:
+                connection.retries = 1
+            connection = self._connections.setdefault(slot, connection)
+        return connection
+
+    def _raise(self, error: BaseException, operation: str, key: str) -> NoReturn:
+        url = f"s3://{self.bucket}/{key}"
+        _, code = _response(error)
+        if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
+        raise StoreError(f"{operation} {url}: {_reason(error)}", url=url, s3_code=code) from error
+
+
+@functools.cache
+def _failures() -> tuple[type[Exception], ...]:
+    exceptions = importlib.import_module("botocore.exceptions")
+    parsers = importlib.import_module("botocore.parsers")
+    aiohttp = importlib.import_module("aiohttp")
+    # s3fs translates some of them to OSError and lets others through.
+    return (
+        OSError,
+        exceptions.BotoCoreError,
+        exceptions.ClientError,
+        parsers.ResponseParserError,
+        aiohttp.ClientError,
+    )
+
+
+def _response(error: BaseException) -> tuple[int | None, str | None]:
+    """HTTP status and S3 error code of the answer behind ``error``; ``None`` where there was none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status, response.get("Error", {}).get("Code")
+        seen = seen.__cause__
+    return None, None
+
+
+def _is_unclear(error: BaseException, status: int | None) -> bool:
+    """Whether the request may have been carried out, or may yet be."""
+    if status is not None:
+        return status >= 500 or status in _UNCLEAR or _response(error)[1] == "RequestTimeout"
+    exceptions = importlib.import_module("botocore.exceptions")
+    never_sent = (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.CredentialRetrievalError,
+        exceptions.TokenRetrievalError,
+        exceptions.ParamValidationError,
+    )
+    return not isinstance(error, never_sent)
+
+
+def _reason(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,323 @@
+"""``LakeTable``: the public door to a table. Everything behind it is a function over a version."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.alter import add_columns as add_columns_to
+from lakemerge.create import create_table
+from lakemerge.errors import DependencyMissingError, InputError
+from lakemerge.handle import Handle
+from lakemerge.log import DeltaLog, HistoryEntry, Snapshot
+from lakemerge.options import Settings
+from lakemerge.read.scan import read_arrow, scan
+from lakemerge.slices.view import TableView
+from lakemerge.storage import open_store
+from lakemerge.write.delete import delete_where
+from lakemerge.write.upsert import UpsertResult, upsert_arrow
+from mergers import Merger, default_registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from compaction import CompactionResult
+
+__all__ = ["LakeTable"]
+
+
+class LakeTable:
+    """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
+
+    A table opened without a version follows the tip: each call first looks for newer commits. One
+    opened at a version or timestamp stands there, and is read-only.
+    """
+
+    def __init__(self, handle: Handle, snapshot: Snapshot, *, pinned: bool, spark: SparkSession | None) -> None:
+        self._handle = handle
+        self._view = handle.view(snapshot)
+        self._pinned = pinned
+        self._spark = spark
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: object,
+        *,
+        key: Sequence[str],
+        ordering: Sequence[str] = (),
+        merger: str | Merger | None = None,
+        options: Mapping[str, object] | None = None,
+        partition_by: Sequence[str] = (),
+        buckets: int | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+        spark: SparkSession | None = None,
+    ) -> LakeTable:
+        """Create an empty table.
+
+        :param schema: a Spark ``StructType``, a Spark DDL string or a ``pa.Schema``.
+        :param key: the columns that identify a row; never null.
+        :param ordering: columns compared as a tuple to tell which of two records is newer.
+        :param merger: a registered name, a strategy UUID or an instance; by default ``event-time``
+            with ``ordering`` and ``commit-time`` without.
+        :param options: the merger's options.
+        :param partition_by: key columns whose values split the table.
+        :param buckets: slices per partition, a power of two; chosen at the first load by default.
+        :param properties: Delta table properties, such as ``delta.checkpointInterval``.
+        :param mergers: merger classes to know beside the registered ones.
+        :raises lakemerge.SchemaError: columns or buckets cannot be used; every problem is listed.
+        :raises lakemerge.MergerConfigurationError: options do not validate.
+        :raises lakemerge.MergerMissingError: no such merger is registered.
+        :raises lakemerge.TableExistsError: there is a table at the path.
+        """
+        handle = _handle(path, storage_options, mergers, settings)
+        snapshot = create_table(
+            handle,
+            schema,
+            key=key,
+            ordering=ordering,
+            merger=merger,
+            options=options,
+            partition_by=partition_by,
+            buckets=buckets,
+            name=name,
+            description=description,
+            properties=properties,
+        )
+        return cls(handle, snapshot, pinned=False, spark=spark)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        version: int | None = None,
+        timestamp: dt.datetime | str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+        spark: SparkSession | None = None,
+    ) -> LakeTable:
+        """Open a table, at its latest version or at an earlier one.
+
+        :param timestamp: the last version committed at or before it; a datetime with a zone, or an
+            ISO 8601 string (UTC where it names no zone).
+        :raises lakemerge.NotATableError: nothing is there, or a plain Delta table.
+        :raises lakemerge.VersionNotFoundError: not in the table's history.
+        """
+        handle = _handle(path, storage_options, mergers, settings)
+        snapshot = handle.log.snapshot(version=version, timestamp_ms=_epoch_ms(timestamp))
+        return cls(handle, snapshot, pinned=version is not None or timestamp is not None, spark=spark)
+
+    @property
+    def version(self) -> int:
+        """The version that reads show."""
+        return self._current().version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns in the table's order; key columns are not nullable."""
+        return self._current().config.schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self._view.config.key
+
+    @property
+    def ordering(self) -> tuple[str, ...]:
+        return self._view.config.ordering
+
+    @property
+    def url(self) -> str:
+        return self._handle.store.url
+
+    def upsert(
+        self,
+        frame: object,
+        *,
+        kind_column: str | None = None,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+    ) -> UpsertResult:
+        """Write records: one commit, no read of the base, no shuffle.
+
+        :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame. It carries all key
+            columns and any others; a column it lacks is unset, which is not null.
+        :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``);
+            it is not stored. Without it every row is an upsert.
+        :param txn: ``(application id, number)``: a write whose number is not above the last one
+            committed for that application changes nothing.
+        :param info: further entries of ``commitInfo``, such as source files and job names.
+        :raises lakemerge.FrameError: the frame does not fit; nothing was committed.
+        :raises lakemerge.OutcomeUnknownError: the store did not tell whether the commit landed.
+        """
+        return self._write(frame, kind_column=kind_column, deletes=False, txn=txn, info=info)
+
+    def delete(
+        self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
+    ) -> UpsertResult:
+        """Delete by key.
+
+        :param keys: a frame as for :meth:`upsert`. With all ordering columns a delete applies only
+            where it is newer; with none of them it is unconditional.
+        """
+        return self._write(keys, kind_column=None, deletes=True, txn=txn, info=info)
+
+    def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
+        """Delete the rows that meet a SQL condition, each at its own ordering: records that are
+        older stay out, newer ones bring the row back.
+
+        The condition is judged anew if other writers commit meanwhile.
+        """
+        result = delete_where(self._handle, self._writable(), condition, info=info or {})
+        self._current()
+        return result
+
+    def to_arrow(
+        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
+    ) -> pa.Table:
+        """The rows as an Arrow table, in no particular order.
+
+        :param columns: the columns asked for, in that order.
+        :param filter: a SQL condition or an Arrow expression over the table's columns.
+        """
+        return read_arrow(self._handle, self._current(), columns=columns, filter=filter)
+
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
+    ) -> pa.RecordBatchReader:
+        """As :meth:`to_arrow`, as a stream: memory is bounded by ``Settings.merge_budget_bytes``."""
+        return scan(self._handle, self._current(), columns=columns, filter=filter)
+
+    def to_df(self, *, columns: Sequence[str] | None = None, filter: str | Column | None = None) -> DataFrame:
+        """The rows as a Spark DataFrame of this version.
+
+        Clean slices are read by Spark's own Parquet reader, dirty ones through the merge kernel.
+
+        :param filter: a SQL condition or a Spark Column. A SQL condition also prunes files.
+        """
+        from lakemerge.spark.reader import read_dataframe
+
+        return read_dataframe(self._session(), self._handle, self._current(), columns=columns, filter=filter)
+
+    def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
+        """Make this version available to Spark SQL under a name."""
+        self.to_df(columns=columns).createOrReplaceTempView(name)
+
+    def compact(self) -> CompactionResult:
+        """Merge all live logs into base files. Never blocks writers; never changes an answer.
+
+        Runs on Spark where the table was opened with a session, else in this process.
+        """
+        from compaction import compact
+
+        result = compact(self._handle, self._writable(), spark=self._spark)
+        self._current()
+        return result
+
+    def alter(self, *, add_columns: str | pa.Schema) -> int:
+        """Add nullable columns (DDL or ``pa.Schema``) at the end of the schema; returns the version.
+
+        Earlier records do not carry them.
+        """
+        snapshot = add_columns_to(self._handle, self._writable(), add_columns)
+        self._view = self._handle.view(snapshot)
+        return snapshot.version
+
+    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
+        """What each commit did, newest first."""
+        return self._handle.log.history(limit=limit)
+
+    def __repr__(self) -> str:
+        config = self._view.config
+        return (
+            f"LakeTable({self.url!r}, version={self._view.version}, key={list(config.key)}, merger={config.merger_name!r}, "
+            f"buckets={config.buckets})"
+        )
+
+    def _write(
+        self,
+        frame: object,
+        *,
+        kind_column: str | None,
+        deletes: bool,
+        txn: tuple[str, int] | None,
+        info: Mapping[str, object] | None,
+    ) -> UpsertResult:
+        begin = self._writable()
+        arguments: dict[str, Any] = {"kind_column": kind_column, "deletes": deletes, "txn": txn, "info": info or {}}
+        if _is_spark_frame(frame):
+            from lakemerge.spark.writer import upsert_dataframe
+
+            result = upsert_dataframe(self._handle, begin, frame, **arguments)
+        else:
+            result = upsert_arrow(self._handle, begin, frame, **arguments)
+        self._current()
+        return result
+
+    def _current(self) -> TableView:
+        """The version to read; for a table that follows the tip, the latest."""
+        if not self._pinned:
+            snapshot = self._handle.log.update(self._view.snapshot)
+            if snapshot is not self._view.snapshot:
+                self._view = self._handle.view(snapshot)
+        return self._view
+
+    def _writable(self) -> TableView:
+        if self._pinned:
+            raise InputError(
+                f"this table was opened at version {self._view.version} and is read-only; open it without a version to write",
+                version=self._view.version,
+            )
+        return self._current()
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            try:
+                from pyspark.sql import SparkSession
+            except ImportError as error:
+                raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
+            self._spark = SparkSession.getActiveSession()
+            if self._spark is None:
+                raise InputError("there is no active Spark session; pass spark=... to LakeTable.open")
+        return self._spark
+
+
+def _handle(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None,
+    mergers: Sequence[type[Merger]],
+    settings: Settings | None,
+) -> Handle:
+    store = open_store(path, storage_options)
+    registry = default_registry().extended(mergers) if mergers else default_registry()
+    return Handle(store, DeltaLog(store), registry, settings or Settings())
+
+
+def _is_spark_frame(frame: object) -> bool:
+    """By name, so that pyspark is not imported for other frames."""
+    return any(
+        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
+    )
+
+
+def _epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
+    if timestamp is None:
+        return None
+    instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+    if instant.tzinfo is None:
+        if not isinstance(timestamp, str):
+            raise InputError(f"timestamp {timestamp} has no time zone; give one, such as tzinfo=datetime.UTC")
+        instant = instant.replace(tzinfo=dt.UTC)
+    return (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

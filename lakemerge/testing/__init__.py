@@ -1,0 +1,1 @@
+"""Suites and doubles for those who extend LakeMerge; they need pytest."""

@@ -1,0 +1,254 @@
+"""The commits that change rows: log appends, bulk loads and compactions, with their preconditions.
+
+Every attempt is judged anew against the tip (docs/table-format.md, section 4). The log retries; what
+is here only says whether an attempt is still valid and which actions it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import CommitConflictError
+from lakemerge.handle import Handle
+from lakemerge.log import (
+    Action,
+    AddFile,
+    AlreadyDone,
+    Attempt,
+    Committed,
+    DomainMetadata,
+    Metadata,
+    RemoveFile,
+    Snapshot,
+    Txn,
+)
+from lakemerge.slices.blocks import LogCommit
+from lakemerge.slices.model import BaseFile
+from lakemerge.slices.view import TableView, Tile, build_tiles
+
+__all__ = ["NotEmptyError", "Provenance", "RowsChangedError", "commit_compaction", "commit_load", "commit_logs", "reserve_ordinals"]
+
+
+_Build = Callable[[Snapshot | None, object], Attempt | AlreadyDone]
+
+
+class NotEmptyError(CommitConflictError):
+    """A bulk load found rows in the table; it becomes a log append."""
+
+    code = "not-empty"
+
+
+class RowsChangedError(CommitConflictError):
+    """Rows changed after the version a conditional write was judged on; it is judged again."""
+
+    code = "rows-changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Who commits and why; the same for every attempt."""
+
+    operation: str
+    parameters: Mapping[str, object]
+    txn_id: str
+    app_txn: tuple[str, int] | None = None
+    """``(appId, version)`` that makes a repeated write a no-op."""
+    info: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of ``commitInfo``, from the caller."""
+    only_onto_begin: bool = False
+    """Whether the records hold only for the rows of the version the write began at."""
+
+
+def commit_logs(
+    handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]
+) -> Committed | AlreadyDone:
+    """Append log blocks (none: an empty batch is a version too)."""
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        view = _view(handle, tip)
+        if done := _already_done(view, provenance):
+            return done
+        _check_same_meaning(begin, view)
+        if provenance.only_onto_begin and _rows_changed(begin, view):
+            raise RowsChangedError(f"rows were written after version {begin.version}")
+        actions: list[Action] = []
+        if logs is not None:
+            actions += _choose_buckets(view, logs.blocks[0].buckets)
+            actions.append(logs.domain(config=view.config, state=view.state, version=view.version + 1))
+        return Attempt([*actions, *_txn(provenance)], metrics)
+
+    return _commit(handle, begin, build, provenance)
+
+
+def commit_load(
+    handle: Handle,
+    begin: TableView,
+    adds: Sequence[AddFile],
+    provenance: Provenance,
+    metrics: Mapping[str, object],
+    *,
+    buckets: int,
+    ordinals: int,
+) -> Committed | AlreadyDone:
+    """Add base files to a table that was never written to; raises :class:`NotEmptyError` otherwise.
+
+    The files carry the ordinals from 0 on; nobody else can have used them.
+    """
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        view = _view(handle, tip)
+        if done := _already_done(view, provenance):
+            return done
+        _check_same_meaning(begin, view)
+        if not view.is_empty or view.state.next_ordinal or view.state.schema_epoch != begin.state.schema_epoch:
+            raise NotEmptyError("the table was written to while its first rows were loaded")
+        state = view.state.reserving(ordinals)
+        return Attempt([*_choose_buckets(view, buckets), state.domain(), *adds, *_txn(provenance)], metrics)
+
+    return _commit(handle, begin, build, provenance)
+
+
+def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> tuple[int, TableView]:
+    """Reserve file ordinals by a commit of its own; returns the first, and the version after it."""
+    first = 0
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        nonlocal first
+        view = _view(handle, tip)
+        _check_same_meaning(begin, view)
+        first = view.state.next_ordinal
+        return Attempt([view.state.reserving(count).domain()])
+
+    provenance = Provenance("RESERVE ORDINALS", {"count": count}, handle.new_txn_id())
+    outcome = _commit(handle, begin, build, provenance)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("a reservation has no application transaction")
+    return first, handle.view(outcome.snapshot)
+
+
+def commit_compaction(
+    handle: Handle,
+    read: TableView,
+    replaced: Sequence[Tile],
+    adds: Sequence[AddFile],
+    provenance: Provenance,
+    metrics: Mapping[str, object],
+) -> Committed:
+    """Replace the base files of tiles that were read at ``read.version``, and drop dead logs.
+
+    Raises :class:`CommitConflictError` if another compaction replaced one of them, or if merger,
+    layout or schema changed. Log appends do not disturb it.
+    """
+
+    def build(tip: Snapshot | None, _: object) -> Attempt:
+        view = _view(handle, tip)
+        _check_same_meaning(read, view)
+        if (view.state.layout_epoch, view.state.schema_epoch) != (read.state.layout_epoch, read.state.schema_epoch):
+            raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
+        _check_unreplaced(view, replaced)
+        now = handle.now_ms()
+        removes = [_remove(tile.base.add, now) for tile in replaced if tile.base is not None]
+        gone = {remove.path for remove in removes}
+        fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
+        files = [base for base in view.base_files if base.add.path not in gone] + fresh
+        blocks = [block for commit in view.log_commits for block in commit.blocks]
+        tiles = list(build_tiles(files, blocks, buckets=view.config.buckets or 1))
+        dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(tiles)]
+        return Attempt([*removes, *adds, *dead], metrics)
+
+    outcome = _commit(handle, read, build, provenance)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("a compaction has no application transaction")
+    return outcome
+
+
+def _commit(handle: Handle, begin: TableView, build: _Build, provenance: Provenance) -> Committed | AlreadyDone:
+    return handle.log.commit(
+        begin.snapshot,
+        build,
+        operation=provenance.operation,
+        parameters=provenance.parameters,
+        info=provenance.info,
+        txn_id=provenance.txn_id,
+    )
+
+
+def _view(handle: Handle, tip: Snapshot | None) -> TableView:
+    if tip is None:
+        raise AssertionError("the table exists: the commit began from a snapshot")
+    return handle.view(tip)
+
+
+def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None:
+    if provenance.app_txn is None:
+        return None
+    app, version = provenance.app_txn
+    done = view.snapshot.txns.get(app)
+    return AlreadyDone(view.version) if done is not None and done.version >= version else None
+
+
+def _txn(provenance: Provenance) -> list[Txn]:
+    if provenance.app_txn is None:
+        return []
+    app, version = provenance.app_txn
+    return [Txn(app, version, Handle.now_ms())]
+
+
+def _check_same_meaning(begin: TableView, tip: TableView) -> None:
+    """Whether what was prepared at ``begin`` still means the same at ``tip``."""
+    if begin.snapshot is tip.snapshot:
+        return
+    if begin.state.merger_epoch != tip.state.merger_epoch or begin.config.merger_id != tip.config.merger_id:
+        raise CommitConflictError("the table's merger or its options changed meanwhile; open the table again and retry")
+    if tip.state.fence_begin_version > begin.version:
+        raise CommitConflictError(
+            f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; its files "
+            "may be gone. Open the table again and retry."
+        )
+    for before in begin.config.schema:
+        index = tip.config.schema.get_field_index(before.name)
+        if index < 0 or tip.config.schema.field(index).type != before.type:
+            raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
+
+
+def _rows_changed(begin: TableView, tip: TableView) -> bool:
+    """Whether records may have been committed between the two versions."""
+    return any(commit.version > begin.version for commit in tip.log_commits) or any(
+        base.merged_through > begin.version for base in tip.base_files
+    ) or (begin.is_empty and not tip.is_empty)
+
+
+def _choose_buckets(view: TableView, buckets: int) -> list[Metadata]:
+    """The first write of a table without a bucket count sets it."""
+    if view.config.buckets is not None:
+        return []
+    return [_with_buckets(view.snapshot.metadata, view.config, buckets)]
+
+
+def _with_buckets(metadata: Metadata, config: TableConfig, buckets: int) -> Metadata:
+    chosen = replace(config, buckets=buckets).configuration()
+    return replace(metadata, configuration={**metadata.configuration, **chosen})
+
+
+def _check_unreplaced(view: TableView, tiles: Sequence[Tile]) -> None:
+    files = view.snapshot.files
+    with_base = {base.slice for base in view.base_files}
+    for tile in tiles:
+        there = tile.slice not in with_base if tile.base is None else files.get(tile.base.add.path) == tile.base.add
+        if not there:
+            raise CommitConflictError(
+                f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, nothing is lost"
+            )
+
+
+def _remove(add: AddFile, now_ms: int) -> RemoveFile:
+    return RemoveFile(
+        path=add.path,
+        deletion_time_ms=now_ms,
+        data_change=True,
+        partition_values=add.partition_values,
+        size_bytes=add.size_bytes,
+        tags=add.tags,
+    )

@@ -1,0 +1,186 @@
+"""Checking a frame against the table: columns, types, row kinds, nulls.
+
+What a frame's schema tells is checked before any data is read (:func:`plan_frame`); what only its
+rows tell, batch by batch (:meth:`FramePlan.convert`), always before anything is committed.
+Source: docs/merge-semantics.md, sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import FrameError
+from lakemerge.schema import castable, safe_cast
+from mergers import Merger, RowKind
+from mergers.contract import Kinds
+
+__all__ = ["FramePlan", "as_reader", "plan_frame"]
+
+_SYMBOLS = tuple(kind.symbol for kind in RowKind)
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """How the batches of one frame become records. Picklable; made by :func:`plan_frame`."""
+
+    sources: tuple[str, ...]
+    """Names of the frame's columns, one per field of ``schema``."""
+    schema: pa.Schema
+    """The table's fields that the frame carries, in the table's order."""
+    kind_column: str | None
+    default_kind: RowKind
+    key: tuple[str, ...]
+    full: bool
+    """Whether the frame carries every column of the table."""
+    lacking: str | None
+    """Why the frame may hold no upserts, where that is so; else ``None``."""
+
+    def convert(self, batch: pa.RecordBatch, merger: Merger, config: TableConfig) -> tuple[pa.RecordBatch, Kinds | None]:
+        """The records of one batch, typed as the table, and their kinds (``None``: all upserts).
+
+        Raises :class:`FrameError` for null keys, unknown kinds, nulls where the table has none, and
+        upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+        """
+        rows = safe_cast(batch.select(list(self.sources)).rename_columns(self.schema.names), self.schema)
+        kinds = self._kinds(batch)
+        for name in self.key:
+            if nulls := rows.column(name).null_count:
+                raise FrameError(f"key column {name!r} is null in {nulls} row(s); keys must not be null", column=name)
+        upserts = None if kinds is None else (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
+        if rows.num_rows and self.lacking is not None and (upserts is None or upserts.any()):
+            raise FrameError(self.lacking)
+        for field in self.schema:
+            column = rows.column(field.name)
+            if field.nullable or not column.null_count:
+                continue
+            bad = column.null_count if upserts is None else int((column.is_null().to_numpy(False) & upserts).sum())
+            if bad:
+                raise FrameError(f"column {field.name!r} is NOT NULL and null in {bad} upsert(s)", column=field.name)
+        present = [RowKind.UPDATE_AFTER] if kinds is None else [RowKind(k) for k in np.unique(kinds).tolist()]
+        if rows.num_rows:
+            merger.check_kinds(config.shape, frozenset(present))
+        if upserts is not None and upserts.all():
+            kinds = None
+        return rows, kinds
+
+    def _kinds(self, batch: pa.RecordBatch) -> Kinds | None:
+        if self.kind_column is None:
+            if self.default_kind is RowKind.UPDATE_AFTER:
+                return None
+            return np.full(batch.num_rows, self.default_kind, dtype=np.int8)
+        symbols = batch.column(self.kind_column)
+        if pa.types.is_dictionary(symbols.type):
+            symbols = symbols.dictionary_decode()
+        codes = pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_SYMBOLS))
+        if codes.null_count:
+            bad = pc.unique(symbols.filter(codes.is_null())).to_pylist()[:5]
+            raise FrameError(
+                f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(_SYMBOLS)}", values=tuple(bad)
+            )
+        kinds: Kinds = codes.to_numpy(zero_copy_only=False).astype(np.int8)
+        return kinds
+
+
+def plan_frame(
+    schema: pa.Schema,
+    config: TableConfig,
+    merger: Merger,
+    *,
+    kind_column: str | None = None,
+    deletes: bool = False,
+) -> FramePlan:
+    """Match a frame's schema with the table's. Raises one :class:`FrameError` listing all problems.
+
+    :param deletes: every row is a delete (``LakeTable.delete``).
+    """
+    problems: list[str] = []
+    names = {name.lower(): name for name in config.schema.names}
+    kind_name = _find_kind_column(schema, kind_column, problems)
+    sources: dict[str, str] = {}
+    for field in schema:
+        if field.name == kind_name:
+            continue
+        target = names.get(field.name.lower())
+        if target is None:
+            problems.append(f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}")
+        elif target in sources:
+            problems.append(f"columns {sources[target]!r} and {field.name!r} are both {target!r}")
+        else:
+            sources[target] = field.name
+            wanted = config.schema.field(target).type
+            if not castable(field.type, wanted):
+                problems.append(f"column {field.name!r} is {field.type}, the table's is {wanted}; cast it first")
+    for name in config.key:
+        if name not in sources:
+            problems.append(f"key column {name!r} is missing")
+    ordering = config.ordering if merger.uses_ordering(config.shape) else ()
+    missing = [name for name in ordering if name not in sources]
+    required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
+    lacking = _lacking(missing, required)
+    if missing and len(missing) < len(ordering):
+        problems.append(
+            f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
+            "only deletes"
+        )
+    elif lacking is not None and kind_column is None and not deletes:
+        problems.append(lacking)
+    if problems:
+        raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
+    carried = [field for field in config.schema if field.name in sources]
+    return FramePlan(
+        sources=tuple(sources[field.name] for field in carried),
+        schema=pa.schema(carried),
+        kind_column=kind_name,
+        default_kind=RowKind.DELETE if deletes else RowKind.UPDATE_AFTER,
+        key=config.key,
+        full=len(carried) == len(config.schema),
+        lacking=lacking,
+    )
+
+
+def as_reader(frame: object) -> pa.RecordBatchReader:
+    """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
+    frames, and whatever offers the Arrow PyCapsule interface."""
+    if isinstance(frame, pa.RecordBatchReader):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(frame.schema, [frame])
+    if isinstance(frame, pa.Table):
+        return frame.to_reader()
+    if type(frame).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(frame)
+    raise FrameError(
+        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table or "
+        "RecordBatchReader, or a pandas or polars frame",
+        type=type(frame).__qualname__,
+    )
+
+
+def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:
+    if kind_column is None:
+        return None
+    found = [field for field in schema if field.name.lower() == kind_column.lower()]
+    if len(found) != 1:
+        problems.append(f"kind column {kind_column!r} is not in the frame" if not found else f"two columns {kind_column!r}")
+        return None
+    kind = found[0].type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
+        problems.append(f"kind column {kind_column!r} is {kind}; it must hold the strings {', '.join(_SYMBOLS)}")
+    return found[0].name
+
+
+def _lacking(ordering: Sequence[str], required: Sequence[str]) -> str | None:
+    if ordering:
+        return f"upserts need the ordering column(s) {', '.join(ordering)}"
+    if required:
+        return f"upserts need the NOT NULL column(s) {', '.join(required)}"
+    return None

@@ -1,0 +1,198 @@
+"""Packing: one write task's records become packed log files.
+
+Each file has one block per slice present, rows of a block sorted by key, equal keys in arrival
+order. So (version, task, file, row) is the commit position of a record, and no position is stored:
+all records of a key that one task holds at a time are adjacent in one block.
+Source: docs/table-format.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.config import TableConfig
+from lakemerge.slices.partition import partition_value
+from lakemerge.options import Settings
+from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, keys_at
+from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.storage.base import Store
+from lakemerge.write.frame import FramePlan
+from mergers import Frame, Merger, RowKind
+from mergers.contract import Ints, Kinds
+from mergers.kernel import combine
+from mergers.keys import key_columns, sort_order
+
+__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "log_writer_options", "pack"]
+
+LOG_FOLDER = "_lakemerge/log"
+KIND_COLUMN = "_lm_kind"
+"""Physical column of log files that hold anything but upserts: values of ``RowKind``."""
+
+_MAX_KEY_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PackSpec:
+    """What every write task of one commit knows. Picklable."""
+
+    store: Store
+    config: TableConfig
+    merger: Merger
+    frame: FramePlan
+    buckets: int
+    settings: Settings
+    name: str
+    """Begin version and transaction id, unique to this write; part of file names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What a task wrote."""
+
+    blocks: tuple[LogBlock, ...]
+    rows: int
+    """Records given, before pre-combining."""
+
+    @property
+    def files(self) -> tuple[LogFile, ...]:
+        return tuple(dict.fromkeys(block.file for block in self.blocks))
+
+
+def log_writer_options() -> dict[str, object]:
+    """Parquet options shared by log and base files: what Spark's vectorised reader likes best."""
+    return {"compression": "zstd", "compression_level": 1, "store_decimal_as_integer": True, "version": "2.6"}
+
+
+def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed:
+    """Write the records of one task; several files where they exceed the budget.
+
+    Raises the errors of :meth:`FramePlan.convert`; files written before are then orphans, for the
+    caller or vacuum to delete.
+    """
+    blocks: list[LogBlock] = []
+    rows = 0
+    for number, (table, kinds) in enumerate(_chunks(batches, spec)):
+        rows += table.num_rows
+        path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}.parquet"
+        blocks.extend(_write_file(table, kinds, spec, path))
+    return Packed(tuple(blocks), rows)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple[pa.Table, Kinds | None]]:
+    """Records in portions of about the write budget."""
+    held: list[pa.RecordBatch] = []
+    kinds: list[Kinds | None] = []
+    size = 0
+    for batch in batches:
+        records, batch_kinds = spec.frame.convert(batch, spec.merger, spec.config)
+        if not records.num_rows:
+            continue
+        held.append(records)
+        kinds.append(batch_kinds)
+        size += records.nbytes
+        if size >= spec.settings.write_budget_bytes:
+            yield _join(held, kinds)
+            held, kinds, size = [], [], 0
+    if held:
+        yield _join(held, kinds)
+
+
+def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
+    table = pa.Table.from_batches(held).combine_chunks()
+    if all(part is None for part in kinds):
+        return table, None
+    parts = [
+        np.full(batch.num_rows, RowKind.UPDATE_AFTER, dtype=np.int8) if part is None else part
+        for batch, part in zip(held, kinds, strict=True)
+    ]
+    return table, np.concatenate(parts)
+
+
+def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str) -> list[LogBlock]:
+    table, kinds, slices, starts = _arrange(table, kinds, spec)
+    columns = tuple(table.column_names)
+    keys = key_columns(table, spec.config.key)
+    ends = [*starts[1:].tolist(), table.num_rows]
+    bounds = keys_at(keys, [p for start, end in zip(starts.tolist(), ends, strict=True) for p in (start, end - 1)])
+    if kinds is not None:
+        table = table.append_column(KIND_COLUMN, pa.array(kinds))
+    written: list[tuple[int, int]] = []
+    groups = 0
+    limit = spec.settings.row_group_rows
+    with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **log_writer_options()) as writer:
+        for start, end in zip(starts.tolist(), ends, strict=True):
+            writer.write_table(table.slice(start, end - start), row_group_size=limit)
+            count = -(-(end - start) // limit)
+            written.append((groups, count))
+            groups += count
+        writer.close()
+        size = sink.tell()
+        footer = writer.writer.metadata
+    file = LogFile(path, size, columns)
+    return [
+        LogBlock(
+            file=file,
+            first_row_group=first,
+            row_groups=count,
+            slice=slices[i],
+            buckets=spec.buckets,
+            rows=ends[i] - int(starts[i]),
+            data_bytes=sum(footer.row_group(g).total_byte_size for g in range(first, first + count)),
+            key_min=_bounded(bounds[2 * i]),
+            key_max=_bounded(bounds[2 * i + 1]),
+        )
+        for i, (first, count) in enumerate(written)
+    ]
+
+
+def _arrange(
+    table: pa.Table, kinds: Kinds | None, spec: PackSpec
+) -> tuple[pa.Table, Kinds | None, list[SliceId], Ints]:
+    """Rows sorted by (partition, bucket, key), pre-combined where lawful, and where each slice starts."""
+    keys = key_columns(table, spec.config.key)
+    slots, partitions = _slots(table, spec)
+    order = sort_order(keys)
+    # A stable sort of small integers is a radix sort in numpy.
+    small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
+    order = order[np.argsort(small[order], kind="stable")]
+    table = table.take(pa.array(order))
+    slots = slots[order]
+    kinds = None if kinds is None else kinds[order]
+    keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=spec.frame.full)
+    if keep is not None and not keep.all():
+        table, slots = table.filter(pa.array(keep)), slots[keep]
+        kinds = None if kinds is None else kinds[keep]
+    if kinds is not None and not ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any():
+        kinds = None
+    starts = np.flatnonzero(np.diff(slots, prepend=-1))
+    slices = [SliceId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]
+    return table, kinds, slices, starts
+
+
+def _slots(table: pa.Table, spec: PackSpec) -> tuple[Ints, list[Partition]]:
+    """Per row, (partition number * buckets + bucket), and the partitions by number."""
+    bucket = bucket_numbers([table.column(name) for name in spec.config.key], spec.buckets).astype(np.int64)
+    names = spec.config.partition_by
+    if not names:
+        return bucket, [()]
+    number = np.zeros(table.num_rows, dtype=np.int64)
+    for name in names:
+        encoded = table.column(name).combine_chunks().dictionary_encode()
+        number = number * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    values = table.select(list(names)).take(pa.array(first))
+    partitions = [
+        tuple(partition_value(value) for value in row.values()) for row in values.to_pylist()
+    ]
+    return number.astype(np.int64) * spec.buckets + bucket, partitions
+
+
+def _bounded(key: Key) -> Key | None:
+    """Long keys are left out of the commit; the block then counts as covering all keys."""
+    size = sum(len(value) for value in key if isinstance(value, str | bytes))
+    return key if size <= _MAX_KEY_BYTES else None

@@ -1,0 +1,300 @@
+"""Upserts and deletes from Arrow frames, without Spark; and the part of both that Spark shares.
+
+An upsert packs log files and commits them. The first write into an empty table goes on: it merges
+what it packed through the kernel into base files and commits those instead; if another writer was
+first, the packed logs are committed after all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
+
+import pyarrow as pa
+
+from lakemerge.errors import FrameError, OutcomeUnknownError
+from lakemerge.handle import Handle
+from lakemerge.log import AddFile, AlreadyDone
+from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.slices.blocks import LogCommit, write_block_index
+from lakemerge.slices.model import LogBlock
+from lakemerge.slices.view import TableView, Tile, build_tiles
+from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed, write_base_files
+from lakemerge.write.commits import NotEmptyError, Provenance, commit_load, commit_logs
+from lakemerge.write.frame import FramePlan, as_reader, plan_frame
+from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
+
+__all__ = ["LoadTiles", "UpsertResult", "Write", "choose_buckets", "finish", "load_tile", "upsert_arrow"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertResult:
+    """What a write did."""
+
+    version: int
+    """The version of the table that holds the records."""
+    rows: int
+    """Records given, duplicates included."""
+    files: int
+    """Objects written, the commit included."""
+    bytes: int
+    """Bytes of the data files written."""
+    mode: str
+    """``append``: log files; ``load``: base files, the first write of a table; ``repeated``:
+    nothing, since ``txn`` was already there."""
+    seconds: float
+
+    def __repr__(self) -> str:
+        return (
+            f"UpsertResult(version={self.version}, mode={self.mode!r}, rows={self.rows:,}, files={self.files}, "
+            f"bytes={self.bytes:,}, seconds={self.seconds:.2f})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write in progress: where it began and how its frame becomes records."""
+
+    handle: Handle
+    begin: TableView
+    frame: FramePlan
+    pack: PackSpec
+    provenance: Provenance
+    started: float
+
+    @staticmethod
+    def start(
+        handle: Handle,
+        begin: TableView,
+        frame_schema: pa.Schema,
+        *,
+        kind_column: str | None,
+        deletes: bool,
+        txn: tuple[str, int] | None,
+        info: Mapping[str, object],
+        estimated_bytes: int | None,
+        only_onto_begin: bool = False,
+    ) -> Write | UpsertResult:
+        """Check everything that can be checked before data is read; a result if ``txn`` is done."""
+        started = time.monotonic()
+        merger = handle.merger(begin)
+        frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
+        _check_txn(txn)
+        if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
+            return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
+        txn_id = handle.new_txn_id()
+        operation = "DELETE" if deletes else "UPSERT"
+        parameters: dict[str, object] = {"columns": list(frame.schema.names)}
+        if kind_column is not None:
+            parameters["kindColumn"] = kind_column
+        spec = PackSpec(
+            store=handle.store,
+            config=begin.config,
+            merger=merger,
+            frame=frame,
+            buckets=begin.config.buckets or choose_buckets(estimated_bytes),
+            settings=handle.settings,
+            name=handle.write_name(begin, txn_id),
+        )
+        provenance = Provenance(operation, parameters, txn_id, txn, info, only_onto_begin)
+        return Write(handle, begin, frame, spec, provenance, started)
+
+
+LoadTiles = Callable[[Write, Sequence[Tile]], list[AddFile]]
+"""Merges the tiles of a first load into base files; ordinals count from 0, :func:`tile_ordinals`."""
+
+
+def choose_buckets(estimated_bytes: int | None) -> int:
+    """A bucket count for a table that is first loaded with about so many bytes of Arrow data.
+
+    About 128 MiB a bucket, and up to 16 buckets earlier than that, from 8 MiB a bucket on, so that
+    tables of some size can be read and compacted in parallel. Unknown sizes get 16.
+    """
+    if estimated_bytes is None:
+        return 16
+    wanted = max(estimated_bytes / (128 * _MIB), min(16, estimated_bytes / (8 * _MIB)))
+    buckets = 1
+    while buckets < wanted:
+        buckets *= 2
+    return buckets
+
+
+def upsert_arrow(
+    handle: Handle,
+    begin: TableView,
+    frame: object,
+    *,
+    kind_column: str | None,
+    deletes: bool,
+    txn: tuple[str, int] | None,
+    info: Mapping[str, object],
+    only_onto_begin: bool = False,
+) -> UpsertResult:
+    """Upsert a frame that speaks Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
+    reader = as_reader(frame)
+    write = Write.start(
+        handle,
+        begin,
+        reader.schema,
+        kind_column=kind_column,
+        deletes=deletes,
+        txn=txn,
+        info=info,
+        estimated_bytes=_size(frame),
+        only_onto_begin=only_onto_begin,
+    )
+    if isinstance(write, UpsertResult):
+        return write
+    try:
+        packed = [pack(reader, write.pack, 0)]
+    except BaseException:
+        discard(write)
+        raise
+    return finish(write, packed, load_tiles=_load_here)
+
+
+def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | None) -> UpsertResult:
+    """Commit what the tasks packed, in the order given: as base files into an empty table where
+    ``load_tiles`` can make them, else as logs."""
+    blocks = [block for task in packed for block in task.blocks]
+    rows = sum(task.rows for task in packed)
+    files = list(dict.fromkeys(block.file for block in blocks))
+    metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
+    size = sum(file.size_bytes for file in files)
+    try:
+        if blocks and load_tiles is not None and write.begin.is_empty and write.begin.state.next_ordinal == 0:
+            loaded = _load(write, blocks, rows, load_tiles)
+            if loaded is not None:
+                return loaded
+        logs = _log_commit(write, blocks)
+        outcome = commit_logs(write.handle, write.begin, logs, write.provenance, metrics | {"numOutputBytes": size})
+    except OutcomeUnknownError:
+        raise
+    except Exception:
+        discard(write)
+        raise
+    if isinstance(outcome, AlreadyDone):
+        discard(write)
+        return _result(write, outcome.version, 0, 0, 0, "repeated")
+    index = 0 if logs is None or logs.index is None else 1
+    return _result(write, outcome.version, rows, len(files) + index + 1, size, "append")
+
+
+def load_tile(write: Write, tile: Tile, first_ordinal: int) -> list[AddFile]:
+    """Merge one tile of a first load into base files."""
+    handle, spec = write.handle, write.pack
+    merge = MergeSpec(handle.store, spec.config, spec.merger, spec.settings)
+    base = BaseWriteSpec(
+        store=handle.store,
+        config=spec.config,
+        settings=spec.settings,
+        name=spec.name,
+        merged_through=write.begin.version,
+        buckets=spec.buckets,
+    )
+    count = ordinals_needed(tile.stored_bytes, spec.settings)
+    with ParquetFiles(handle.store) as files:
+        ranges = merge_tile(merge, tile, columns=spec.config.schema.names, sort=True, files=files)
+        return write_base_files(
+            ranges,
+            base,
+            tile.slice,
+            lower=None,
+            ordinals=range(first_ordinal, first_ordinal + count),
+            now_ms=handle.now_ms(),
+        )
+
+
+def discard(write: Write) -> None:
+    """Delete the files of a write that surely did not land. Their names begin with the write's name,
+    so that a listing finds also those of tasks that never reported."""
+    store, prefix = write.handle.store, f"{LOG_FOLDER}/{write.pack.name}"
+    listed = store.list(LOG_FOLDER, start_after=prefix)
+    store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
+    discard_base_files(store, write.pack.name)
+
+
+def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadTiles) -> UpsertResult | None:
+    """Merge packed blocks into base files and commit those; ``None`` if the table is not empty any
+    more, with the base files deleted and the logs still there."""
+    staged = [replace(block, version=write.begin.version + 1) for block in blocks]
+    tiles = list(build_tiles([], staged, buckets=write.pack.buckets))
+    adds = load_tiles(write, tiles)
+    size = sum(add.size_bytes for add in adds)
+    ordinals = sum(ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles)
+    provenance = replace(write.provenance, parameters={**write.provenance.parameters, "mode": "load"})
+    metrics = {"numSourceRows": rows, "numFiles": len(adds), "numOutputBytes": size}
+    try:
+        outcome = commit_load(
+            write.handle, write.begin, adds, provenance, metrics, buckets=write.pack.buckets, ordinals=ordinals
+        )
+    except NotEmptyError:
+        write.handle.store.delete([add.path for add in adds])
+        return None
+    write.handle.store.delete([path for path in dict.fromkeys(block.file.path for block in blocks)])
+    if isinstance(outcome, AlreadyDone):
+        write.handle.store.delete([add.path for add in adds])
+        return _result(write, outcome.version, 0, 0, 0, "repeated")
+    return _result(write, outcome.version, rows, len(adds) + 1, size, "load")
+
+
+def _load_here(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
+    """Merge the tiles of a first load in this process, on a few threads."""
+    counts = [ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles]
+    firsts = accumulate(counts[:-1], initial=0)
+    with ThreadPoolExecutor(write.pack.settings.threads) as pool:
+        loaded = list(pool.map(lambda job: load_tile(write, *job), zip(tiles, firsts, strict=True)))
+    return [add for adds in loaded for add in adds]
+
+
+def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
+    if not blocks:
+        return None
+    index = None
+    if len(blocks) > write.pack.settings.inline_blocks:
+        index = f"{LOG_FOLDER}/{write.pack.name}-index.parquet"
+        write_block_index(write.handle.store, index, blocks)
+    return LogCommit(
+        id=write.provenance.txn_id,
+        version=-1,
+        merger_epoch=write.begin.state.merger_epoch,
+        columns=tuple(write.frame.schema.names),
+        blocks=tuple(blocks),
+        index=index,
+    )
+
+
+def _result(write: Write, version: int, rows: int, files: int, size: int, mode: str) -> UpsertResult:
+    seconds = time.monotonic() - write.started
+    return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
+
+
+def _size(frame: object) -> int | None:
+    """Arrow bytes of a frame that is in memory."""
+    if isinstance(frame, pa.Table | pa.RecordBatch):
+        return frame.nbytes
+    if hasattr(frame, "estimated_size"):  # polars
+        return int(frame.estimated_size())
+    if hasattr(frame, "memory_usage"):  # pandas
+        return int(frame.memory_usage(deep=False).sum())
+    return None
+
+
+def _check_txn(txn: tuple[str, int] | None) -> None:
+    if txn is None:
+        return
+    if (
+        not isinstance(txn, tuple)
+        or len(txn) != 2
+        or not isinstance(txn[0], str)
+        or not txn[0]
+        or not isinstance(txn[1], int)
+        or txn[1] < 0
+    ):
+        raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")

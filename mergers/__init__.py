@@ -1,0 +1,33 @@
+"""What merging means: the merger contract, laws, the registry, built-ins, and the one kernel.
+
+Knows Arrow, and nothing of files, versions or engines.
+"""
+
+from __future__ import annotations
+
+from mergers.builtin.commit_time import CommitTime
+from mergers.builtin.event_time import EventTime
+from mergers.contract import Groups, Merged, Merger, RowKind, Status, TableShape
+from mergers.errors import LakeMergeError
+from mergers.kernel import Folded, Frame, fold
+from mergers.laws import Laws
+from mergers.registry import MergerRegistry, default_registry, register_merger
+
+__all__ = [
+    "CommitTime",
+    "EventTime",
+    "Folded",
+    "Frame",
+    "Groups",
+    "LakeMergeError",
+    "Laws",
+    "Merged",
+    "Merger",
+    "MergerRegistry",
+    "RowKind",
+    "Status",
+    "TableShape",
+    "default_registry",
+    "fold",
+    "register_merger",
+]

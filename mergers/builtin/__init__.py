@@ -1,0 +1,1 @@
+"""The mergers that come with LakeMerge. Each has a fixed strategy id."""

@@ -1,0 +1,84 @@
+"""The option ``delete_when``: an upsert that holds one of some values in a column is a delete."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mergers.contract import Bools, Groups, RowKind, TableShape
+
+__all__ = ["DeleteWhen"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWhen:
+    """``{"column": c, "values": [...]}``. Values are exact; null and unset never match.
+
+    In JSON, dates and timestamps are ISO strings, decimals strings, binary ``{"b64": ...}``.
+    """
+
+    column: str
+    values: tuple[object, ...]
+
+    @classmethod
+    def parse(cls, option: object, shape: TableShape, problems: list[str]) -> DeleteWhen | None:
+        """Read the option; what is wrong with it is appended to ``problems``."""
+        if not isinstance(option, Mapping) or set(option) != {"column", "values"}:
+            problems.append('delete_when must be {"column": name, "values": [value, ...]}')
+            return None
+        column, values = option["column"], option["values"]
+        if column not in shape.schema.names:
+            problems.append(f"delete_when names the unknown column {column!r}; columns: {shape.schema.names}")
+            return None
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            problems.append("delete_when needs a list of at least one value")
+            return None
+        parsed = cls(str(column), tuple(values))
+        try:
+            parsed.array(shape)
+        except (pa.ArrowException, TypeError, ValueError, decimal.DecimalException) as error:
+            problems.append(f"delete_when values do not fit column {column!r} ({shape.schema.field(column).type}): {error}")
+            return None
+        return parsed
+
+    def option(self) -> Mapping[str, object]:
+        return {"column": self.column, "values": list(self.values)}
+
+    def array(self, shape: TableShape) -> pa.Array:
+        """The values, typed as the column."""
+        kind = shape.schema.field(self.column).type
+        if pa.types.is_nested(kind):
+            raise TypeError("nested columns cannot mark deletes")
+        values = [_typed(value, kind) for value in self.values]
+        if any(value is None for value in values):
+            raise ValueError("null never matches")
+        return pa.array(values, type=kind)
+
+    def matches(self, groups: Groups) -> Bools:
+        """Which records are upserts that delete. Stored rows never are."""
+        found = pc.is_in(groups.column(self.column), value_set=self.array(groups.shape), skip_nulls=True)
+        mask: Bools = found.to_numpy(zero_copy_only=False)
+        upserts = (groups.kinds == RowKind.INSERT) | (groups.kinds == RowKind.UPDATE_AFTER)
+        return np.asarray(mask & upserts & ~groups.stored)
+
+
+def _typed(value: object, kind: pa.DataType) -> object:
+    if isinstance(value, bool) != pa.types.is_boolean(kind):
+        raise TypeError(f"{value!r} is not a {kind}")
+    if isinstance(value, str):
+        if pa.types.is_decimal(kind):
+            return decimal.Decimal(value)
+        if pa.types.is_date(kind):
+            return dt.date.fromisoformat(value)
+        if pa.types.is_timestamp(kind):
+            return dt.datetime.fromisoformat(value)
+    if isinstance(value, Mapping) and set(value) == {"b64"}:
+        return base64.b64decode(str(value["b64"]))
+    return value

@@ -1,0 +1,74 @@
+"""``event-time``: the record with the highest ordering wins, whenever it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from mergers.builtin.delete_when import DeleteWhen
+from mergers.builtin.overlay import Overlay
+from mergers.contract import Bools, Groups, Merged, Merger, RowKind, TableShape
+from mergers.errors import MergerConfigurationError
+from mergers.laws import Laws
+from mergers.ordering import order_codes
+
+__all__ = ["EventTime"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime(Merger):
+    """Upserts and deletes apply when their ordering is not below the stored one.
+
+    Semantics, options and traps: docs/merge-semantics.md, section 5. The strategy id is that of
+    Hudi's ``EVENT_TIME_ORDERING``, which means the same.
+    """
+
+    id = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
+    name = "event-time"
+
+    delete_when: DeleteWhen | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
+        problems = [f"unknown option {name!r}; event-time has: delete_when" for name in options if name != "delete_when"]
+        if not shape.ordering:
+            problems.append("event-time needs ordering columns; without them use commit-time")
+        option = options.get("delete_when")
+        delete_when = None if option is None else DeleteWhen.parse(option, shape, problems)
+        if problems:
+            raise MergerConfigurationError("; ".join(problems), merger=cls.name, problems=tuple(problems))
+        return cls(delete_when)
+
+    def options(self) -> Mapping[str, object]:
+        return {} if self.delete_when is None else {"delete_when": self.delete_when.option()}
+
+    def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
+        # With partial frames a late record's columns would ride on a newer one's ordering.
+        return Laws(associative=full_frames, replay_safe=True, selective=full_frames)
+
+    def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
+        marker = () if self.delete_when is None else (self.delete_when.column,)
+        return frozenset((*columns, *marker))
+
+    def lone_upsert_is_row(self, shape: TableShape) -> bool:
+        return True
+
+    def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
+        return {} if self.delete_when is None else {self.delete_when.column: self.delete_when.array(shape)}
+
+    def merge_groups(self, groups: Groups) -> Merged:
+        return self._overlay(groups).fold()
+
+    def combine(self, groups: Groups) -> Bools:
+        return self._overlay(groups).combine()
+
+    def _overlay(self, groups: Groups) -> Overlay:
+        deletes = groups.kinds == RowKind.DELETE
+        resets = deletes & ~groups.has_ordering
+        if self.delete_when is not None:
+            deletes = deletes | self.delete_when.matches(groups)
+        codes = order_codes([groups.column(name) for name in groups.shape.ordering])
+        return Overlay(groups, codes=codes, deletes=deletes, resets=resets)

@@ -1,0 +1,189 @@
+"""The contract between a merger and everything that merges.
+
+A merger folds the records of each key into that key's state. It never sees files, versions or
+slices: it gets *groups* (one per key, records in fold order) and returns one result a group.
+Source: docs/merge-semantics.md, sections 1 to 6.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mergers.laws import Laws
+
+__all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape"]
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Kinds = npt.NDArray[np.int8]
+
+
+class RowKind(enum.IntEnum):
+    """Row kinds with Flink's byte values; :attr:`symbol` is the short name users write."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    @property
+    def symbol(self) -> str:
+        return ("+I", "-U", "+U", "-D")[self]
+
+
+class Status(enum.IntEnum):
+    """What has become of a key."""
+
+    ABSENT = 0
+    ROW = 1
+    TOMBSTONE = 2
+    """Deleted, and the ordering of the deleting record is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a merger may know of its table."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    ordering: tuple[str, ...]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The columns that are not part of the key."""
+        return tuple(name for name in self.schema.names if name not in self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Records of some keys, sorted by key and, within a key, in fold order.
+
+    The stored state of a key, where there is one, is the first record of its group: a row (kind
+    ``UPDATE_AFTER``, every column set) or a tombstone (kind ``DELETE``, key and ordering set).
+    All arrays but ``offsets`` have one entry a record.
+    """
+
+    shape: TableShape
+    offsets: Ints
+    """Group ``i`` holds the records ``offsets[i]`` to ``offsets[i + 1]``, end excluded."""
+    kinds: Kinds
+    stored: Bools
+    sources: npt.NDArray[np.int32]
+    """Index into ``presence``."""
+    presence: Sequence[frozenset[str]]
+    """Per source, the columns its records carry. A column that is not there is unset."""
+    rows: pa.Table
+    """The records in no particular order; use :meth:`column`."""
+    order: Ints
+    """Record ``i`` is row ``order[i]`` of ``rows``."""
+    _taken: dict[str, pa.Array] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Ints:
+        """Records per group."""
+        return np.diff(self.offsets)
+
+    def column(self, name: str) -> pa.Array:
+        """Values of a column, one a record; null where it is unset."""
+        if name not in self._taken:
+            values = self.rows.column(name)
+            array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            self._taken[name] = array.take(pa.array(self.order))
+        return self._taken[name]
+
+    def is_set(self, name: str) -> Bools | None:
+        """Which records carry the column; ``None`` if all do. Tombstones carry key and ordering only."""
+        carried = np.array([name in columns for columns in self.presence], dtype=np.bool_)
+        return None if carried.all() else carried[self.sources]
+
+    @property
+    def has_ordering(self) -> Bools:
+        """Which records carry every ordering column."""
+        needed = frozenset(self.shape.ordering)
+        carried = np.array([needed <= columns for columns in self.presence], dtype=np.bool_)
+        return carried[self.sources]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The state of each key after its group was folded. Arrays have one entry a group."""
+
+    status: Kinds
+    """Values of :class:`Status`."""
+    winner: Ints
+    """For a row: the record that gives every column not named in ``columns``. For a tombstone: the
+    record whose ordering is remembered. Ignored for an absent key."""
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    """Columns that do not come from ``winner``: their values, for all groups."""
+
+
+class Merger(ABC):
+    """One meaning of "merge": a strategy id, typed options, and a fold over groups.
+
+    ``id`` is a UUID that tables persist: it never changes, and never changes meaning. Instances
+    are immutable and picklable.
+    """
+
+    id: ClassVar[str]
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
+        """Build from options as they stand in the table's configuration (JSON values).
+
+        Raises :class:`mergers.errors.MergerConfigurationError` that lists every problem.
+        """
+
+    @abstractmethod
+    def options(self) -> Mapping[str, object]:
+        """The options as JSON values; ``from_options(options())`` gives an equal merger."""
+
+    def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
+        """The laws of this configuration, over upsert frames that carry all columns or may not."""
+        return Laws()
+
+    def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
+        """The columns the fold must see so that ``columns`` come out right. Key and ordering
+        columns are always given."""
+        return frozenset(shape.schema.names)
+
+    def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
+        """Refuse record kinds this configuration does not accept, before anything is committed.
+
+        Raises :class:`mergers.errors.RecordRefusedError`.
+        """
+
+    def uses_ordering(self, shape: TableShape) -> bool:
+        """Whether ordering columns decide; where they are mere data, frames may lack them."""
+        return bool(shape.ordering)
+
+    def lone_upsert_is_row(self, shape: TableShape) -> bool:
+        """Whether an upsert of all columns onto an absent key always gives exactly its own row.
+
+        Bulk loads skip the fold where this holds; columns in :meth:`bulk_load_vetoes` are checked.
+        """
+        return False
+
+    def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
+        """Columns and values that make a lone upsert something else than its own row."""
+        return {}
+
+    @abstractmethod
+    def merge_groups(self, groups: Groups) -> Merged:
+        """Fold each group from its first record to its last."""
+
+    def combine(self, groups: Groups) -> Bools | None:
+        """Which records of one frame to keep so that the fold over any stored state is unchanged.
+
+        Called only where :meth:`laws` declares the fold associative. ``None`` keeps all.
+        """
+        return None

@@ -1,0 +1,104 @@
+"""The root of every error LakeMerge raises, and the errors of mergers.
+
+Errors are grouped by what a caller does about them: fix the input, fix the table, install
+something, or try again. Each has a stable ``code`` and carries its facts as attributes; all of
+them survive pickling, because Spark ships them from executors to the driver.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "InputError",
+    "InstallError",
+    "LakeMergeError",
+    "MergerConfigurationError",
+    "MergerContractError",
+    "MergerMissingError",
+    "MergerRegistrationError",
+    "RecordRefusedError",
+    "RetryError",
+    "TableError",
+]
+
+
+class LakeMergeError(Exception):
+    """Root of all errors. ``code`` is stable across versions; ``facts`` hold the particulars."""
+
+    code: ClassVar[str] = "lakemerge"
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts: dict[str, object] = facts
+
+    def __getattr__(self, name: str) -> object:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[object, tuple[type[LakeMergeError], str, dict[str, object]]]:
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+def _rebuild(kind: type[LakeMergeError], message: str, facts: dict[str, object]) -> LakeMergeError:
+    return kind(message, **facts)
+
+
+class InputError(LakeMergeError):
+    """What the caller passed in cannot be used; nothing was committed. Fix the input."""
+
+    code = "input"
+
+
+class TableError(LakeMergeError):
+    """The table is damaged, foreign, or of a version this library does not understand."""
+
+    code = "table"
+
+
+class InstallError(LakeMergeError):
+    """Something that is needed is not installed or not registered; the message says what."""
+
+    code = "install"
+
+
+class RetryError(LakeMergeError):
+    """The operation did not take effect, or may not have; the message says which, and what to do."""
+
+    code = "retry"
+
+
+class MergerConfigurationError(InputError):
+    """A merger's options do not fit the table; every problem is listed in ``problems``."""
+
+    code = "merger-configuration"
+
+
+class MergerRegistrationError(InputError):
+    """A merger class cannot be registered: no UUID, or an id or name that is already taken."""
+
+    code = "merger-registration"
+
+
+class RecordRefusedError(InputError):
+    """The table's merger does not accept a record of this kind."""
+
+    code = "record-refused"
+
+
+class MergerContractError(LakeMergeError):
+    """A merger returned something its contract does not allow. Fix the merger."""
+
+    code = "merger-contract"
+
+
+class MergerMissingError(InstallError):
+    """The table names a merger that nobody registered."""
+
+    code = "merger-missing"

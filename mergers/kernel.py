@@ -1,0 +1,236 @@
+"""The merge kernel: the one place where records of a key become its state.
+
+Writers (pre-combining), compaction and readers all come here. Arrow in, Arrow out; no per-row
+Python. Source: docs/merge-semantics.md, section 1; docs/architecture.md, "The merge kernel".
+
+A caller gives the stored state of a key range (base rows and tombstones, sorted by key) and the
+log records of the same range in commit order. :func:`fold` says what changes: base positions that
+are superseded, rows that stand in their place, and tombstones. Base rows whose key is in no log
+are searched, never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
+from mergers.errors import MergerContractError
+from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
+
+__all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
+
+VERSION_COLUMN = "_lm_version"
+"""Column of tombstone tables: the version of the record that set the tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Records of one commit and one set of columns, in arrival order among equal keys."""
+
+    rows: pa.Table
+    """Key columns and any of the table's other columns; those that are not there are unset."""
+    kinds: Kinds | None
+    """Values of :class:`RowKind` a row; ``None`` where all are upserts."""
+    version: int
+    columns: frozenset[str] | None = None
+    """The columns the records carry, where ``rows`` was read with a projection; else those of ``rows``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What log records change in the stored state of a key range."""
+
+    superseded: Ints
+    """Positions of base rows that are no longer the row of their key, ascending."""
+    rows: pa.Table
+    """The rows that log records made or changed, sorted by key; the columns asked for."""
+    insert_at: Ints
+    """Per row of ``rows``: the position of the first base row whose key is not below its key."""
+    tombstones: pa.Table
+    """All tombstones of the range after the fold, sorted by key; see :func:`tombstone_schema`."""
+
+
+def tombstone_schema(shape: TableShape) -> pa.Schema:
+    """Key columns, ordering columns, and the version of the record that set the tombstone."""
+    names = [*shape.key, *(name for name in shape.ordering if name not in shape.key)]
+    return pa.schema([*(shape.schema.field(name) for name in names), pa.field(VERSION_COLUMN, pa.int64())])
+
+
+def fold(
+    merger: Merger,
+    shape: TableShape,
+    *,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    columns: Collection[str],
+) -> Folded:
+    """Fold log records onto stored state.
+
+    :param base: rows sorted by key, keys unique; at least the columns that the merger needs for
+        ``columns``, key and ordering included.
+    :param tombstones: as :func:`tombstone_schema`, sorted by key; no key of them is in ``base``.
+    :param frames: in commit order.
+    :param columns: the columns of the result's rows, in the schema's order whatever the order here.
+    """
+    needed = [name for name in shape.schema.names if name in base.column_names]
+    log, kinds, sources, versions, presence = _concatenate(frames, shape, needed)
+    log_keys = key_columns(log, shape.key)
+    order = sort_order(log_keys)
+    sorted_keys = tuple(column.take(pa.array(order)) for column in log_keys)
+    starts = group_starts(sorted_keys)
+    touched = tuple(column.take(pa.array(starts)) for column in sorted_keys)
+
+    at, in_base = locate(key_columns(base, shape.key), touched)
+    tomb_at, in_tombs = locate(key_columns(tombstones, shape.key), touched)
+    base_rows = base.select(needed).take(pa.array(at[in_base]))
+    tomb_rows = tombstones.take(pa.array(tomb_at[in_tombs]))
+    rows = pa.concat_tables([base_rows, tomb_rows, log], promote_options="default").combine_chunks()
+
+    n_base, n_tombs = base_rows.num_rows, tomb_rows.num_rows
+    log_groups = np.repeat(np.arange(len(starts), dtype=np.int64), np.diff(np.append(starts, len(order))))
+    group = np.concatenate([np.flatnonzero(in_base), np.flatnonzero(in_tombs), log_groups])
+    position = np.concatenate([np.arange(n_base + n_tombs, dtype=np.int64), order + n_base + n_tombs])
+    by_group = np.argsort(group, kind="stable")
+    position, group = position[by_group], group[by_group]
+    stored_kinds = np.repeat(np.array([RowKind.UPDATE_AFTER, RowKind.DELETE], dtype=np.int8), [n_base, n_tombs])
+    stored_sources = np.repeat(np.array([0, 1], dtype=np.int32), [n_base, n_tombs])
+    all_versions = np.concatenate([np.zeros(n_base, dtype=np.int64), _versions(tomb_rows), versions])
+    groups = Groups(
+        shape=shape,
+        offsets=np.append(np.searchsorted(group, np.arange(len(starts))), len(group)).astype(np.int64),
+        kinds=np.concatenate([stored_kinds, kinds])[position],
+        stored=position < n_base + n_tombs,
+        sources=np.concatenate([stored_sources, sources + 2])[position],
+        presence=[frozenset(shape.schema.names), frozenset((*shape.key, *shape.ordering)), *presence],
+        rows=rows,
+        order=position,
+    )
+    merged = _checked(merger.merge_groups(groups), groups, merger)
+
+    is_row = merged.status == Status.ROW
+    unchanged = is_row & groups.stored[merged.winner] if not merged.columns else np.zeros_like(is_row)
+    written = np.flatnonzero(is_row & ~unchanged)
+    out_columns = [name for name in shape.schema.names if name in columns]
+    return Folded(
+        superseded=at[in_base & ~unchanged],
+        rows=_rows(groups, merged, written, out_columns),
+        insert_at=at[written],
+        tombstones=_tombstones(groups, merged, tombstones, tomb_at[in_tombs], all_versions),
+    )
+
+
+def overlay_rows(base: pa.Table, folded: Folded, columns: Sequence[str], *, sort: bool) -> pa.Table:
+    """``base`` without its superseded rows, plus the folded rows; sorted by key if asked for."""
+    kept = base.select(columns)
+    if len(folded.superseded) == 0 and folded.rows.num_rows == 0:
+        return kept
+    rows = folded.rows.select(columns)
+    keep = np.ones(base.num_rows, dtype=np.bool_)
+    keep[folded.superseded] = False
+    if not sort or rows.num_rows == 0:
+        return pa.concat_tables([kept.filter(pa.array(keep)), rows])
+    positions = np.flatnonzero(keep)
+    # Two sorted runs; a folded row goes before the base row at its insertion point.
+    order = np.argsort(np.concatenate([2 * positions + 1, 2 * folded.insert_at]), kind="stable")
+    gather = np.concatenate([positions, base.num_rows + np.arange(rows.num_rows)])[order]
+    return pa.concat_tables([kept, rows]).combine_chunks().take(pa.array(gather))
+
+
+def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> Bools | None:
+    """Which rows of a frame sorted by key to keep, where the merger's laws let the writer
+    pre-combine; ``None`` keeps all. ``full``: the frame carries every column of the table."""
+    if not merger.laws(shape, full_frames=full).associative:
+        return None
+    rows = frame.rows
+    starts = group_starts(key_columns(rows, shape.key))
+    if len(starts) == rows.num_rows:
+        return None
+    kinds = frame.kinds
+    groups = Groups(
+        shape=shape,
+        offsets=np.append(starts, rows.num_rows),
+        kinds=np.full(rows.num_rows, RowKind.UPDATE_AFTER, dtype=np.int8) if kinds is None else kinds,
+        stored=np.zeros(rows.num_rows, dtype=np.bool_),
+        sources=np.zeros(rows.num_rows, dtype=np.int32),
+        presence=[frozenset(rows.column_names)],
+        rows=rows,
+        order=np.arange(rows.num_rows, dtype=np.int64),
+    )
+    return merger.combine(groups)
+
+
+def _concatenate(
+    frames: Sequence[Frame], shape: TableShape, needed: Sequence[str]
+) -> tuple[pa.Table, Kinds, npt.NDArray[np.int32], Ints, list[frozenset[str]]]:
+    """All frames as one table of the needed columns, nulls where unset, and per row kind, source
+    and version."""
+    schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in needed])
+    tables = [frame.rows.select([n for n in needed if n in frame.rows.column_names]) for frame in frames]
+    sizes = [frame.rows.num_rows for frame in frames]
+    if not tables:
+        none = np.empty(0, dtype=np.int64)
+        return schema.empty_table(), none.astype(np.int8), none.astype(np.int32), none, []
+    kinds = [
+        np.full(frame.rows.num_rows, RowKind.UPDATE_AFTER, dtype=np.int8) if frame.kinds is None else frame.kinds
+        for frame in frames
+    ]
+    # Frames of the same columns share a source, so that presence stays small over many commits.
+    carried = [frozenset(frame.rows.column_names) if frame.columns is None else frame.columns for frame in frames]
+    presence = list(dict.fromkeys(carried))
+    source_of = {columns: i for i, columns in enumerate(presence)}
+    return (
+        pa.concat_tables([schema.empty_table(), *tables], promote_options="default"),
+        np.concatenate(kinds),
+        np.repeat(np.array([source_of[columns] for columns in carried], dtype=np.int32), sizes),
+        np.repeat(np.array([frame.version for frame in frames], dtype=np.int64), sizes),
+        presence,
+    )
+
+
+def _versions(tombstones: pa.Table) -> Ints:
+    return tombstones.column(VERSION_COLUMN).to_numpy().astype(np.int64)
+
+
+def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
+    n = len(groups.offsets) - 1
+    lengths = {len(merged.status), len(merged.winner), *(len(column) for column in merged.columns.values())}
+    if lengths - {n}:
+        raise MergerContractError(
+            f"merger {merger.name!r} returned arrays of {sorted(lengths)} entries for {n} groups", merger=merger.name
+        )
+    used = merged.status != Status.ABSENT
+    winners = merged.winner[used]
+    if np.any(winners < groups.offsets[:-1][used]) or np.any(winners >= groups.offsets[1:][used]):
+        raise MergerContractError(f"merger {merger.name!r} chose a winner outside its group", merger=merger.name)
+    return merged
+
+
+def _rows(groups: Groups, merged: Merged, written: Ints, columns: Sequence[str]) -> pa.Table:
+    gather = pa.array(groups.order[merged.winner[written]])
+    plain = [name for name in columns if name not in merged.columns]
+    taken = groups.rows.select(plain).take(gather)
+    picked = pa.array(written)
+    arrays = [merged.columns[n].take(picked) if n in merged.columns else taken.column(n) for n in columns]
+    fields = [groups.shape.schema.field(name) for name in columns]
+    return pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in fields]))
+
+
+def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints, versions: Ints) -> pa.Table:
+    """Tombstones of untouched keys and those the fold left, sorted by key."""
+    setters = groups.order[merged.winner[merged.status == Status.TOMBSTONE]]
+    schema = tombstone_schema(groups.shape)
+    fresh = groups.rows.select(schema.names[:-1]).take(pa.array(setters))
+    fresh = fresh.append_column(VERSION_COLUMN, pa.array(versions[setters])).cast(schema)
+    if before.num_rows == 0:
+        return fresh
+    keep = np.ones(before.num_rows, dtype=np.bool_)
+    keep[touched] = False
+    both = pa.concat_tables([before.filter(pa.array(keep)), fresh]).combine_chunks()
+    keys: KeyColumns = key_columns(both, groups.shape.key)
+    return both.take(pa.array(sort_order(keys)))

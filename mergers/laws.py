@@ -1,0 +1,24 @@
+"""The algebraic laws a merger configuration declares, and what each of them allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Laws"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """What a plan may do with records of one table. Nothing is granted that is not declared.
+
+    Source: docs/merge-semantics.md, section 6.
+    """
+
+    associative: bool = False
+    """``(a.b).c = a.(b.c)`` for records in order: pre-combine at write, log with log merges."""
+    commutative: bool = False
+    """``a.b = b.a``: any order of folding."""
+    replay_safe: bool = False
+    """``a.b.a = a.b``: at-least-once delivery needs no deduplication key."""
+    selective: bool = False
+    """The result is one of the inputs, whole: readers may use positions instead of rows."""

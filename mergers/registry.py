@@ -1,0 +1,126 @@
+"""Strategy ids and names to merger classes. Registration refuses; nothing is ever imported by name
+from a table's metadata.
+
+Built-ins are always there. Users add classes by the decorator :func:`register_merger`, by the entry
+point group ``lakemerge.mergers``, or for one table through ``LakeTable.open(mergers=[...])``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from mergers.builtin.commit_time import CommitTime
+from mergers.builtin.event_time import EventTime
+from mergers.contract import Merger
+from mergers.errors import MergerMissingError, MergerRegistrationError
+
+__all__ = ["ENTRY_POINT_GROUP", "MergerRegistry", "default_registry", "register_merger"]
+
+ENTRY_POINT_GROUP = "lakemerge.mergers"
+_BUILTINS: tuple[type[Merger], ...] = (EventTime, CommitTime)
+
+M = TypeVar("M", bound=type[Merger])
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+class MergerRegistry:
+    """A set of merger classes, found by UUID (from tables) or by name (from people)."""
+
+    def __init__(self, mergers: Iterable[type[Merger]] = ()) -> None:
+        self._by_id: dict[str, type[Merger]] = {}
+        for merger in mergers:
+            self.add(merger)
+
+    def __iter__(self) -> Iterator[type[Merger]]:
+        return iter(self._by_id.values())
+
+    def add(self, merger: type[Merger]) -> None:
+        """Register a class. Raises :class:`MergerRegistrationError` for a missing or malformed UUID,
+        and for an id or name that another class has."""
+        where = f"{merger.__module__}.{merger.__qualname__}"
+        merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)
+        if not isinstance(merger_id, str) or not _is_uuid(merger_id):
+            raise MergerRegistrationError(
+                f"{where} needs a class attribute `id` that is a lower-case UUID, for example {uuid.uuid4()}",
+                merger=where,
+            )
+        if not isinstance(name, str) or not name:
+            raise MergerRegistrationError(f"{where} needs a class attribute `name`", merger=where)
+        for other in self:
+            # A notebook cell run twice defines the same class again: the newer one takes its place.
+            same = (other.__module__, other.__qualname__) == (merger.__module__, merger.__qualname__)
+            if not same and merger_id == other.id:
+                raise MergerRegistrationError(
+                    f"{where} has the id {merger_id} of {other.__module__}.{other.__qualname__}; mint one of its own",
+                    merger=where,
+                )
+            if not same and name == other.name:
+                raise MergerRegistrationError(
+                    f"{where} has the name {name!r} of {other.__module__}.{other.__qualname__}; choose another",
+                    merger=where,
+                )
+        self._by_id[merger_id] = merger
+
+    def extended(self, mergers: Iterable[type[Merger]]) -> MergerRegistry:
+        """A registry with further classes; this one stays as it is."""
+        registry = MergerRegistry(self)
+        for merger in mergers:
+            registry.add(merger)
+        return registry
+
+    def resolve(self, name_or_id: str) -> type[Merger]:
+        """The class of that name or UUID. Raises :class:`MergerMissingError` that names near misses."""
+        if name_or_id in self._by_id:
+            return self._by_id[name_or_id]
+        by_name = {merger.name: merger for merger in self}
+        if name_or_id in by_name:
+            return by_name[name_or_id]
+        near = difflib.get_close_matches(name_or_id, by_name, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise MergerMissingError(
+            f"no merger {name_or_id!r} is registered.{hint} Registered: {', '.join(sorted(by_name))}. "
+            "Register one with @register_merger, or pass it as mergers=[...].",
+            merger=name_or_id,
+        )
+
+    def of_table(self, merger_id: str, name: str) -> type[Merger]:
+        """The class a table's metadata asks for, by UUID only."""
+        if merger_id not in self._by_id:
+            raise MergerMissingError(
+                f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
+                "which nobody registered here. Install the package that holds it, register the class with @register_merger, or pass "
+                "mergers=[TheClass] to LakeTable.open.",
+                merger=merger_id,
+                name=name,
+            )
+        return self._by_id[merger_id]
+
+
+_registered = MergerRegistry(_BUILTINS)
+_entry_points_loaded = False
+
+
+def default_registry() -> MergerRegistry:
+    """Built-ins, installed entry points, and what :func:`register_merger` added."""
+    global _entry_points_loaded
+    if not _entry_points_loaded:
+        _entry_points_loaded = True
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+            _registered.add(entry.load())
+    return _registered
+
+
+def register_merger(merger: M) -> M:
+    """Class decorator: make a merger known to every table opened in this process."""
+    default_registry().add(merger)
+    return merger

@@ -1,0 +1,84 @@
+"""The product without Spark as an engine of the conformance runner."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from lakemerge import LakeMergeError, LakeTable, Settings
+from tests.conformance.runner import Filter, TableCase
+
+__all__ = ["ArrowEngine", "ArrowHandle", "settings_for"]
+
+
+def settings_for(*, spread: bool) -> Settings:
+    """With ``spread``, a budget of one byte: every batch of the input becomes a log file of its own."""
+    return Settings(write_budget_bytes=1) if spread else Settings()
+
+
+class ArrowEngine:
+    """Tables in new folders below ``folder``."""
+
+    errors: tuple[type[Exception], ...] = (LakeMergeError,)
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = (folder / f"table {number}" for number in itertools.count())
+
+    def create(self, table: TableCase, *, buckets: int, spread: bool) -> ArrowHandle:
+        path = str(next(self._paths))
+        settings = settings_for(spread=spread)
+        LakeTable.create(
+            path,
+            table.ddl,
+            key=list(table.key),
+            ordering=list(table.ordering),
+            merger=table.merger,
+            options=dict(table.options),
+            buckets=buckets,
+            settings=settings,
+        )
+        return ArrowHandle(path, settings)
+
+
+class ArrowHandle:
+    """A table written through one handle, and read through that and, at a version, through new ones."""
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        self.path = path
+        self.settings = settings
+        self.table = LakeTable.open(path, settings=settings)
+
+    def write(self, frame: pa.Table, *, kind_column: str | None, spread: bool) -> int:
+        data = pa.RecordBatchReader.from_batches(frame.schema, frame.to_batches(max_chunksize=1)) if spread else frame
+        return self.table.upsert(data, kind_column=kind_column).version
+
+    def delete(self, frame: pa.Table) -> int:
+        return self.table.delete(frame).version
+
+    def add_columns(self, ddl: str) -> None:
+        self.table.alter(add_columns=ddl)
+
+    def compact(self) -> None:
+        self.table.compact()
+
+    def reopen(self) -> None:
+        self.table = LakeTable.open(self.path, settings=self.settings)
+
+    def version(self) -> int:
+        return self.table.version
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        form: Literal["sql", "expression"] = "sql",
+    ) -> pa.Table:
+        table = self.table if version is None else LakeTable.open(self.path, version=version, settings=self.settings)
+        condition = None if filter is None else (filter.sql() if form == "sql" else filter.expression())
+        return table.to_arrow(columns=None if columns is None else list(columns), filter=condition)

@@ -1,0 +1,380 @@
+"""Runs the conformance cases on an engine, in every way that must not show in the answer.
+
+``cases/README.md`` defines a case and the four things a runner varies. A :class:`Mode` is one choice
+of all four; :func:`plan` rewrites a case's steps for it and :func:`run_case` plays them.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.conformance.values import arrow_schema, assert_rows, frame_of, from_json, rows_of
+from tests.model import rank
+
+__all__ = ["SUPPORTED", "Case", "Engine", "Filter", "Handle", "Mode", "TableCase", "load_cases", "plan", "run_case"]
+
+CASES = Path(__file__).parent / "cases"
+KIND = "_op"
+
+SUPPORTED: frozenset[str | None] = frozenset({None, "event-time", "commit-time"})
+"""Mergers whose cases run against the product; ``None`` is the default merger. Extend it here, and
+the expected numbers of cases in the test modules with it."""
+
+
+@dataclass(frozen=True)
+class TableCase:
+    ddl: str
+    key: tuple[str, ...]
+    ordering: tuple[str, ...]
+    merger: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self.ddl)
+
+
+@dataclass(frozen=True)
+class Write:
+    """One commit. ``number``: which ``write`` of the case ends with it, if one does."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    number: int | None
+    refused: Literal["no", "write", "write-or-read"] = "no"
+
+
+@dataclass(frozen=True)
+class AddColumns:
+    ddl: str
+
+
+@dataclass(frozen=True)
+class Compact:
+    pass
+
+
+@dataclass(frozen=True)
+class Expect:
+    rows: tuple[tuple[Any, ...], ...]
+    columns: tuple[str, ...] | None
+    filter: tuple[Any, ...] | None
+    as_of: int | None
+
+
+Step = Write | AddColumns | Compact | Expect
+
+
+@dataclass(frozen=True)
+class Case:
+    file: str
+    name: str
+    table: TableCase
+    steps: tuple[Step, ...]
+    create_error: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.removesuffix('.json')}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One choice of everything that must not matter.
+
+    ``calls``: ``plain`` passes a kind column only where some row is not ``+U``, ``kinds`` always,
+    ``deletes`` makes a commit of nothing but ``-D`` through ``delete``. ``reads``: as the case asks,
+    by SQL string, by expression, or everything and then selected by hand.
+    """
+
+    name: str
+    compaction: Literal["case", "never", "always", "random"] = "case"
+    batching: Literal["case", "rows", "joined"] = "case"
+    spread: bool = False
+    reads: Literal["full", "sql", "expression"] = "full"
+    calls: Literal["plain", "kinds", "deletes"] = "plain"
+    buckets: int = 4
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """``column operator value``, or ``column is [not] null``, in the forms that engines take."""
+
+    column: str
+    operator: str
+    value: Any = None
+
+    def sql(self) -> str:
+        if self.operator.startswith("is"):
+            return f"{self.column} {self.operator}"
+        text = "'" + self.value.replace("'", "''") + "'" if isinstance(self.value, str) else str(self.value)
+        return f"{self.column} {self.operator} {text}"
+
+    def expression(self) -> pc.Expression:
+        column = pc.field(self.column)
+        if self.operator == "is null":
+            return column.is_null()
+        if self.operator == "is not null":
+            return column.is_valid()
+        compared: pc.Expression = _OPERATORS[self.operator](column, pc.scalar(self.value))  # type: ignore[assignment]
+        return compared
+
+    def keeps(self, value: Any) -> bool:
+        if self.operator.startswith("is"):
+            return (value is None) == (self.operator == "is null")
+        return value is not None and _OPERATORS[self.operator](rank(value), rank(self.value))
+
+
+class Handle(Protocol):
+    """An open table of some engine. Versions are the engine's own numbers."""
+
+    def write(self, frame: pa.Table, *, kind_column: str | None, spread: bool) -> int: ...
+
+    def delete(self, frame: pa.Table) -> int: ...
+
+    def add_columns(self, ddl: str) -> None: ...
+
+    def compact(self) -> None: ...
+
+    def version(self) -> int: ...
+
+    def reopen(self) -> None:
+        """Forget everything held in memory."""
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        form: Literal["sql", "expression"] = "sql",
+    ) -> pa.Table: ...
+
+
+class Engine(Protocol):
+    errors: tuple[type[Exception], ...]
+    """What a refusal is raised as."""
+
+    def create(self, table: TableCase, *, buckets: int, spread: bool) -> Handle:
+        """A new table; with ``spread`` a writer that puts each batch of rows into a file of its own."""
+
+
+def load_cases(*, supported: frozenset[str | None] | None = None) -> dict[str, list[Case]]:
+    """All cases by file; with ``supported`` those of these mergers and every ``create_error``."""
+    files = {
+        path.name: [_case(path.name, raw) for raw in json.loads(path.read_text())] for path in CASES.glob("*.json")
+    }
+    return {
+        name: [c for c in cases if supported is None or c.create_error or c.table.merger in supported]
+        for name, cases in sorted(files.items())
+    }
+
+
+def _case(file: str, raw: Mapping[str, Any]) -> Case:
+    given = raw["table"]
+    table = TableCase(
+        given["schema"], tuple(given["key"]), tuple(given["ordering"]), given.get("merger"), given["options"]
+    )
+    names, steps, number = table.schema.names, list[Step](), 0
+    for step in raw.get("steps", ()):
+        if "add_columns" in step:
+            names = [*names, *arrow_schema(step["add_columns"]).names]
+            steps.append(AddColumns(step["add_columns"]))
+        elif "compact" in step:
+            steps.append(Compact())
+        elif "expect" in step:
+            columns = tuple(step["columns"]) if "columns" in step else None
+            condition = tuple(step["filter"]) if "filter" in step else None
+            steps.append(Expect(tuple(map(tuple, step["expect"])), columns, condition, step.get("as_of")))
+        else:
+            refused = step.get("error", "no")
+            rows = tuple(map(tuple, step["write"]))
+            steps.append(Write(tuple(step.get("columns", names)), rows, None if "error" in step else number, refused))
+            number += "error" not in step
+    return Case(file, raw["name"], table, tuple(steps), raw.get("create_error", False))
+
+
+def plan(case: Case, mode: Mode) -> list[Step]:
+    """The case's steps, with other commits and compactions but the same answers."""
+    steps: list[Step] = [s for s in case.steps if mode.compaction == "case" or not isinstance(s, Compact)]
+    if mode.batching == "rows":
+        steps = [part for step in steps for part in _by_rows(step)]
+    elif mode.batching == "joined":
+        steps = _joined(steps)
+    known = {step.number for step in steps if isinstance(step, Write)}
+    steps = [s for s in steps if not isinstance(s, Expect) or s.as_of is None or s.as_of in known]
+    return _compacted(steps, mode, random.Random(f"{case.name}/{mode.seed}"))
+
+
+def _by_rows(step: Step) -> list[Step]:
+    if not isinstance(step, Write) or step.refused != "no" or len(step.rows) < 2:
+        return [step]
+    parts: list[Step] = [replace(step, rows=(row,), number=None) for row in step.rows[:-1]]
+    return [*parts, replace(step, rows=step.rows[-1:])]
+
+
+def _joined(steps: Sequence[Step]) -> list[Step]:
+    result: list[Step] = []
+    for step in steps:
+        last = result[-1] if result else None
+        if (
+            isinstance(step, Write)
+            and isinstance(last, Write)
+            and step.refused == last.refused == "no"
+            and step.columns == last.columns
+        ):
+            result[-1] = replace(step, rows=last.rows + step.rows)
+        else:
+            result.append(step)
+    return result
+
+
+def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[Step]:
+    if mode.compaction not in ("always", "random"):
+        return list(steps)
+    result: list[Step] = []
+    for step in steps:
+        result.append(step)
+        if isinstance(step, Write | AddColumns) and (mode.compaction == "always" or rng.random() < 0.5):
+            if not (isinstance(step, Write) and step.refused == "write-or-read"):
+                result.append(Compact())
+    return [Compact(), *result] if rng.random() < 0.5 else result
+
+
+def run_case(case: Case, mode: Mode, engine: Engine) -> None:
+    """Raise an :class:`AssertionError` where the engine's answers are not the case's."""
+    if case.create_error:
+        with pytest.raises(engine.errors):
+            engine.create(case.table, buckets=mode.buckets, spread=mode.spread)
+        return
+    handle = engine.create(case.table, buckets=mode.buckets, spread=mode.spread)
+    schema, versions = case.table.schema, dict[int, tuple[int, pa.Schema]]()
+    for place, step in enumerate(plan(case, mode)):
+        about = f"{case} in mode {mode}, step {place} {step}"
+        match step:
+            case Write():
+                frame = _frame(schema, step, mode)
+                if step.refused != "no":
+                    _refused(handle, engine, frame, step, about)
+                    continue
+                version = _write(handle, frame, step, mode)
+                if step.number is not None:
+                    versions[step.number] = (version, schema)
+            case AddColumns():
+                handle.add_columns(step.ddl)
+                schema = pa.schema([*schema, *arrow_schema(step.ddl)])
+            case Compact():
+                handle.compact()
+            case Expect():
+                at, shape = (None, schema) if step.as_of is None else versions[step.as_of]
+                _expect(handle, step, at, shape, mode, about)
+
+
+def _frame(schema: pa.Schema, step: Write, mode: Mode) -> pa.Table:
+    frame = frame_of(schema, step.columns, [row[1:] for row in step.rows])
+    kinds = [row[0] for row in step.rows]
+    if mode.calls == "plain" and all(kind == "+U" for kind in kinds):
+        return frame
+    if mode.calls == "deletes" and kinds and all(kind == "-D" for kind in kinds):
+        return frame
+    return frame.append_column(KIND, pa.array(kinds, pa.string()))
+
+
+def _write(handle: Handle, frame: pa.Table, step: Write, mode: Mode) -> int:
+    if KIND not in frame.column_names and step.rows and step.rows[0][0] == "-D":
+        return handle.delete(frame)
+    kind_column = KIND if KIND in frame.column_names else None
+    return handle.write(frame, kind_column=kind_column, spread=mode.spread)
+
+
+def _refused(handle: Handle, engine: Engine, frame: pa.Table, step: Write, about: str) -> None:
+    before, version = rows_of(handle.read()), handle.version()
+    kind_column = KIND if KIND in frame.column_names else None
+    try:
+        if kind_column is None and step.rows[0][0] == "-D":
+            handle.delete(frame)
+        else:
+            handle.write(frame, kind_column=kind_column, spread=False)
+    except engine.errors:
+        after = handle.read()
+        assert_rows(after, before, after.schema, f"{about}: rows after the refusal")
+        assert handle.version() == version, f"{about}: a refused write made a version"
+        return
+    assert step.refused == "write-or-read", f"{about}: not refused"
+    with pytest.raises(engine.errors):
+        handle.read()
+    with pytest.raises(engine.errors):
+        handle.compact()
+        handle.read()
+
+
+def _expect(handle: Handle, step: Expect, at: int | None, schema: pa.Schema, mode: Mode, about: str) -> None:
+    names = list(step.columns or schema.names)
+    shape = pa.schema([schema.field(name) for name in names])
+    rows = [tuple(from_json(v, f.type) for v, f in zip(row, shape, strict=True)) for row in step.rows]
+    condition = None
+    if step.filter is not None:
+        column, how, *literal = step.filter
+        condition = Filter(column, how, from_json(literal[0], schema.field(column).type) if literal else None)
+    full = handle.read(version=at)
+    by_hand = [tuple(row[name] for name in names) for row in _kept(full, condition)]
+    assert_rows(_table(by_hand, shape), rows, shape, f"{about}: selected by hand")
+    assert full.schema.names == schema.names, f"{about}: columns {full.schema.names}"
+    if mode.reads == "full":
+        return
+    pushed = handle.read(version=at, columns=step.columns, filter=condition, form=mode.reads)
+    assert_rows(pushed, rows, shape, about)
+    probes = _probes(full, schema)
+    for columns, derived in random.Random(about).sample(probes, min(3, len(probes))):
+        part = pa.schema([schema.field(name) for name in columns])
+        wanted = [tuple(row[name] for name in columns) for row in _kept(full, derived)]
+        got = handle.read(version=at, columns=columns, filter=derived, form=mode.reads)
+        assert_rows(got, wanted, part, f"{about}: probe {columns} where {derived}")
+
+
+def _kept(table: pa.Table, condition: Filter | None) -> list[dict[str, Any]]:
+    rows = [dict(zip(table.column_names, row, strict=True)) for row in rows_of(table)]
+    return [row for row in rows if condition is None or condition.keeps(row[condition.column])]
+
+
+def _table(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    shape = pa.schema([pa.field(f.name, f.type) for f in schema])
+    return pa.Table.from_arrays([pa.array([row[i] for row in rows], f.type) for i, f in enumerate(shape)], schema=shape)
+
+
+def _probes(full: pa.Table, schema: pa.Schema) -> list[tuple[list[str], Filter | None]]:
+    """Projections and filters of our own, for a runner to take some of: the last column alone, all
+    backwards, and each text or integer column compared with a value that it holds."""
+    names = schema.names
+    probes: list[tuple[list[str], Filter | None]] = [(names[-1:], None), (names[::-1], None)]
+    for name in names:
+        kind = schema.field(name).type
+        values = [value for value in full.column(name).to_pylist() if value is not None]
+        if values and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+            others = [other for other in names if other != name]
+            probes += [(others, Filter(name, "=", values[0])), (others, Filter(name, ">", min(values)))]
+            probes.append(([name], Filter(name, "is null")))
+    return probes

@@ -1,0 +1,64 @@
+"""Every conformance case of the supported mergers on the product without Spark, in every mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakemerge import LakeMergeError, LakeTable
+from tests.conformance.arrow_engine import ArrowEngine
+from tests.conformance.modes import MODES
+from tests.conformance.runner import SUPPORTED, Case, Mode, load_cases, run_case
+
+COLLECTED = {
+    "aggregate.json": 0,
+    "cdc.json": 0,
+    "commit_time.json": 5,
+    "configuration.json": 8,
+    "custom.json": 0,
+    "deletes_and_tombstones.json": 9,
+    "event_time.json": 11,
+    "first_row.json": 0,
+    "ordering.json": 9,
+    "partial_frames.json": 9,
+    "partial_update.json": 0,
+    "sequence_groups.json": 0,
+    "traps.json": 9,
+}
+"""Cases per file that must run; it grows with ``SUPPORTED``."""
+
+CASES = [case for cases in load_cases(supported=SUPPORTED).values() for case in cases]
+PLAYED = [case for case in CASES if not case.create_error]
+REFUSED = [case for case in CASES if case.create_error]
+
+
+def test_every_supported_case_is_collected() -> None:
+    assert {name: len(cases) for name, cases in load_cases(supported=SUPPORTED).items()} == COLLECTED
+    assert len(REFUSED) == 9
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("case", PLAYED, ids=str)
+def test_case(case: Case, mode: Mode, tmp_path: Path) -> None:
+    run_case(case, mode, ArrowEngine(tmp_path))
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_refused_table_leaves_nothing(case: Case, tmp_path: Path) -> None:
+    """The same path takes a good table afterwards, and before that there is none to open."""
+    path = str(tmp_path / "table")
+    table = case.table
+    with pytest.raises(LakeMergeError):
+        LakeTable.create(
+            path,
+            table.ddl,
+            key=list(table.key),
+            ordering=list(table.ordering),
+            merger=table.merger,
+            options=dict(table.options),
+        )
+    with pytest.raises(LakeMergeError):
+        LakeTable.open(path)
+    LakeTable.create(path, table.ddl, key=list(table.key), merger="commit-time")
+    assert LakeTable.open(path).to_arrow().num_rows == 0

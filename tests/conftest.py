@@ -1,0 +1,57 @@
+"""What all tests share: one Spark session that also reads and writes Delta tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two cores, in UTC, quiet, with Delta's extension, catalog and jars.
+
+    Ends the whole run at once where Java is missing: every Spark test would fail with the same cause.
+    """
+    java = subprocess.run(
+        ["/bin/sh", str(ROOT / "scripts" / "check_java.sh")], check=False, capture_output=True, text=True
+    )
+    if java.returncode != 0:
+        pytest.exit(java.stderr, returncode=3)
+
+    from delta import configure_spark_with_delta_pip
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers unpickle functions by their module: they must find the tree as this process does.
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment.setenv("PYTHONPATH", path)
+        scratch = tmp_path_factory.mktemp("spark")
+        builder = (
+            SparkSession.builder.appName("lakemerge-tests")
+            .master("local[2]")
+            .config("spark.driver.memory", "4g")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+            .config("spark.databricks.delta.snapshotPartitions", "2")
+        )
+        session = configure_spark_with_delta_pip(builder).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -1,0 +1,364 @@
+"""What a table means, in plain Python: one dictionary of states, one record at a time.
+
+Written from ``docs/merge-semantics.md`` alone. It shares no code with the product, knows no files,
+no versions of files and no Arrow kernels; it is slow and obvious, and every test that compares an
+engine with it compares two independent readings of the same document.
+
+Values are what ``pa.Table.to_pylist`` gives: ``Decimal``, ``date``, aware ``datetime``, ``bytes``,
+lists, dictionaries for structs, lists of pairs for maps, ``None`` for null.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+__all__ = ["MERGERS", "Merger", "Misconfigured", "ModelTable", "Record", "Refused", "Tombstone", "Unreadable", "rank"]
+
+KINDS = ("+I", "+U", "-U", "-D")
+Row = dict[str, Any]
+Ordering = tuple[tuple[Any, ...], ...]
+
+
+class Refused(Exception):
+    """A write that the document says is an error; the model is unchanged."""
+
+
+class Misconfigured(Exception):
+    """A table that the document says cannot be created."""
+
+
+class Unreadable(Exception):
+    """A row whose total does not fit its column."""
+
+
+def rank(value: Any) -> tuple[Any, ...]:
+    """A tuple that sorts as the document's section 4 says: null lowest, NaN highest."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float) and math.isnan(value):
+        return (2,)
+    return (1, value)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: its row kind and the columns that its frame carries."""
+
+    kind: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """A deleted key that remembers the ordering of its delete."""
+
+    ordering: Ordering
+
+
+State = Row | Tombstone | None
+"""A row (columns it lacks are null), a tombstone, or ``None``: absent. Never changed in place."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A table's definition as a merger sees it at creation."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    ordering: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Merger(ABC):
+    """``apply`` of one merger. Subclasses say what a configuration error is in ``__init__``."""
+
+    options: ClassVar[frozenset[str]] = frozenset()
+    orders: ClassVar[bool] = True
+    """False where ordering columns are ordinary data."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        unknown = set(spec.options) - self.options
+        if unknown:
+            raise Misconfigured(f"unknown options {sorted(unknown)}")
+
+    def check(self, record: Record) -> None:
+        """Raise :class:`Refused` where this merger does not take the record."""
+
+    @abstractmethod
+    def apply(self, state: State, record: Record) -> State: ...
+
+    def show(self, row: Row) -> Row:
+        """The row as a reader sees it. Raises :class:`Unreadable`."""
+        return row
+
+    def positions(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What is compared: the values of the ordering columns, or what they stand for."""
+        return tuple(values.get(column) for column in self.spec.ordering)
+
+    def ordering(self, record: Record) -> Ordering | None:
+        """The record's ordering, or ``None`` where its frame carries none."""
+        if not all(column in record.values for column in self.spec.ordering):
+            return None
+        return tuple(rank(value) for value in self.positions(record.values))
+
+    def stored_ordering(self, state: Row | Tombstone) -> Ordering:
+        if isinstance(state, Tombstone):
+            return state.ordering
+        return tuple(rank(value) for value in self.positions(state))
+
+
+def _row(state: State) -> Row:
+    """The columns an upsert lands on: those of a row; nothing of a tombstone."""
+    return state if isinstance(state, dict) else {}
+
+
+def _marks_delete(record: Record, marker: Mapping[str, Any] | None) -> bool:
+    if record.kind == "-D":
+        return True
+    return marker is not None and record.values.get(marker["column"]) in [v for v in marker["values"] if v is not None]
+
+
+class EventTime(Merger):
+    """Section 5, ``event-time``."""
+
+    options = frozenset({"delete_when"})
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if not spec.ordering:
+            raise Misconfigured("event-time needs ordering columns")
+
+    def delete_marker(self) -> Mapping[str, Any] | None:
+        marker: Mapping[str, Any] | None = self.spec.options.get("delete_when")
+        return marker
+
+    def set_columns(self, record: Record) -> Row:
+        return dict(record.values)
+
+    def apply(self, state: State, record: Record) -> State:
+        if record.kind == "-U":
+            return state
+        ordering = self.ordering(record)
+        if ordering is None:
+            return None
+        if state is not None and ordering < self.stored_ordering(state):
+            return state
+        if _marks_delete(record, self.delete_marker()):
+            return Tombstone(ordering)
+        return _row(state) | self.set_columns(record)
+
+
+class CommitTime(Merger):
+    """Section 5, ``commit-time``."""
+
+    options = frozenset({"delete_when"})
+    orders = False
+
+    def delete_marker(self) -> Mapping[str, Any] | None:
+        marker: Mapping[str, Any] | None = self.spec.options.get("delete_when")
+        return marker
+
+    def apply(self, state: State, record: Record) -> State:
+        if record.kind == "-U":
+            return state
+        if _marks_delete(record, self.delete_marker()):
+            return None
+        return _row(state) | dict(record.values)
+
+
+class FirstRow(Merger):
+    """Section 5, ``first-row``."""
+
+    options = frozenset({"ignore_delete"})
+
+    def check(self, record: Record) -> None:
+        if record.kind in ("-D", "-U") and not self.spec.options.get("ignore_delete"):
+            raise Refused("first-row takes no deletes")
+
+    def apply(self, state: State, record: Record) -> State:
+        if record.kind in ("-D", "-U"):
+            return state
+        if not isinstance(state, dict):
+            return dict(record.values)
+        ordering = self.ordering(record)
+        assert ordering is not None
+        return state | dict(record.values) if ordering < self.stored_ordering(state) else state
+
+
+class DebeziumMysql(EventTime):
+    """``event-time`` on (number of the binlog file, position)."""
+
+    options = frozenset({"op_column"})
+
+    def delete_marker(self) -> Mapping[str, Any]:
+        return {"column": self.spec.options["op_column"], "values": ["d"]}
+
+    def positions(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        file, position = super().positions(values)
+        if file is None:
+            return (None, position)
+        digits = file.rsplit(".", 1)[-1]
+        if not (digits.isascii() and digits.isdigit()):
+            raise Refused(f"no file number in {file!r}")
+        return (int(digits), position)
+
+    def check(self, record: Record) -> None:
+        self.ordering(record)
+
+
+class DebeziumPostgres(EventTime):
+    """``event-time`` on the LSN; the marker of an unavailable value counts as unset."""
+
+    options = frozenset({"op_column"})
+    marker = "__debezium_unavailable_value"
+
+    def delete_marker(self) -> Mapping[str, Any]:
+        return {"column": self.spec.options["op_column"], "values": ["d"]}
+
+    def set_columns(self, record: Record) -> Row:
+        return {c: v for c, v in record.values.items() if v not in (self.marker, self.marker.encode())}
+
+
+class AwsDms(CommitTime):
+    """``commit-time`` with operation ``D``."""
+
+    options = frozenset({"op_column"})
+
+    def delete_marker(self) -> Mapping[str, Any]:
+        return {"column": self.spec.options["op_column"], "values": ["D"]}
+
+
+DELETE = "the key goes away"
+Rule = Callable[[Row, Row], Row | str]
+
+
+class UserRule(Merger):
+    """Section 5, user mergers by row: ``merge(older, newer)`` between two rows, else event or commit time."""
+
+    rule: ClassVar[Rule]
+
+    def apply(self, state: State, record: Record) -> State:
+        if record.kind == "-U":
+            return state
+        ordering = self.ordering(record) if self.spec.ordering else None
+        if record.kind == "-D" and ordering is None:
+            return None
+        if isinstance(state, dict) and record.kind != "-D":
+            full = {column: state.get(column) for column in self.spec.schema.names}
+            merged = type(self).rule(full, full | dict(record.values))
+            return None if isinstance(merged, str) else merged
+        if state is not None and ordering is not None and ordering < self.stored_ordering(state):
+            return state
+        if record.kind == "-D":
+            assert ordering is not None
+            return Tombstone(ordering)
+        return dict(record.values)
+
+
+MERGERS: dict[str, type[Merger]] = {
+    "event-time": EventTime,
+    "commit-time": CommitTime,
+    "first-row": FirstRow,
+    "debezium-mysql": DebeziumMysql,
+    "debezium-postgres": DebeziumPostgres,
+    "aws-dms": AwsDms,
+}
+"""By name; the modules beside the conformance cases add the larger ones and the users' own."""
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    schema: pa.Schema
+    states: Mapping[tuple[Any, ...], State]
+
+
+class ModelTable:
+    """A table: key to state, and every state it ever had.
+
+    ``merger`` names an entry of ``mergers``; ``None`` takes the default of section 5. Raises
+    :class:`Misconfigured`.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str],
+        ordering: Sequence[str] = (),
+        merger: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        mergers: Mapping[str, type[Merger]] = MERGERS,
+    ) -> None:
+        name = merger or ("event-time" if ordering else "commit-time")
+        if name not in mergers:
+            raise Misconfigured(f"unknown merger {name!r}")
+        for column in ordering:
+            if pa.types.is_nested(schema.field(column).type):
+                raise Misconfigured(f"{column!r} has no order")
+        self._key = tuple(key)
+        self._ordering = tuple(ordering)
+        self._merger = mergers[name](Spec(schema, self._key, self._ordering, dict(options or {})))
+        self._snapshots = [_Snapshot(schema, {})]
+
+    @property
+    def version(self) -> int:
+        """The number of changes so far; every earlier number stays readable."""
+        return len(self._snapshots) - 1
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._snapshots[-1].schema
+
+    def write(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> int:
+        """Fold one commit, whose frame carries ``columns`` (any case), in the order given; the new
+        version. Raises :class:`Refused`, and then nothing has changed."""
+        names = {name.lower(): name for name in self.schema.names}
+        if len({c.lower() for c in columns}) < len(columns) or any(c.lower() not in names for c in columns):
+            raise Refused("unknown or duplicate column")
+        carried = {column: names[column.lower()] for column in columns}
+        records = [Record(kind, {carried[c]: row[c] for c in columns}) for kind, row in zip(kinds, rows, strict=True)]
+        self._check_frame(set(carried.values()), records)
+        states = dict(self._snapshots[-1].states)
+        for record in records:
+            key = tuple(record.values[column] for column in self._key)
+            states[key] = self._merger.apply(states.get(key), record)
+        self._snapshots.append(_Snapshot(self.schema, states))
+        return self.version
+
+    def add_columns(self, fields: Sequence[pa.Field[Any]]) -> int:
+        """Nullable columns at the end of the schema; unset in every record before."""
+        self._snapshots.append(_Snapshot(pa.schema([*self.schema, *fields]), self._snapshots[-1].states))
+        return self.version
+
+    def rows(self, version: int | None = None) -> list[Row]:
+        """Every row, all columns of that version's schema. Raises :class:`Unreadable`."""
+        snapshot = self._snapshots[self.version if version is None else version]
+        shown = (self._merger.show(state) for state in snapshot.states.values() if isinstance(state, dict))
+        return [{name: row.get(name) for name in snapshot.schema.names} for row in shown]
+
+    def schema_at(self, version: int) -> pa.Schema:
+        return self._snapshots[version].schema
+
+    def _check_frame(self, columns: set[str], records: Sequence[Record]) -> None:
+        if not columns.issuperset(self._key):
+            raise Refused("a key column is missing")
+        upserts = [record for record in records if record.kind in ("+I", "+U")]
+        missing = [column for column in self._ordering if column not in columns]
+        if self._merger.orders and missing and records and (upserts or len(missing) < len(self._ordering)):
+            raise Refused(f"ordering columns {missing} are missing")
+        for record in records:
+            if record.kind not in KINDS:
+                raise Refused(f"unknown kind {record.kind!r}")
+            if any(record.values[column] is None for column in self._key):
+                raise Refused("a key is null")
+            self._merger.check(record)
+        required = [f.name for f in self.schema if not f.nullable]
+        if any(record.values.get(column) is None for record in upserts for column in required):
+            raise Refused("a required column is null or missing")

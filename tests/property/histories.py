@@ -1,0 +1,249 @@
+"""Random histories of a table: what they are, how hypothesis draws them, and how one is checked.
+
+A history is a frozen value whose ``repr`` is the whole story, so a failing example can be read, and
+pasted into a test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+
+from tests.conformance.model_engine import ModelEngine
+from tests.conformance.runner import Engine, Filter, Handle, TableCase
+from tests.conformance.values import assert_rows, rows_of
+
+__all__ = ["AddColumn", "Compact", "History", "Probe", "Reopen", "Write", "check_history", "histories"]
+
+KIND = "_op"
+_VALUES: dict[str, Sequence[Any]] = {
+    "INT": (None, 0, 1, 2, 3, -2147483648),
+    "BIGINT": (None, 0, 1, 2, 3, -1, 9223372036854775807),
+    "STRING": (None, "", "a", "b", "d", "B", "\u00e9", "a b"),
+    "DOUBLE": (None, 0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan),
+}
+
+
+_ADDED = ("x0 INT", "x1 STRING")
+"""Columns that a history may add."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One commit. ``kinds`` is ``None`` for a plain upsert without a kind column; ``by_delete`` goes
+    through ``delete``; ``spread`` gives every row a batch of its own."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    kinds: tuple[str, ...] | None
+    by_delete: bool
+    spread: bool
+
+
+@dataclass(frozen=True)
+class Compact:
+    pass
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    ddl: str
+
+
+@dataclass(frozen=True)
+class Reopen:
+    pass
+
+
+Action = Write | Compact | AddColumn | Reopen
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A projection and perhaps a filter, read after a step."""
+
+    columns: tuple[str, ...]
+    filter: Filter | None
+    form: Literal["sql", "expression"]
+
+
+@dataclass(frozen=True)
+class History:
+    """``small_budget``: a writer that makes a file of every batch."""
+
+    table: TableCase
+    buckets: int
+    small_budget: bool
+    steps: tuple[tuple[Action, Probe], ...]
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> TableCase:
+    keys = draw(st.sampled_from([("k INT",), ("k STRING",), ("k BIGINT", "k2 STRING"), ("k STRING", "k2 INT")]))
+    orderings = draw(st.lists(st.sampled_from(["BIGINT", "DOUBLE", "STRING"]), max_size=2))
+    merger = draw(st.sampled_from(["event-time", "commit-time", None])) if orderings else "commit-time"
+    marker = draw(st.sampled_from([None, None, {"column": "s", "values": ["d"]}, {"column": "v", "values": [3, 1]}]))
+    ordered = [f"o{i} {kind}" for i, kind in enumerate(orderings)]
+    return TableCase(
+        ddl=", ".join([*keys, "v INT", *ordered, "s STRING"]),
+        key=tuple(part.split()[0] for part in keys),
+        ordering=tuple(part.split()[0] for part in ordered),
+        merger=merger,
+        options={} if marker is None else {"delete_when": marker},
+    )
+
+
+def _kind_of(columns: dict[str, str], name: str, *, key: bool) -> st.SearchStrategy[Any]:
+    values = _VALUES[columns[name]]
+    return st.sampled_from(values[1:5] if key else values)
+
+
+@st.composite
+def _writes(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> Write:
+    shape = draw(st.sampled_from(["full", "full", "partial", "partial", "keys", "careless"]))
+    style = draw(st.sampled_from(["upsert", "upsert", "mixed", "mixed", "deletes", "by_delete"]))
+    count = draw(st.integers(0, 6))
+    deletes = style in ("deletes", "by_delete")
+    others = [name for name in columns if name not in (*table.key, *table.ordering)]
+    chosen = list(others) if shape == "full" else draw(st.lists(st.sampled_from(others), unique=True))
+    if shape == "careless" and not deletes:
+        chosen += draw(st.lists(st.sampled_from(table.ordering), unique=True)) if table.ordering else []
+    elif not (shape == "keys" and deletes and count):
+        chosen += table.ordering
+    names = draw(st.permutations([*table.key, *chosen]))
+    row = st.tuples(*(_kind_of(columns, name, key=name in table.key) for name in names))
+    rows = draw(st.lists(row, min_size=count, max_size=count))
+    if rows and draw(st.integers(0, 29)) == 29:
+        place = names.index(table.key[-1])
+        rows[-1] = (*rows[-1][:place], None, *rows[-1][place + 1 :])
+    kinds: tuple[str, ...] | None = None
+    if style == "mixed":
+        one = st.sampled_from(["+U", "+U", "+I", "-D", "-D", "-U"])
+        kinds = tuple(draw(st.lists(one, min_size=count, max_size=count)))
+    elif deletes:
+        kinds = ("-D",) * count
+    return Write(tuple(names), tuple(rows), kinds, style == "by_delete", draw(st.booleans()))
+
+
+@st.composite
+def _probes(draw: st.DrawFn, columns: dict[str, str]) -> Probe:
+    """No comparison on floats: SQL and Arrow differ on NaN, and filters are the engine's business."""
+    names = draw(st.lists(st.sampled_from(list(columns)), min_size=1, unique=True))
+    form = draw(st.sampled_from(["sql", "expression"]))
+    if draw(st.booleans()):
+        return Probe(tuple(names), None, form)
+    column = draw(st.sampled_from(list(columns)))
+    how = draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "is null", "is not null"]))
+    if how.startswith("is") or columns[column] == "DOUBLE":
+        return Probe(tuple(names), Filter(column, how if how.startswith("is") else "is not null"), form)
+    value = draw(st.sampled_from([value for value in _VALUES[columns[column]] if value is not None]))
+    return Probe(tuple(names), Filter(column, how, value), form)
+
+
+@st.composite
+def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[Action, Probe]:
+    what = draw(st.sampled_from(["write", "write", "write", "write", "compact", "compact", "add", "reopen"]))
+    action: Action
+    match what:
+        case "write":
+            action = draw(_writes(table, columns))
+        case "compact":
+            action = Compact()
+        case "add":
+            action = AddColumn(draw(st.sampled_from(_ADDED)))
+        case _:
+            action = Reopen()
+    return action, draw(_probes(columns))
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, max_steps: int = 8) -> History:
+    """Steps are drawn without regard to each other, so that any of them can be shrunk away, over all
+    columns there may ever be; those that are not there yet are then left out."""
+    table = draw(_tables())
+    columns = dict(part.split() for part in (*table.ddl.split(", "), *_ADDED))
+    drawn = draw(st.lists(_steps(table, columns), min_size=1, max_size=max_steps))
+    steps = tuple(_settled(drawn, {part.split()[0] for part in _ADDED}, table.key[0]))
+    return History(table, draw(st.sampled_from([1, 4])), draw(st.booleans()), steps)
+
+
+def _settled(steps: Sequence[tuple[Action, Probe]], absent: set[str], key: str) -> Iterator[tuple[Action, Probe]]:
+    for action, probe in steps:
+        settled = action
+        if isinstance(action, AddColumn):
+            name = action.ddl.split()[0]
+            settled = action if name in absent else Reopen()
+            absent = absent - {name}
+        elif isinstance(action, Write):
+            kept = [i for i, name in enumerate(action.columns) if name not in absent]
+            rows = tuple(tuple(row[i] for i in kept) for row in action.rows)
+            settled = replace(action, columns=tuple(action.columns[i] for i in kept), rows=rows)
+        columns = tuple(name for name in probe.columns if name not in absent) or (key,)
+        condition = None if probe.filter is not None and probe.filter.column in absent else probe.filter
+        yield settled, replace(probe, columns=columns, filter=condition)
+
+
+def check_history(history: History, engine: Engine) -> None:
+    """Play the history on the engine and on the model; they agree after every step, and every version
+    that ever was still reads as it did."""
+    table = history.table
+    model = ModelEngine()
+    expected = model.create(table, buckets=history.buckets, spread=False)
+    actual = engine.create(table, buckets=history.buckets, spread=history.small_budget)
+    seen = [(actual.version(), expected.version())]
+    for place, (action, probe) in enumerate(history.steps):
+        about = f"step {place} {action}"
+        match action:
+            case Write():
+                _write_both(action, actual, expected, engine, about)
+            case Compact():
+                actual.compact()
+            case AddColumn():
+                actual.add_columns(action.ddl)
+                expected.add_columns(action.ddl)
+            case Reopen():
+                actual.reopen()
+        _same(actual.read(), expected.read(), about)
+        seen.append((actual.version(), expected.version()))
+        got = actual.read(columns=probe.columns, filter=probe.filter, form=probe.form)
+        _same(got, expected.read(columns=probe.columns, filter=probe.filter), f"{about}: {probe}")
+    for version, number in dict(seen).items():
+        _same(actual.read(version=version), expected.read(version=number), f"version {version}, at the end")
+
+
+def _write_both(write: Write, actual: Handle, expected: Handle, engine: Engine, about: str) -> None:
+    before = expected.version()
+    try:
+        _write(write, expected)
+    except ModelEngine.errors as refusal:
+        version = actual.version()
+        with pytest.raises(engine.errors):
+            _write(write, actual)
+            raise AssertionError(f"{about}: not refused, although {refusal}")
+        assert (actual.version(), expected.version()) == (version, before), f"{about}: a refused write made a version"
+    else:
+        _write(write, actual)
+
+
+def _write(write: Write, handle: Handle) -> None:
+    schema = handle.read().schema
+    fields = [pa.field(name, schema.field(name).type) for name in write.columns]
+    arrays = [pa.array([row[i] for row in write.rows], f.type) for i, f in enumerate(fields)]
+    frame = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    if write.by_delete:
+        handle.delete(frame)
+    elif write.kinds is None:
+        handle.write(frame, kind_column=None, spread=write.spread)
+    else:
+        frame = frame.append_column(KIND, pa.array(write.kinds, pa.string()))
+        handle.write(frame, kind_column=KIND, spread=write.spread)
+
+
+def _same(actual: pa.Table, expected: pa.Table, about: str) -> None:
+    assert_rows(actual, rows_of(expected), expected.schema, about)

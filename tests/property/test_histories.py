@@ -1,0 +1,47 @@
+"""Random histories on the product without Spark, against the plain-Python model.
+
+``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, example, given, settings
+
+from tests.conformance.arrow_engine import ArrowEngine
+from tests.conformance.runner import Filter, TableCase
+from tests.property.histories import AddColumn, Compact, History, Probe, Reopen, Write, check_history, histories
+
+EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
+
+_LATE = History(
+    TableCase("k INT, v INT, o0 BIGINT, s STRING", ("k",), ("o0",), "event-time"),
+    buckets=4,
+    small_budget=True,
+    steps=(
+        (Write(("k", "v", "o0", "s"), ((1, 1, 5, "a"), (2, 1, 5, "a")), None, False, True), Probe(("s",), None, "sql")),
+        (Write(("k", "o0"), ((1, 7),), ("-D",), True, False), Probe(("k",), Filter("o0", ">", 5), "sql")),
+        (Compact(), Probe(("v", "k"), None, "sql")),
+        (AddColumn("x3 INT"), Probe(("x3",), None, "sql")),
+        (Write(("k", "x3", "o0"), ((1, 9, 6), (2, 9, 5)), None, False, False), Probe(("x3", "s"), None, "expression")),
+        (Reopen(), Probe(("k",), Filter("x3", "is null"), "expression")),
+        (Compact(), Probe(("x3", "k"), Filter("x3", "=", 9), "sql")),
+    ),
+)
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(histories())
+@example(_LATE)
+def test_every_history_is_the_left_fold(history: History) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_history(history, ArrowEngine(Path(folder)))

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakemerge.errors import DependencyMissingError, InputError, StoreError
+from lakemerge.storage import Put, S3Store, Store, open_store
+from lakemerge.storage.s3_client import s3fs_options
+from lakemerge.testing.store_suite import StoreSuite
+from tests.s3.conftest import S3Server
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+PROBE = "_lakemerge/.conditional-put"
+
+
+class TestS3Store(StoreSuite):
+    race_processes = 4
+    race_paths = 15
+
+    @pytest.fixture
+    def store(self, server: S3Server, bucket: str) -> Store:
+        return open_store(f"s3://{bucket}/some prefix/table=%20", server.options)
+
+
+class TestS3StoreAtTheRootOfABucket(StoreSuite):
+    race_processes = 2
+    race_paths = 3
+
+    @pytest.fixture
+    def store(self, server: S3Server, bucket: str) -> Store:
+        return open_store(f"s3a://{bucket}/", server.options)
+
+
+@pytest.fixture
+def sleeps() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def store(server: S3Server, bucket: str, sleeps: list[float]) -> S3Store:
+    """A store that has looked at its endpoint."""
+    store = S3Store(f"s3://{bucket}/t", server.options, sleep=sleeps.append)
+    assert store.put_if_absent("first", b"") is Put.CREATED
+    server.requests.clear()
+    return store
+
+
+def answering(status: str, code: str = "", *, after_writing: bool = False) -> Callable[..., Iterable[bytes]]:
+    def fault(server: S3Server, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        body = environ["wsgi.input"]
+        if after_writing:
+            list(server.moto(environ, lambda *_: lambda _: None))
+        else:
+            body.read()
+        start_response(status, [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{code}</Code><Message>as told</Message></Error>".encode()]
+
+    return fault
+
+
+def test_one_request_creates(store: S3Store, server: S3Server, bucket: str) -> None:
+    assert store.put_if_absent("log/1", b"x") is Put.CREATED
+    assert store.put_if_absent("log/1", b"x") is Put.EXISTS
+    assert server.requests == [f"PUT /{bucket}/t/log/1"] * 2
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize(
+    "status", ["500 Internal Server Error", "503 Slow Down", "429 Too Many Requests", "400 Request Timeout"]
+)
+def test_failures_that_do_not_tell_are_unknown(store: S3Store, server: S3Server, status: str, landed: bool) -> None:
+    code = "RequestTimeout" if status.startswith("400") else "SlowDown" if status.startswith("503") else "InternalError"
+    server.faults.append(answering(status, code, after_writing=landed))
+    assert store.put_if_absent("log/1", b"x") is Put.UNKNOWN
+    assert len(server.requests) == 1  # nothing repeats it behind our back
+    assert (store.stat("log/1") is not None) == landed
+    assert store.put_if_absent("log/1", b"x") is (Put.EXISTS if landed else Put.CREATED)
+
+
+def test_no_answer_at_all_is_unknown(server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture) -> None:
+    options = {**server.options, "config_kwargs": {"connect_timeout": 1, "read_timeout": 1}}
+    store = S3Store(f"s3://{bucket}/t", options)
+    assert store.put_if_absent("first", b"") is Put.CREATED
+    store._client._connections.clear()
+    del options["AWS_ENDPOINT_URL"]
+    nowhere = S3Store(f"s3://{bucket}/t", {**options, "endpoint_url": "http://127.0.0.1:9"})
+    with caplog.at_level(logging.DEBUG, logger="lakemerge"):
+        assert nowhere.put_if_absent("log/1", b"x") is Put.UNKNOWN
+    assert "127.0.0.1:9" in caplog.text
+    assert "hunter2" not in caplog.text
+    with pytest.raises(StoreError, match="127.0.0.1:9"):
+        list(nowhere.list(""))
+
+
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
+def test_a_conflict_in_progress_is_tried_again(
+    store: S3Store, server: S3Server, sleeps: list[float], code: str
+) -> None:
+    server.faults += [answering("409 Conflict", code)] * 2
+    assert store.put_if_absent("log/1", b"x") is Put.CREATED
+    assert len(server.requests) == 3
+    assert sleeps == [0.05, 0.1]
+    server.faults += [answering("409 Conflict", code)] * 5
+    assert store.put_if_absent("log/2", b"x") is Put.UNKNOWN
+    assert server.faults == []
+    assert store.stat("log/2") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        ("403 Forbidden", "AccessDenied", "as told"),
+        ("404 Not Found", "NoSuchBucket", "as told"),
+        ("400 Bad Request", "InvalidArgument", "as told"),
+        ("501 Not Implemented", "NotImplemented", "no conditional writes"),
+    ],
+)
+def test_refusals_are_errors(store: S3Store, server: S3Server, status: str, code: str, says: str) -> None:
+    server.faults.append(answering(status, code))
+    with pytest.raises(StoreError, match=says) as caught:
+        store.put_if_absent("log/1", b"x")
+    assert store.stat("log/1") is None
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_an_endpoint_that_ignores_the_condition_is_refused(server: S3Server, bucket: str) -> None:
+    server.ignores_conditions = True
+    store = open_store(f"s3://{bucket}/t", server.options)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="ignores 'If-None-Match"):
+            store.put_if_absent("log/1", b"x")
+    assert store.stat("log/1") is None
+
+
+def test_the_endpoint_is_asked_once_per_store(server: S3Server, bucket: str) -> None:
+    for number, asked in enumerate((2, 1)):
+        store = open_store(f"s3://{bucket}/t", server.options)
+        for path in ("a", "b"):
+            assert store.put_if_absent(f"{number}/{path}", b"x") is Put.CREATED
+        probes = [request for request in server.requests if PROBE in request]
+        assert probes == [f"PUT /{bucket}/t/{PROBE}"] * asked
+        server.requests.clear()
+        assert [file.path for file in store.list("") if file.path.startswith("_")] == []
+    server.faults.append(answering("500 Internal Server Error", "InternalError"))
+    store = open_store(f"s3://{bucket}/t", server.options)
+    assert store.put_if_absent("c", b"x") is Put.UNKNOWN
+    assert store.stat("c") is None
+    assert store.put_if_absent("c", b"x") is Put.CREATED
+
+
+def test_a_botocore_without_the_condition_is_refused(server: S3Server, bucket: str) -> None:
+    store = S3Store(f"s3://{bucket}/t", server.options)
+    service = store._client._connect(single_request=True).s3.meta.service_model
+    del service.operation_model("PutObject").input_shape.members["IfNoneMatch"]
+    with pytest.raises(DependencyMissingError, match="botocore"):
+        store.put_if_absent("log/1", b"x")
+    assert store.stat("log/1") is None
+
+
+def test_reads_ask_no_more_than_they_need(store: S3Store, server: S3Server, bucket: str) -> None:
+    store.put("data", bytes(range(256)) * 1024)
+    for number in range(3):
+        store.put(f"log/{number}", b"x")
+    server.requests.clear()
+    with store.open_input("data", size_bytes=1 << 18) as file:
+        assert server.requests == []
+        assert file.read_at(4, 258) == b"\x02\x03\x04\x05"
+        assert file.read_at(4, 300) == bytes(range(44, 48))
+        assert server.requests == [f"GET /{bucket}/t/data"]
+        assert file.read_at(1 << 17, 1 << 17) == bytes(range(256)) * 512
+    assert server.requests == [f"GET /{bucket}/t/data"] * 2
+    server.requests.clear()
+    assert len(store.get("data")) == 1 << 18
+    assert server.requests == [f"GET /{bucket}/t/data"]
+    server.requests.clear()
+    assert [file.path for file in store.list("log", start_after="log/0")] == ["log/1", "log/2"]
+    (request,) = server.requests
+    assert "start-after=t%2Flog%2F0" in request
+    # A listing is never answered from memory.
+    store.put("log/3", b"x")
+    assert len(list(store.list("log"))) == 4
+
+
+def test_an_input_shorter_than_told_is_an_error(store: S3Store) -> None:
+    store.put("data", b"short")
+    with pytest.raises(StoreError, match="ends at 5, not at 10"), store.open_input("data", size_bytes=10) as file:
+        file.read()
+
+
+def test_lists_and_deletes_in_many_pages(store: S3Store, server: S3Server) -> None:
+    paths = [f"log/{number:020}" for number in range(1005)]
+    for path in paths[:3]:
+        store.put(path, b"")
+    source = store._client
+    for path in paths[3:]:
+        source.call("put_object", f"t/{path}", Body=b"")
+    for foreign in ("t/log//x", "t/log/folder/", "t/./x", "tt", "s"):
+        source.call("put_object", foreign, Body=b"")
+    server.requests.clear()
+    assert [file.path for file in store.list("log")] == paths
+    assert len(server.requests) == 2
+    server.requests.clear()
+    store.delete(paths)
+    assert len(server.requests) == 2
+    assert [file.path for file in store.list("")] == ["first"]
+
+
+def test_an_upload_that_fails_leaves_no_parts(store: S3Store, server: S3Server) -> None:
+    with pytest.raises(ValueError, match="stop"), store.open_output("large") as file:  # noqa: PT012
+        file.write(b"x" * (17 << 20))
+        assert len(store._client.call("list_multipart_uploads")["Uploads"]) == 1
+        raise ValueError("stop")
+    assert "Uploads" not in store._client.call("list_multipart_uploads")
+    with pytest.raises(StoreError, match="as told"), store.open_output("large") as file:
+        server.faults.append(answering("403 Forbidden", "AccessDenied"))
+        file.write(b"x" * (17 << 20))
+    assert "Uploads" not in store._client.call("list_multipart_uploads")
+    server.requests.clear()
+    with store.open_output("small") as file:
+        file.write(b"x")
+    assert len(server.requests) == 1
+
+
+def test_a_missing_bucket_is_no_missing_file(server: S3Server) -> None:
+    store = open_store("s3://no-such-bucket/t", server.options)
+    with pytest.raises(StoreError, match="bucket"):
+        store.get("file")
+    with pytest.raises(StoreError, match="bucket"):
+        list(store.list(""))
+    with pytest.raises(StoreError, match="bucket"):
+        store.put_if_absent("file", b"x")
+
+
+def _get_in_child(store: S3Store, answers: multiprocessing.SimpleQueue[bytes]) -> None:
+    answers.put(store.get("file"))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_connects_anew(store: S3Store) -> None:
+    store.put("file", b"x")
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_get_in_child, args=(store, answers))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert answers.get() == b"x"
+    assert store.get("file") == b"x"
+
+
+def test_secrets_are_not_shown(store: S3Store, server: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.faults.append(answering("403 Forbidden", "AccessDenied"))
+    with caplog.at_level(logging.DEBUG, logger="lakemerge"), pytest.raises(StoreError) as caught:
+        store.put_if_absent("log/1", b"x")
+    shown = repr(store) + store.url + store.spark_url("x") + str(caught.value) + repr(caught.value.facts) + caplog.text
+    assert "hunter2" not in shown
+    with pytest.raises(InputError) as refused:
+        s3fs_options({"sekret": "hunter2", "secret": 2, "anon": "hunter2", "key": "a", "AWS_ACCESS_KEY_ID": "hunter2"})
+    assert "hunter2" not in str(refused.value) + repr(refused.value.facts)
+    assert refused.value.problems == (
+        "'sekret' is unknown",
+        "'secret' is not a string",
+        "'anon' is not true or false",
+        "'AWS_ACCESS_KEY_ID' is given twice, under two names",
+    )
+
+
+def test_options_may_all_be_strings() -> None:
+    given = {
+        "aws_access_key_id": "k",
+        "AWS_SESSION_TOKEN": "t",
+        "AWS_REGION": "eu-north-1",
+        "anon": "False",
+        "config_kwargs": '{"max_pool_connections": 3}',
+        "client_kwargs": {"verify": False},
+    }
+    assert s3fs_options(given) == {
+        "key": "k",
+        "token": "t",
+        "anon": False,
+        "config_kwargs": {"max_pool_connections": 3},
+        "client_kwargs": {"region_name": "eu-north-1", "verify": False},
+    }

@@ -1,0 +1,267 @@
+"""Holds the arrows between packages, what an import loads, the public names and the size of files."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("mergers", "lakemerge", "compaction")
+SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
+COMPACTION_DOOR = "lakemerge.table"
+SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
+HEAVY = frozenset({"deltalake", "pandas", "polars", "pyspark", "s3fs"})
+
+ERRORS = {
+    "CommitConflictError": "retry: another commit made this one invalid",
+    "DependencyMissingError": "install: an extra of this package",
+    "FilterError": "fix the input: the filter",
+    "FrameError": "fix the input: the frame of a write",
+    "InputError": "catches everything that the caller can fix",
+    "InstallError": "catches everything that an installation or registration fixes",
+    "LakeMergeError": "the root: catches everything",
+    "MergerConfigurationError": "fix the input: merger or options",
+    "MergerContractError": "fix the merger",
+    "MergerMissingError": "install: register the table's merger",
+    "MergerRegistrationError": "fix the input: the id or name of a merger class",
+    "NotATableError": "fix the input: the path",
+    "OutcomeUnknownError": "retry: look first whether the commit landed",
+    "RecordRefusedError": "fix the input: a record the merger does not take",
+    "RetryError": "catches everything worth another attempt",
+    "SchemaError": "fix the input: the schema",
+    "StoreError": "fix the table: another store",
+    "TableDamagedError": "fix the table: restore or repair",
+    "TableError": "catches everything that is wrong with a table",
+    "TableExistsError": "fix the input: the path",
+    "UnsupportedFeatureError": "fix the table, or upgrade",
+    "VersionNotFoundError": "fix the input: version or timestamp",
+}
+
+# A name is public because a user types it; anything else is imported from the module that defines it.
+PUBLIC = {
+    "lakemerge": ERRORS
+    | {
+        "CompactionResult": "what LakeTable.compact returns",
+        "LakeTable": "the table: every operation starts here",
+        "Laws": "declares which plans a user's merger allows",
+        "Merger": "base class of a user's merger",
+        "RowKind": "the values of a kind column",
+        "Settings": "limits and sizes of writers and readers",
+        "UpsertResult": "what LakeTable.upsert returns",
+        "register_merger": "makes a user's merger known by its id",
+    },
+    "lakemerge.errors": ERRORS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import of ``target`` (a dotted name) by the module ``source``."""
+
+    source: str
+    target: str
+    line: int
+    in_function: bool
+    for_types: bool
+    """Under ``if TYPE_CHECKING``: nothing is loaded when the program runs."""
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line} imports {self.target}"
+
+    @property
+    def top(self) -> str:
+        return self.target.partition(".")[0]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def product_files() -> list[Path]:
+    files = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
+    return sorted([*files, ROOT / "pyspark_lakemerge.py"])
+
+
+def imports_of(tree: ast.AST, source: str) -> Iterator[Import]:
+    def visit(node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(source, alias.name, node.lineno, in_function, for_types)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source}:{node.lineno}: a relative import"
+            for alias in node.names:
+                yield Import(source, f"{node.module}.{alias.name}", node.lineno, in_function, for_types)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for statement in node.body:
+                yield from visit(statement, in_function, True)
+            for statement in node.orelse:
+                yield from visit(statement, in_function, for_types)
+        else:
+            if isinstance(node, ast.Call) and is_import_call(node) and isinstance(node.args[0], ast.Constant):
+                yield Import(source, str(node.args[0].value), node.lineno, in_function, for_types)
+            function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, function, for_types)
+
+    return visit(tree, False, False)
+
+
+def is_import_call(call: ast.Call) -> bool:
+    return bool(call.args) and ast.unparse(call.func).rpartition(".")[2] in ("import_module", "__import__")
+
+
+@cache
+def product_imports() -> tuple[Import, ...]:
+    return tuple(
+        found
+        for path in product_files()
+        for found in imports_of(ast.parse(path.read_text(), str(path)), module_name(path))
+    )
+
+
+def test_the_reader_of_imports_sees_every_kind() -> None:
+    code = (
+        "import a.b\nfrom c import d\nif TYPE_CHECKING:\n    import e\nelse:\n    import f\n"
+        "class K:\n    def m(self):\n        import g\nif True:\n    from h.i import j\n"
+        "def f():\n    return importlib.import_module('k.l')\n"
+    )
+    found = {(item.target, item.in_function, item.for_types) for item in imports_of(ast.parse(code), "m")}
+    assert found == {
+        ("a.b", False, False), ("c.d", False, False), ("e", False, True), ("f", False, False), ("g", True, False),
+        ("h.i.j", False, False), ("k.l", True, False),
+    }  # fmt: skip
+
+
+def test_mergers_know_nothing_of_tables() -> None:
+    """Not even for types: a merger must be usable, and testable, without a table."""
+    wrong = [
+        item
+        for item in product_imports()
+        if inside(item.source, ("mergers",)) and item.top in ("lakemerge", "compaction", "pyspark", "pyspark_lakemerge")
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_compaction_is_reached_through_the_table_only() -> None:
+    wrong = [
+        item
+        for item in product_imports()
+        if item.top == "compaction"
+        and inside(item.source, ("lakemerge", "pyspark_lakemerge"))
+        and not item.for_types
+        and not (item.source == COMPACTION_DOOR and item.in_function)
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_pyspark_stays_behind_its_door() -> None:
+    wrong = [
+        item
+        for item in product_imports()
+        if item.top == "pyspark" and not inside(item.source, SPARK_DOORS) and not item.for_types
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_the_log_knows_the_delta_protocol_only() -> None:
+    allowed = ("lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge.__version__")
+    wrong = [
+        item
+        for item in product_imports()
+        if inside(item.source, ("lakemerge.log",)) and item.top in PRODUCT and not inside(item.target, allowed)
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_the_product_does_not_import_tests_or_benchmarks() -> None:
+    wrong = [item for item in product_imports() if item.top in ("tests", "benchmarks")]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_nothing_is_imported_by_a_computed_name() -> None:
+    """Names in table metadata come from strangers; code that can import by name could import them."""
+    wrong = [
+        f"{module_name(path)}:{node.lineno} calls {ast.unparse(node.func)}"
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            (is_import_call(node) and not isinstance(node.args[0], ast.Constant))
+            or ast.unparse(node.func) in ("eval", "exec")
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """The top-level names of everything in ``sys.modules`` of a new interpreter that imported ``modules``."""
+    lines = [f"import {module}" for module in modules]
+    code = "\n".join(["import sys", *lines, "print(*{name.partition('.')[0] for name in sys.modules})"])
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_importing_lakemerge_is_light() -> None:
+    loaded = loaded_by(["lakemerge"])
+    assert "lakemerge" in loaded
+    assert not loaded & HEAVY
+
+
+def test_engines_and_stores_load_on_first_use() -> None:
+    """Every module outside the Spark door and the shipped test suites imports without an extra installed."""
+    modules = [module_name(path) for path in product_files()]
+    loaded = loaded_by([module for module in modules if not inside(module, SPARK_DOORS + SHIPPED_SUITES)])
+    assert set(PRODUCT) <= loaded
+    assert not loaded & HEAVY
+
+
+def test_mergers_load_without_tables() -> None:
+    assert not loaded_by(["mergers"]) & (HEAVY | {"lakemerge", "compaction"})
+
+
+@pytest.mark.parametrize("module", sorted(PUBLIC))
+def test_public_names_are_those_with_a_reason(module: str) -> None:
+    assert set(importlib.import_module(module).__all__) == set(PUBLIC[module])
+
+
+def test_public_modules_list_names_they_define() -> None:
+    wrong = []
+    for path in product_files():
+        name = module_name(path)
+        if inside(name, SPARK_DOORS) or any(part.startswith("_") for part in name.split(".")):
+            continue
+        module = importlib.import_module(name)
+        names = getattr(module, "__all__", None)
+        defines = any(isinstance(node, (ast.ClassDef, ast.FunctionDef)) for node in ast.parse(path.read_text()).body)
+        if names is None:
+            if defines:
+                wrong.append(f"{name} has no __all__")
+            continue
+        wrong += [f"{name}.__all__ names {item}, which is not there" for item in names if not hasattr(module, item)]
+        if len(set(names)) != len(names):
+            wrong.append(f"{name}.__all__ repeats a name")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_stay_short() -> None:
+    limits = {"tests": 600, "benchmarks": 400, **dict.fromkeys(PRODUCT, 400)}
+    sizes = {path: len(path.read_text().splitlines()) for top in limits for path in (ROOT / top).rglob("*.py")}
+    assert sizes
+    wrong = [
+        f"{path}: {lines} lines" for path, lines in sizes.items() if lines > limits[path.relative_to(ROOT).parts[0]]
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,165 @@
+"""Checkpoints against the schema of the Delta protocol, read with pyarrow alone, and against the state they hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge.errors import UnsupportedFeatureError
+from lakemerge.log import AddFile, DeltaLog, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
+from lakemerge.log.checkpoint import encode_checkpoint
+from lakemerge.storage import open_store
+from lakemerge.testing.counting import CountingStore
+
+DAY_MS = 86_400_000
+NOW_MS = 100 * DAY_MS
+
+STATE = Snapshot(
+    version=12,
+    timestamp_ms=5,
+    protocol=Protocol(1, 7, frozenset(), frozenset({"domainMetadata", "lakemerge"})),
+    metadata=Metadata("id", None, "words", '{"type":"struct","fields":[]}', ("p",), {"k": "v"}, None),
+    files={
+        "p=N O/a": AddFile("p=N O/a", {"p": "N O"}, 3, 4, True, '{"numRecords":1}', {"t": "1"}, {"baseRowId": 8}),
+        "p=x/b+c": AddFile("p=x/b+c", {"p": None}, 3, 4, False, encoded_path="p=x/b+c"),
+    },
+    tombstones={
+        "new": RemoveFile("new", NOW_MS - 6 * DAY_MS, True, {"p": "1"}, 9),
+        "old": RemoveFile("old", NOW_MS - 8 * DAY_MS, True),
+        "undated": RemoveFile("undated", None, True),
+    },
+    txns={"app": Txn("app", 4, 6), "other": Txn("other", 0)},
+    domains={"lakemerge.state": DomainMetadata("lakemerge.state", "{}"), "d": DomainMetadata("d", "é")},
+    checkpoint_version=None,
+)
+
+
+def log_at(root: Path) -> DeltaLog:
+    return DeltaLog(open_store(root), clock_ms=lambda: NOW_MS)
+
+
+def file_of(root: Path, version: int = 12) -> Path:
+    return root / "_delta_log" / f"{version:020d}.checkpoint.parquet"
+
+
+def test_rows_as_the_protocol_has_them(tmp_path: Path) -> None:
+    log_at(tmp_path).checkpoint(STATE)
+    rows = pq.read_table(file_of(tmp_path)).to_pylist(maps_as_pydicts="strict")
+    found = [{key: value for key, value in row.items() if value is not None} for row in rows]
+    assert all(len(row) == 1 for row in found)
+    by_kind: dict[str, list[dict[str, object]]] = {}
+    for row in found:
+        for kind, fields in row.items():
+            by_kind.setdefault(kind, []).append({k: v for k, v in fields.items() if v is not None})
+    add = {"size": 3, "modificationTime": 4}
+    assert by_kind == {
+        "protocol": [{"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata", "lakemerge"]}],
+        "metaData": [
+            {
+                "id": "id",
+                "description": "words",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": '{"type":"struct","fields":[]}',
+                "partitionColumns": ["p"],
+                "configuration": {"k": "v"},
+            }
+        ],
+        "txn": [{"appId": "app", "version": 4, "lastUpdated": 6}, {"appId": "other", "version": 0}],
+        "domainMetadata": [
+            {"domain": "lakemerge.state", "configuration": "{}", "removed": False},
+            {"domain": "d", "configuration": "é", "removed": False},
+        ],
+        "add": [
+            {
+                **add,
+                "path": "p=N%20O/a",
+                "partitionValues": {"p": "N O"},
+                "dataChange": True,
+                "stats": '{"numRecords":1}',
+                "tags": {"t": "1"},
+                "baseRowId": 8,
+            },
+            {**add, "path": "p=x/b+c", "partitionValues": {"p": None}, "dataChange": False},
+        ],
+        "remove": [
+            {
+                "path": "new",
+                "deletionTimestamp": NOW_MS - 6 * DAY_MS,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                "partitionValues": {"p": "1"},
+                "size": 9,
+            }
+        ],
+    }
+    pointer = json.loads((tmp_path / "_delta_log/_last_checkpoint").read_bytes())
+    size = file_of(tmp_path).stat().st_size
+    assert pointer == {"version": 12, "size": 9, "sizeInBytes": size, "numOfAddFiles": 2}
+
+
+def test_the_state_survives(tmp_path: Path) -> None:
+    log_at(tmp_path).checkpoint(STATE)
+    found = log_at(tmp_path).snapshot()
+    expected = replace(
+        STATE,
+        timestamp_ms=found.timestamp_ms,
+        checkpoint_version=12,
+        tombstones={"new": STATE.tombstones["new"]},
+    )
+    assert found == expected
+
+
+def test_an_empty_table_survives(tmp_path: Path) -> None:
+    empty = replace(STATE, files={}, tombstones={}, txns={})
+    log_at(tmp_path).checkpoint(empty)
+    found = log_at(tmp_path).snapshot()
+    assert (found.files, found.domains) == ({}, STATE.domains)
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"),
+    [
+        (None, {"new"}),
+        ("interval 5 days", set()),
+        ("interval 2 weeks", {"new", "old"}),
+        ("??", {"new", "old", "undated"}),
+    ],
+)
+def test_expired_tombstones_are_left_out(retention: str | None, kept: set[str]) -> None:
+    configuration = {} if retention is None else {"delta.deletedFileRetentionDuration": retention}
+    snapshot = replace(STATE, metadata=replace(STATE.metadata, configuration=configuration))
+    removes = pc.struct_field(encode_checkpoint(snapshot, now_ms=NOW_MS)["remove"], "path").drop_null()
+    assert set(removes.to_pylist()) == kept
+
+
+def test_writing_again_touches_nothing_and_repairs_damage(tmp_path: Path) -> None:
+    store = CountingStore(open_store(tmp_path))
+    log = DeltaLog(store, clock_ms=lambda: NOW_MS)
+    log.checkpoint(STATE)
+    whole = file_of(tmp_path).read_bytes()
+    stamp = file_of(tmp_path).stat().st_ino
+    log.checkpoint(STATE)
+    assert file_of(tmp_path).stat().st_ino == stamp
+    file_of(tmp_path).write_bytes(b"torn")
+    log.checkpoint(STATE)
+    assert file_of(tmp_path).read_bytes() == whole
+
+
+def test_the_pointer_never_goes_back(tmp_path: Path) -> None:
+    log = log_at(tmp_path)
+    log.checkpoint(STATE)
+    log.checkpoint(replace(STATE, version=11))
+    assert file_of(tmp_path, 11).exists()
+    assert json.loads((tmp_path / "_delta_log/_last_checkpoint").read_bytes())["version"] == 12
+
+
+def test_a_table_that_is_not_ours_to_write_gets_no_checkpoint(tmp_path: Path) -> None:
+    foreign = replace(STATE, protocol=Protocol(1, 7, frozenset(), frozenset({"rowTracking"})))
+    with pytest.raises(UnsupportedFeatureError, match="rowTracking"):
+        log_at(tmp_path).checkpoint(foreign)
+    assert not file_of(tmp_path).exists()
