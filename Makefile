@@ -25,10 +25,10 @@ help:
 	@echo "make types   mypy, strict"
 	@echo "make clean   remove .venv, caches, build products and the demo's data"
 
-demo: $(STAMP) java
+demo: java $(STAMP)
 	$(BIN)/python -m benchmarks.demo --scale $(SCALE) --commits $(COMMITS) --path $(DEMO_PATH)
 
-test: $(STAMP) java
+test: java $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP)

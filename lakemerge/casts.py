@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -179,12 +180,15 @@ def _convert(array: Any, to: Any) -> pa.Array[Any]:
         return _convert_struct(array, to)
     if pa.types.is_map(to):
         entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
-        return _nest(array, entries, to, pa.struct([to.key_field, to.item_field]))
+        return _nest(array, array.offsets.to_numpy(), entries, to, pa.struct([to.key_field, to.item_field]))
     if pa.types.is_list(to):
-        plain = array if pa.types.is_list(kind) else array.cast(pa.list_(kind.value_field))
-        if to.value_field.nullable is False and plain.flatten().null_count:
+        # Elements of null lists are not among the flattened ones.
+        elements = array.flatten()
+        if not to.value_field.nullable and elements.null_count:
             raise _NestedNullError("a null among the elements, which are not nullable")
-        return _nest(plain, plain.values, to, to.value_type)
+        lengths = array.value_lengths().fill_null(0).to_numpy()
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return _nest(array, offsets, elements, to, to.value_type)
     cast: pa.Array[Any] = array.cast(to, safe=True)
     return cast
 
@@ -206,12 +210,13 @@ def _convert_struct(array: Any, to: Any) -> pa.Array[Any]:
     return pa.Array.from_buffers(to, len(array), [_validity(array)], children=children)
 
 
-def _nest(array: Any, values: Any, to: Any, child: Any) -> pa.Array[Any]:
+def _nest(array: Any, offsets: npt.NDArray[Any], values: Any, to: Any, child: Any) -> pa.Array[Any]:
     """The list or map ``array`` rebuilt as ``to`` over the part of ``values`` that its rows use."""
     if not len(array):
         return _nulls(0, to)
-    offsets = array.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
+    if last - first > np.iinfo(np.int32).max:
+        raise pa.ArrowInvalid(f"{last - first} elements in one batch are more than a list column can hold")
     converted = _convert(values.slice(first, last - first), child)
     shifted = pa.py_buffer((offsets - first).astype(np.int32).tobytes())
     return pa.Array.from_buffers(to, len(array), [_validity(array), shifted], children=[converted])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import orjson
 import pyarrow as pa
@@ -89,7 +88,7 @@ class TableConfig:
                 buckets=int(entries["buckets"]) if "buckets" in entries else None,
                 merger_id=entries["merger.id"],
                 merger_name=entries["merger.name"],
-                merger_options=MappingProxyType(orjson.loads(entries["merger.options"])),
+                merger_options=dict(orjson.loads(entries["merger.options"])),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error

@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 
-__all__ = ["map_type", "parse_ddl"]
+__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "map_type", "parse_ddl"]
 
+PLACEHOLDER = pa.bool_()
+"""Stands for a refused type until all problems are known. Arrow's null type would not do: it cannot be NOT NULL."""
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 
@@ -187,7 +189,7 @@ class _Parser:
         if word in _REFUSED:
             self._refuse(token, column, word, _REFUSED[word])
             self.skip_refused()
-            return pa.null()
+            return PLACEHOLDER
         return self._fail(token.start, f"unknown type {token.text!r} of column {column!r}")
 
     def decimal(self, token: _Token) -> pa.DataType:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from lakemerge.casts import castable, safe_cast
-from lakemerge.ddl import map_type, parse_ddl
+from lakemerge.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, map_type, parse_ddl
 from lakemerge.errors import SchemaError
 
 __all__ = [
@@ -28,13 +28,12 @@ __all__ = [
     "to_arrow_schema",
     "to_ddl",
     "to_delta_json",
+    "type_ddl",
 ]
 
 HIDDEN_PREFIX = "_lm_"
 """Names of columns that LakeMerge keeps for itself in files."""
 
-_TIMESTAMP = pa.timestamp("us", "UTC")
-_TIMESTAMP_NTZ = pa.timestamp("us")
 _DELTA_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
     pa.int8(): "byte",
@@ -46,8 +45,8 @@ _DELTA_NAMES: dict[pa.DataType, str] = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.date32(): "date",
-    _TIMESTAMP: "timestamp",
-    _TIMESTAMP_NTZ: "timestamp_ntz",
+    TIMESTAMP: "timestamp",
+    TIMESTAMP_NTZ: "timestamp_ntz",
 }
 _DDL_NAMES = {
     **{kind: name.upper() for kind, name in _DELTA_NAMES.items()},
@@ -56,7 +55,7 @@ _DDL_NAMES = {
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
     # TIMESTAMP alone means what spark.sql.timestampType says.
-    _TIMESTAMP: "TIMESTAMP_LTZ",
+    TIMESTAMP: "TIMESTAMP_LTZ",
 }
 _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.large_string(): pa.string(),
@@ -204,7 +203,7 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
-        return _TIMESTAMP if kind.tz else _TIMESTAMP_NTZ
+        return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
     if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_struct(kind):
@@ -217,7 +216,7 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
         return pa.list_(_canonical_field(kind.value_field, f"{path}.element", problems, name="element"))
     problems.append(f"{path}: a table cannot hold {kind}: {_remedy(kind)}")
-    return pa.null()
+    return PLACEHOLDER
 
 
 def _remedy(kind: pa.DataType) -> str:
@@ -311,7 +310,7 @@ def _from_node(node: object, path: str, problems: list[str]) -> pa.DataType:
             inner = _from_node(value, f"{path}.value", problems)
             return map_type(key_type, pa.field("value", inner, nullable=nullable))
     problems.append(f"{path}: not a type: {json.dumps(node)[:80]}")
-    return pa.null()
+    return PLACEHOLDER
 
 
 def _from_field(node: object, path: str, problems: list[str]) -> pa.Field[Any]:
@@ -325,7 +324,7 @@ def _from_field(node: object, path: str, problems: list[str]) -> pa.Field[Any]:
             arrow = _from_node(kind, inner, problems)
             return pa.field(name, arrow, nullable=nullable, metadata=_metadata_arrow(metadata))
     problems.append(f"{path}: not a field: {json.dumps(node)[:80]}")
-    return pa.field("", pa.null())
+    return pa.field("", PLACEHOLDER)
 
 
 def _from_name(name: str, path: str, problems: list[str]) -> pa.DataType:
@@ -342,12 +341,12 @@ def _from_name(name: str, path: str, problems: list[str]) -> pa.DataType:
             if 1 <= precision <= 38 and scale <= precision:
                 return pa.decimal128(precision, scale)
     problems.append(f"{path}: the type {name!r} is not supported")
-    return pa.null()
+    return PLACEHOLDER
 
 
 def _field_ddl(field: pa.Field[Any], separator: str) -> str:
     name = field.name.replace("`", "``")
-    text = f"`{name}`{separator}{_type_ddl(field.type)}"
+    text = f"`{name}`{separator}{type_ddl(field.type)}"
     if not field.nullable:
         text += " NOT NULL"
     comment = (field.metadata or {}).get(b"comment")
@@ -357,7 +356,7 @@ def _field_ddl(field: pa.Field[Any], separator: str) -> str:
     return text
 
 
-def _type_ddl(kind: Any) -> str:
+def type_ddl(kind: Any) -> str:
     if kind in _DDL_NAMES:
         return _DDL_NAMES[kind]
     if pa.types.is_decimal(kind):
@@ -365,11 +364,11 @@ def _type_ddl(kind: Any) -> str:
     if pa.types.is_struct(kind):
         return "STRUCT<" + ", ".join(_field_ddl(field, ": ") for field in kind) + ">"
     if pa.types.is_map(kind):
-        return f"MAP<{_type_ddl(kind.key_type)}, {_type_ddl(kind.item_type)}>"
-    return f"ARRAY<{_type_ddl(kind.value_type)}>"
+        return f"MAP<{type_ddl(kind.key_type)}, {type_ddl(kind.item_type)}>"
+    return f"ARRAY<{type_ddl(kind.value_type)}>"
 
 
 def _has_ntz(kind: pa.DataType) -> bool:
-    if kind == _TIMESTAMP_NTZ:
+    if kind == TIMESTAMP_NTZ:
         return True
     return any(_has_ntz(kind.field(i).type) for i in range(kind.num_fields))

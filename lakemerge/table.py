@@ -142,6 +142,16 @@ class LakeTable:
     def url(self) -> str:
         return self._handle.store.url
 
+    @property
+    def handle(self) -> Handle:
+        """For table services; not part of the public API."""
+        return self._handle
+
+    @property
+    def view(self) -> TableView:
+        """The version that reads show, decoded. For table services; not part of the public API."""
+        return self._current()
+
     def upsert(
         self,
         frame: object,

@@ -12,13 +12,30 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-__all__ = ["MERGERS", "Merger", "Misconfigured", "ModelTable", "Record", "Refused", "Tombstone", "Unreadable", "rank"]
+__all__ = [
+    "DELETE",
+    "MERGERS",
+    "CommitTime",
+    "EventTime",
+    "Merger",
+    "Misconfigured",
+    "ModelTable",
+    "Record",
+    "Refused",
+    "Row",
+    "Spec",
+    "State",
+    "Tombstone",
+    "Unreadable",
+    "UserRule",
+    "rank",
+]
 
 KINDS = ("+I", "+U", "-U", "-D")
 Row = dict[str, Any]
@@ -89,7 +106,9 @@ class Merger(ABC):
             raise Misconfigured(f"unknown options {sorted(unknown)}")
 
     def check(self, record: Record) -> None:
-        """Raise :class:`Refused` where this merger does not take the record."""
+        """Raise :class:`Refused` where this merger does not take the record. Here: where its ordering
+        cannot be understood."""
+        self.ordering(record)
 
     @abstractmethod
     def apply(self, state: State, record: Record) -> State: ...
@@ -209,9 +228,6 @@ class DebeziumMysql(EventTime):
             raise Refused(f"no file number in {file!r}")
         return (int(digits), position)
 
-    def check(self, record: Record) -> None:
-        self.ordering(record)
-
 
 class DebeziumPostgres(EventTime):
     """``event-time`` on the LSN; the marker of an unavailable value counts as unset."""
@@ -236,13 +252,15 @@ class AwsDms(CommitTime):
 
 
 DELETE = "the key goes away"
-Rule = Callable[[Row, Row], Row | str]
 
 
 class UserRule(Merger):
     """Section 5, user mergers by row: ``merge(older, newer)`` between two rows, else event or commit time."""
 
-    rule: ClassVar[Rule]
+    @staticmethod
+    @abstractmethod
+    def rule(older: Row, newer: Row) -> Row | str:
+        """The merged row, or :data:`DELETE`. Both arguments hold all columns."""
 
     def apply(self, state: State, record: Record) -> State:
         if record.kind == "-U":
@@ -252,7 +270,7 @@ class UserRule(Merger):
             return None
         if isinstance(state, dict) and record.kind != "-D":
             full = {column: state.get(column) for column in self.spec.schema.names}
-            merged = type(self).rule(full, full | dict(record.values))
+            merged = self.rule(full, full | dict(record.values))
             return None if isinstance(merged, str) else merged
         if state is not None and ordering is not None and ordering < self.stored_ordering(state):
             return state

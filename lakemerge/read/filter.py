@@ -43,6 +43,12 @@ class Filter:
     may_match: pc.Expression | None
     """Of SQL filters: the condition on statistics; see :mod:`lakemerge.read.predicates`."""
 
+    @property
+    def safe_for_row_groups(self) -> bool:
+        """Whether Arrow's readers may prune Parquet row groups by the expression. Not where it reads a
+        float: minimum and maximum pass over NaN, and Arrow takes a group of 1 and NaN for one of ones."""
+        return not any(_has_float(column.type) for column in self.schema)
+
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
@@ -103,6 +109,10 @@ def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
     if not columns:
         return np.ones(len(stats), dtype=np.bool_)
     return _prune_expression(filter.expression, filter.schema, columns, facts)
+
+
+def _has_float(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or any(_has_float(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _select(schema: pa.Schema, columns: frozenset[str]) -> pa.Schema:
@@ -182,7 +192,11 @@ def _prune_expression(
         for guarantee in _guarantees(columns, key)
     ]
     dataset = ds.FileSystemDataset(fragments, schema, kind, store)
-    kept = {int(fragment.path) for fragment in dataset.get_fragments(filter=expression)}
+    try:
+        kept = {int(fragment.path) for fragment in dataset.get_fragments(filter=expression)}
+    except pa.ArrowInvalid:
+        # The simplifier computes with bounds, which may overflow where no row does.
+        return np.ones(len(facts), dtype=np.bool_)
     return np.array([ordinals[key] in kept for key in keys], dtype=np.bool_)
 
 

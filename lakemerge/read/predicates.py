@@ -6,8 +6,7 @@ known). A condition that is null counts as false here, which is enough for a fil
 negations are pushed down to the leaves; that is why each leaf comes with its opposite.
 
 Floats compare as in Spark: NaN equals itself and is above every number. Statistics tell nothing
-about NaN, so a float's maximum bounds only its other values. No negation of a comparison is used either, because
-Arrow's own row-group pruning would take ``not (x <= 3)`` for false on a group of 3 and NaN.
+about NaN, so a float's maximum bounds only its other values.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
     ">": lambda left, right: left > right,
 }
 _WHEN_ABOVE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
-_IN_VALUES_PRUNED = 64
+_IN_VALUES_PRUNED = 32
 _WILDCARDS = frozenset("%_")
 
 
@@ -262,7 +261,7 @@ def _compare_float(op: str, operand: Operand, number: float) -> Predicate:
     if op in (">", ">="):
         return Predicate(_COMPARE[op](column, value) | is_nan, _has_values(operand))
     if op == "!=":
-        return Predicate((column < value) | (column > value) | is_nan, _has_values(operand))
+        return Predicate(_COMPARE[op](column, value), _has_values(operand))
     may_match: pc.Expression | None = None
     if operand.column is not None:
         # Rows that match hold a number, and every number is between minimum and maximum.

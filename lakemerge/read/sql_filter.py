@@ -101,7 +101,7 @@ class _Compiler:
         if isinstance(node, exp.Not):
             return self.predicate(node.this, negate=not negate)
         if isinstance(node, exp.And | exp.Or):
-            parts = [self.predicate(part, negate=negate) for part in node.flatten()]
+            parts = self.parts(node, negate=negate)
             return all_of(parts) if isinstance(node, exp.And) != negate else any_of(parts)
         if type(node) in _COMPARISONS:
             op = _COMPARISONS[type(node)]
@@ -122,6 +122,23 @@ class _Compiler:
         if isinstance(node, exp.Like | exp.ILike | exp.Escape):
             return self.like(node, negate=negate)
         return self.truth(node, negate=negate)
+
+    def parts(self, node: Any, *, negate: bool) -> list[Predicate]:
+        """The parts of a chain of ``OR`` or ``AND``. ``a = 1 OR a = 2`` is taken as ``a IN (1, 2)``, and its
+        opposite likewise: Arrow's time for expressions grows with the square of their length."""
+        merged, merged_negate = (exp.EQ, negate) if isinstance(node, exp.Or) else (exp.NEQ, not negate)
+        lists: dict[str, tuple[Operand, list[Fit]]] = {}
+        parts = []
+        for part in node.flatten():
+            if type(part) is merged and isinstance(part.this, exp.Column):
+                column, literal = self.column(part.this), self.operand(part.expression)
+                if isinstance(literal, _Literal) and literal.value is not None:
+                    found = lists.setdefault(column.text, (column, []))
+                    found[1].append(fit(literal.value, column.kind, column.text))
+                    continue
+            parts.append(self.predicate(part, negate=negate))
+        parts += [leaf.is_in(column, values, negate=merged_negate) for column, values in lists.values()]
+        return parts
 
     def truth(self, node: Any, *, negate: bool) -> Predicate:
         """A boolean operand as a condition."""

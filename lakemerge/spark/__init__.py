@@ -1,0 +1,4 @@
+"""Spark's side of reads and writes: the only package that imports pyspark.
+
+DataFrame APIs only (no RDDs, no py4j), so that Spark Connect works.
+"""

@@ -56,14 +56,18 @@ class Store(ABC):
 
     @abstractmethod
     def spark_url(self, path: str) -> str:
-        """``path`` as Spark's file systems name it: ``file:///...`` (percent-encoded), ``s3a://...``."""
+        """``path`` as Spark's readers and writers take it: ``file:///...``, ``s3a://...``, literally.
+
+        Spark does not decode percent-encoding (checked with 4.2): it would look for a ``%20`` in the
+        name. Readers expand ``*?[]{}`` and a backslash in it as patterns.
+        """
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
         """Create the file with exactly ``data``, durable and visible at once, unless one is there.
 
         Of any number of processes that call this for one path, one sees ``CREATED``. Never a
-        check followed by a write.
+        check followed by a write. Where it raises, nothing was created.
         Raises :class:`lakemerge.errors.StoreError` where the store has no such primitive.
         """
 
@@ -91,10 +95,12 @@ class Store(ABC):
     @abstractmethod
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         """Open for random access. ``size_bytes``, where known, may save a request.
-        Raises :class:`FileNotFoundError`."""
+        Raises :class:`FileNotFoundError`, if the size was given perhaps only at the first read."""
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         """Open for streamed writing of a new file (multi-part on object stores). The file becomes
         visible, whole and durable, when the context ends; if it ends with an exception, nothing
-        becomes visible."""
+        becomes visible. Closing the file early publishes nothing.
+
+        Names are the caller's to keep unique: a file that is there is replaced."""

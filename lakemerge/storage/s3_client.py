@@ -96,6 +96,8 @@ class S3Client:
             raise DependencyMissingError("tables on S3 need s3fs: pip install lakemerge[s3]", package="s3fs")
         self.bucket = bucket
         self._options = dict(options)
+        self._profile = self._options.pop("profile", None)
+        self._sessions: dict[int, Any] = {}
         self._connections: dict[tuple[int, bool], Any] = {}
 
     def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
@@ -112,7 +114,8 @@ class S3Client:
         return dict(answer or {})
 
     def read(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        """The object, or its bytes from ``start`` up to, not including, ``end``; one request. Errors as in :meth:`call`."""
+        """The object, or its bytes from ``start`` up to, not including, ``end``; one request.
+        Errors as in :meth:`call`."""
         try:
             # Without concurrency s3fs asks for the object at once, instead of for its size first.
             data = self._connect().cat_file(f"{self.bucket}/{key}", start=start, end=end, max_concurrency=1)
@@ -176,11 +179,21 @@ class S3Client:
             if single_request:
                 options["config_kwargs"] = {**options.get("config_kwargs", {}), "retries": {"total_max_attempts": 1}}
             file_system = importlib.import_module("s3fs").S3FileSystem
-            connection = file_system(**options, use_listings_cache=False, skip_instance_cache=True)
+            connection = file_system(
+                **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
+            )
             if single_request:
                 connection.retries = 1
             connection = self._connections.setdefault(slot, connection)
         return connection
+
+    def _session(self) -> Any:
+        """One for both connections: it holds what botocore knows of S3, which takes a while to load."""
+        session = self._sessions.get(os.getpid())
+        if session is None:
+            new = importlib.import_module("aiobotocore.session").AioSession(profile=self._profile)
+            session = self._sessions.setdefault(os.getpid(), new)
+        return session
 
     def _raise(self, error: BaseException, operation: str, key: str) -> NoReturn:
         url = f"s3://{self.bucket}/{key}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakemerge.storage.base import FileStat, Put, Store
 
-__all__ = ["Counts", "CountingStore"]
+__all__ = ["CountingStore", "Counts"]
 
 
 @dataclass(frozen=True, slots=True)

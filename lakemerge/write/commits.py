@@ -60,6 +60,9 @@ class Provenance:
     only_onto_begin: bool = False
     """Whether the records hold only for the rows of the version the write began at."""
 
+    def with_parameters(self, **parameters: object) -> Provenance:
+        return replace(self, parameters={**self.parameters, **parameters})
+
 
 def commit_logs(
     handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]

@@ -8,6 +8,7 @@ Source: docs/table-format.md, section 3.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -71,14 +72,18 @@ def log_writer_options() -> dict[str, object]:
 def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed:
     """Write the records of one task; several files where they exceed the budget.
 
+    File names differ from one attempt of a task to the next, so that a retried or speculative
+    attempt never writes over what another one reported.
+
     Raises the errors of :meth:`FramePlan.convert`; files written before are then orphans, for the
     caller or vacuum to delete.
     """
     blocks: list[LogBlock] = []
     rows = 0
+    attempt = uuid.uuid4().hex[:8]
     for number, (table, kinds) in enumerate(_chunks(batches, spec)):
         rows += table.num_rows
-        path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}.parquet"
+        path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}-{attempt}.parquet"
         blocks.extend(_write_file(table, kinds, spec, path))
     return Packed(tuple(blocks), rows)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, takewhile
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from lakemerge.write.commits import NotEmptyError, Provenance, commit_load, comm
 from lakemerge.write.frame import FramePlan, as_reader, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
-__all__ = ["LoadTiles", "UpsertResult", "Write", "choose_buckets", "finish", "load_tile", "upsert_arrow"]
+__all__ = ["LoadTiles", "UpsertResult", "Write", "choose_buckets", "finish", "load_in_process", "load_tile", "upsert_arrow"]
 
 _MIB = 1024 * 1024
 
@@ -105,6 +106,10 @@ class Write:
         provenance = Provenance(operation, parameters, txn_id, txn, info, only_onto_begin)
         return Write(handle, begin, frame, spec, provenance, started)
 
+    def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
+        seconds = time.monotonic() - self.started
+        return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
+
 
 LoadTiles = Callable[[Write, Sequence[Tile]], list[AddFile]]
 """Merges the tiles of a first load into base files; ordinals count from 0, :func:`tile_ordinals`."""
@@ -156,7 +161,7 @@ def upsert_arrow(
     except BaseException:
         discard(write)
         raise
-    return finish(write, packed, load_tiles=_load_here)
+    return finish(write, packed, load_tiles=load_in_process)
 
 
 def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | None) -> UpsertResult:
@@ -181,25 +186,24 @@ def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | No
         raise
     if isinstance(outcome, AlreadyDone):
         discard(write)
-        return _result(write, outcome.version, 0, 0, 0, "repeated")
+        return write.result(outcome.version, mode="repeated")
     index = 0 if logs is None or logs.index is None else 1
-    return _result(write, outcome.version, rows, len(files) + index + 1, size, "append")
+    return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
 
 
-def load_tile(write: Write, tile: Tile, first_ordinal: int) -> list[AddFile]:
+def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int) -> list[AddFile]:
     """Merge one tile of a first load into base files."""
-    handle, spec = write.handle, write.pack
-    merge = MergeSpec(handle.store, spec.config, spec.merger, spec.settings)
+    merge = MergeSpec(spec.store, spec.config, spec.merger, spec.settings)
     base = BaseWriteSpec(
-        store=handle.store,
+        store=spec.store,
         config=spec.config,
         settings=spec.settings,
         name=spec.name,
-        merged_through=write.begin.version,
+        merged_through=begin_version,
         buckets=spec.buckets,
     )
     count = ordinals_needed(tile.stored_bytes, spec.settings)
-    with ParquetFiles(handle.store) as files:
+    with ParquetFiles(spec.store) as files:
         ranges = merge_tile(merge, tile, columns=spec.config.schema.names, sort=True, files=files)
         return write_base_files(
             ranges,
@@ -207,7 +211,7 @@ def load_tile(write: Write, tile: Tile, first_ordinal: int) -> list[AddFile]:
             tile.slice,
             lower=None,
             ordinals=range(first_ordinal, first_ordinal + count),
-            now_ms=handle.now_ms(),
+            now_ms=Handle.now_ms(),
         )
 
 
@@ -228,7 +232,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     adds = load_tiles(write, tiles)
     size = sum(add.size_bytes for add in adds)
     ordinals = sum(ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles)
-    provenance = replace(write.provenance, parameters={**write.provenance.parameters, "mode": "load"})
+    provenance = write.provenance.with_parameters(mode="load")
     metrics = {"numSourceRows": rows, "numFiles": len(adds), "numOutputBytes": size}
     try:
         outcome = commit_load(
@@ -240,16 +244,17 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     write.handle.store.delete([path for path in dict.fromkeys(block.file.path for block in blocks)])
     if isinstance(outcome, AlreadyDone):
         write.handle.store.delete([add.path for add in adds])
-        return _result(write, outcome.version, 0, 0, 0, "repeated")
-    return _result(write, outcome.version, rows, len(adds) + 1, size, "load")
+        return write.result(outcome.version, mode="repeated")
+    return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")
 
 
-def _load_here(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
+def load_in_process(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
     """Merge the tiles of a first load in this process, on a few threads."""
     counts = [ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles]
     firsts = accumulate(counts[:-1], initial=0)
     with ThreadPoolExecutor(write.pack.settings.threads) as pool:
-        loaded = list(pool.map(lambda job: load_tile(write, *job), zip(tiles, firsts, strict=True)))
+        load = partial(load_tile, write.pack, write.begin.version)
+        loaded = list(pool.map(load, tiles, firsts))
     return [add for adds in loaded for add in adds]
 
 
@@ -268,11 +273,6 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
         blocks=tuple(blocks),
         index=index,
     )
-
-
-def _result(write: Write, version: int, rows: int, files: int, size: int, mode: str) -> UpsertResult:
-    seconds = time.monotonic() - write.started
-    return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
 
 
 def _size(frame: object) -> int | None:

@@ -12,7 +12,7 @@ from tests.conformance.runner import Filter, TableCase
 from tests.conformance.values import arrow_schema
 from tests.model import Merger, Misconfigured, ModelTable, Refused, Unreadable
 
-__all__ = ["ModelEngine"]
+__all__ = ["ModelEngine", "ModelHandle"]
 
 
 class ModelEngine:
@@ -41,7 +41,8 @@ class ModelHandle:
         self.model = model
 
     def write(self, frame: pa.Table, *, kind_column: str | None, spread: bool) -> int:
-        kinds = frame.column(kind_column).to_pylist() if kind_column else ["+U"] * frame.num_rows
+        given = frame.column(kind_column).to_pylist() if kind_column else ["+U"] * frame.num_rows
+        kinds = [str(kind) for kind in given]
         data = frame.drop_columns([kind_column]) if kind_column else frame
         return self.model.write(data.column_names, data.to_pylist(), kinds)
 

@@ -53,8 +53,18 @@ class PartialUpdate(Merger):
     """Section 5, ``partial-update``."""
 
     options = frozenset(
-        "unset defaults marker sequence_groups aggregates default_aggregate ignore_delete remove_record_on_delete "
-        "remove_record_on_sequence_group ignore_retract".split()
+        {
+            "aggregates",
+            "default_aggregate",
+            "defaults",
+            "ignore_delete",
+            "ignore_retract",
+            "marker",
+            "remove_record_on_delete",
+            "remove_record_on_sequence_group",
+            "sequence_groups",
+            "unset",
+        }
     )
 
     def __init__(self, spec: Spec) -> None:

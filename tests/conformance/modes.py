@@ -23,8 +23,10 @@ ALONE = (
 
 COMBINED = (
     Mode("never-joined-spread-sql", compaction="never", batching="joined", spread=True, reads="sql", buckets=1),
-    Mode("always-rows-expression", compaction="always", batching="rows", reads="expression", calls="deletes"),
-    Mode("random-joined-sql", compaction="random", batching="joined", reads="sql", calls="kinds", seed=2),
+    Mode(
+        "always-rows-expression", compaction="always", batching="rows", reads="expression", calls="deletes", buckets=4
+    ),
+    Mode("random-joined-sql", compaction="random", batching="joined", reads="sql", calls="kinds", buckets=4, seed=2),
     Mode("random-rows-spread", compaction="random", batching="rows", spread=True, reads="sql", buckets=1, seed=3),
     Mode("always-joined-spread", compaction="always", batching="joined", spread=True, reads="expression", buckets=1),
     Mode("never-rows-sql", compaction="never", batching="rows", reads="sql", calls="kinds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -103,6 +104,6 @@ def test_plan_places_compactions() -> None:
     [case] = [case for case in ALL if case.name == "time-travel-over-compactions"]
     assert not any(isinstance(s, Compact) for s in plan(case, Mode("never", compaction="never")))
     always = plan(case, Mode("always", compaction="always"))
-    assert all(isinstance(b, Compact) for a, b in zip(always, always[1:], strict=False) if isinstance(a, Write))
+    assert all(isinstance(b, Compact) for a, b in itertools.pairwise(always) if isinstance(a, Write))
     seeds = [plan(case, Mode("random", compaction="random", seed=seed)) for seed in range(8)]
     assert len({str(steps) for steps in seeds}) > 4

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
-
-from lakemerge.storage.s3_client import S3Client
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-type_of_fault = Callable[["S3Server", "WSGIEnvironment", "StartResponse"], Iterable[bytes] | None]
+Fault = Callable[["S3Server", "WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 
 
 class _QuietHandler(MotoRequestHandler):
@@ -34,14 +34,13 @@ class _QuietHandler(MotoRequestHandler):
 class S3Server:
     """Passes requests on to moto, notes them as ``"PUT /bucket/key"``, and misbehaves when told to.
 
-    Each entry of ``faults`` is used up by one request that writes: it answers in place of moto, or
-    returns ``None`` after changing the request.
+    Each entry of ``faults`` is used up by one ``PUT``, which it answers in place of moto.
     """
 
     moto: WSGIApplication = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
     url: str = ""
     requests: list[str] = field(default_factory=list)
-    faults: list[type_of_fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     ignores_conditions: bool = False
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -50,9 +49,7 @@ class S3Server:
         if self.ignores_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if self.faults and environ["REQUEST_METHOD"] == "PUT":
-            answer = self.faults.pop(0)(self, environ, start_response)
-            if answer is not None:
-                return answer
+            return self.faults.pop(0)(self, environ, start_response)
         return self.moto(environ, start_response)
 
     @property
@@ -63,10 +60,6 @@ class S3Server:
             "AWS_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": self.url,
         }
-
-    def client(self, bucket: str) -> S3Client:
-        options = {"key": "an-id", "secret": "hunter2", "endpoint_url": self.url}
-        return S3Client(bucket, {**options, "client_kwargs": {"region_name": "us-east-1"}})
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +86,6 @@ def server(running_server: S3Server) -> Iterator[S3Server]:
 def bucket(server: S3Server) -> str:
     """A bucket of its own for each test."""
     name = f"bucket-{uuid.uuid4().hex}"
-    server.client(name).call("create_bucket")
+    s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(name, "us-east-1")
     server.requests.clear()
     return name

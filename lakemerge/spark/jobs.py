@@ -1,0 +1,83 @@
+"""Running functions on Spark: one Python task per bin of items, results and errors back as values."""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lakemerge.errors import LakeMergeError
+
+__all__ = ["bins", "collect_results", "map_evenly", "parallelism", "result_batch"]
+
+RESULT_DDL = "result BINARY"
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map_evenly(
+    spark: SparkSession, function: Callable[[T], R], items: Sequence[T], *, sizes: Sequence[int], target_bytes: int
+) -> list[R]:
+    """``function`` of every item, in the items' order, in even tasks of about ``target_bytes``.
+
+    A :class:`LakeMergeError` that a task raises is raised here as it was.
+    """
+    tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for index in tasks[number]:
+                    yield result_batch(lambda index=index: (index, function(items[index])))
+
+    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT_DDL)
+    results = dict(collect_results(frame))
+    return [results[index] for index in range(len(items))]
+
+
+def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:
+    """Indices of items in bins of even size: about ``target_bytes`` each, as many bins as items or
+    ``at_least`` where there are so few bytes. Largest items first, each into the emptiest bin."""
+    count = min(len(sizes), max(at_least, -(-sum(sizes) // target_bytes)))
+    filled: list[tuple[int, int]] = [(0, number) for number in range(count)]
+    result: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        size, number = heapq.heappop(filled)
+        result[number].append(index)
+        heapq.heappush(filled, (size + sizes[index], number))
+    return result
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that the cluster runs at a time, as Spark itself splits a range."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except (AttributeError, PySparkException):  # Spark Connect has no context
+        last = spark.range(2**20).agg(functions.max(functions.spark_partition_id())).collect()[0][0]
+        return int(last) + 1
+
+
+def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
+    """Do the work; its result, or the :class:`LakeMergeError` it raised, as one row for the driver."""
+    try:
+        outcome: tuple[bool, object] = (True, work())
+    except LakeMergeError as error:
+        outcome = (False, error)
+    return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(outcome)], type=pa.binary())})
+
+
+def collect_results(frame: DataFrame) -> list[object]:
+    """Run the job; the results of :func:`result_batch` in the tasks' order. Raises what a task raised."""
+    results = []
+    for row in frame.collect():
+        ok, value = pickle.loads(row["result"])  # noqa: S301 - our own executors' bytes
+        if not ok:
+            raise value
+        results.append(value)
+    return results

@@ -1,0 +1,210 @@
+"""Bulk load inside the JVM: shuffle by bucket, sort by key, Spark's own Parquet writer.
+
+It skips the kernel, so it must prove that the kernel would give the same rows: every key once, no
+null where none may be, no value that the merger takes for a delete. The proof reads the key columns
+and footers of the files written, before they are committed; where it fails for duplicates or deletes,
+the load starts over through the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lakemerge.errors import FrameError, OutcomeUnknownError, TableDamagedError
+from lakemerge.log import AddFile, AlreadyDone
+from lakemerge.schema import type_ddl
+from lakemerge.slices.model import SLICE_TAG, BaseFile
+from lakemerge.spark.jobs import map_evenly
+from lakemerge.storage.local import LocalStore
+from lakemerge.write.base_file import BASE_FOLDER, FILE_COLUMN, POSITION_COLUMN, discard_base_files
+from lakemerge.write.commits import NotEmptyError, commit_load
+from lakemerge.write.pack import PackSpec
+from lakemerge.write.stats import file_statistics
+from lakemerge.write.upsert import UpsertResult, Write
+from mergers.keys import group_starts, key_columns
+
+__all__ = ["bulk_load"]
+
+_BUCKET = "_lm_bucket"
+_CHECK_HERE_BYTES = 2**30
+"""Up to this many bytes of key columns and footers are checked by the driver's threads."""
+
+
+def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
+    """Load the first rows of a table; ``None`` where this path does not apply or its proof fails.
+
+    Raises :class:`FrameError` for null keys and nulls in NOT NULL columns.
+    """
+    config, merger, begin = write.pack.config, write.pack.merger, write.begin
+    applies = (
+        begin.is_empty
+        and begin.state.next_ordinal == 0
+        and write.frame.kind_column is None
+        and write.provenance.operation == "UPSERT"
+        and write.frame.full
+        and not config.partition_by
+        and merger.lone_upsert_is_row(config.shape)
+        and isinstance(write.handle.store, LocalStore)
+    )
+    if not applies:
+        return None
+    folder = f"{BASE_FOLDER}/{write.pack.name}"
+    spark = frame.sparkSession
+    try:
+        with _parquet_session(spark):
+            _shaped(frame, write).write.option("compression", "zstd").parquet(write.handle.store.spark_url(folder))
+        checked = _check(write, spark, folder)
+        if checked is None:
+            discard_base_files(write.handle.store, write.pack.name)
+            return None
+        return _commit(write, checked)
+    except OutcomeUnknownError:
+        raise
+    except BaseException as error:
+        discard_base_files(write.handle.store, write.pack.name)
+        if isinstance(error, NotEmptyError):
+            return None  # another writer was first: these rows become a log append
+        raise
+
+
+def _shaped(frame: DataFrame, write: Write) -> DataFrame:
+    """Rows by bucket, sorted by key, with the hidden columns. One task, and so one file, a bucket."""
+    config = write.pack.config
+    sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
+    columns = [
+        functions.col(_quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name) for field in config.schema
+    ]
+    keys = [functions.col(_quoted(name)) for name in config.key]
+    bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
+    ordered = (
+        frame.select(*columns)
+        .withColumn(_BUCKET, bucket)
+        .repartitionById(write.pack.buckets, functions.col(_BUCKET))
+        .sortWithinPartitions(*keys)
+    )
+    # The low 33 bits of this id count the rows of a partition.
+    position = functions.monotonically_increasing_id().bitwiseAND(functions.lit(2**33 - 1)).cast("int")
+    hidden = {FILE_COLUMN: functions.spark_partition_id(), POSITION_COLUMN: position}
+    return ordered.withColumns(hidden).drop(_BUCKET)
+
+
+@contextlib.contextmanager
+def _parquet_session(spark: SparkSession) -> Iterator[None]:
+    """Session settings that files of a table need; put back afterwards."""
+    wanted = {
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.writeLegacyFormat": "false",
+        "spark.sql.files.maxRecordsPerFile": "0",
+    }
+    before = {name: spark.conf.get(name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """One file that holds a bucket's rows, sorted, every key once; or why it does not."""
+
+    add: AddFile | None
+    bucket: int
+    rows: int
+    problem: str | None
+
+
+def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | None:
+    """Prove each file; ``None`` if the kernel is needed. Raises :class:`FrameError` for bad rows."""
+    store = write.handle.store
+    files = [stat for stat in store.list(folder) if stat.path.endswith(".parquet")]
+    spec = write.pack
+    begin_version, now = write.begin.version, write.handle.now_ms()
+
+    def check(file: tuple[str, int]) -> _Checked | None:
+        return _check_file(file[0], file[1], spec, begin_version, now)
+
+    items = [(stat.path, stat.size_bytes) for stat in files]
+    if sum(size for _, size in items) <= _CHECK_HERE_BYTES:
+        with ThreadPoolExecutor(spec.settings.threads) as pool:
+            checked = list(pool.map(check, items))
+    else:
+        sizes, target = [size for _, size in items], spec.settings.target_task_bytes
+        checked = map_evenly(spark, check, items, sizes=sizes, target_bytes=target)
+    proven = [file for file in checked if file is not None]
+    for file in proven:
+        if file.problem is not None:
+            raise FrameError(file.problem)
+    return proven if len(proven) == len(checked) else None
+
+
+def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms: int) -> _Checked | None:
+    config = spec.config
+    with spec.store.open_input(path, size_bytes=size) as source:
+        file = pq.ParquetFile(source)
+        footer = file.metadata
+        vetoes = spec.merger.bulk_load_vetoes(config.shape)
+        required = [field.name for field in config.schema if not field.nullable]
+        table = file.read(columns=list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN])), use_threads=False)
+    for name in required:
+        if nulls := table.column(name).null_count:
+            role = "key column" if name in config.key else "NOT NULL column"
+            return _Checked(None, -1, 0, f"{role} {name!r} is null in {nulls} row(s)")
+    if any(pc.any(pc.is_in(table.column(name), value_set=values)).as_py() for name, values in vetoes.items()):
+        return None
+    if len(group_starts(key_columns(table, config.key))) != table.num_rows:
+        return None
+    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
+    if len(buckets) > 1:
+        raise TableDamagedError(f"Spark wrote rows of several buckets into {path!r}", path=path)
+    if not buckets:
+        return _Checked(None, -1, 0, None)
+    tag = BaseFile.tag(
+        bucket=buckets[0],
+        buckets=spec.buckets,
+        lower=None,
+        through=begin_version,
+        ordinal=buckets[0],
+        rows=table.num_rows,
+        tombstones=None,
+    )
+    add = AddFile(
+        path=path,
+        partition_values={},
+        size_bytes=size,
+        modification_time_ms=now_ms,
+        data_change=True,
+        stats=file_statistics(footer, config.schema),
+        tags={SLICE_TAG: tag},
+    )
+    return _Checked(add, buckets[0], table.num_rows, None)
+
+
+def _commit(write: Write, checked: Sequence[_Checked]) -> UpsertResult | None:
+    adds = [file.add for file in checked if file.add is not None]
+    if not adds:
+        return None  # an empty frame: a version without files, made by the append path
+    rows, size = sum(file.rows for file in checked), sum(add.size_bytes for add in adds)
+    metrics = {"numSourceRows": rows, "numFiles": len(adds), "numOutputBytes": size}
+    provenance = write.provenance.with_parameters(mode="load")
+    outcome = commit_load(
+        write.handle, write.begin, adds, provenance, metrics, buckets=write.pack.buckets, ordinals=write.pack.buckets
+    )
+    if isinstance(outcome, AlreadyDone):
+        discard_base_files(write.handle.store, write.pack.name)
+        return write.result(outcome.version, mode="repeated")
+    return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

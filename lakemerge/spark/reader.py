@@ -1,0 +1,106 @@
+"""Reading a version as a Spark DataFrame.
+
+Slices without live logs are read by Spark's own Parquet reader; dirty ones by the merge kernel in
+Python tasks of even size. Both see the same version, however long the query runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+
+from lakemerge.errors import FilterError
+from lakemerge.handle import Handle
+from lakemerge.read.filter import Filter, parse_filter
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.prune import prune_tiles
+from lakemerge.read.scan import asked_columns, scan_tile
+from lakemerge.schema import to_ddl
+from lakemerge.slices.view import TableView, Tile
+from lakemerge.spark.jobs import bins, parallelism
+from lakemerge.storage.local import LocalStore
+
+__all__ = ["read_dataframe"]
+
+_BATCH_ROWS = 64 * 1024
+
+
+def read_dataframe(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    *,
+    columns: Sequence[str] | None,
+    filter: str | Column | None,
+) -> DataFrame:
+    """See :meth:`lakemerge.LakeTable.to_df`."""
+    names = asked_columns(view, columns)
+    merger = handle.merger(view)
+    condition = _understood(filter, view.config.schema)
+    # Spark judges the filter itself, so it needs the columns; only a text tells which.
+    read = list(view.config.schema.names)
+    if filter is None:
+        read = names
+    elif condition is not None:
+        read = [name for name in view.config.schema.names if name in condition.columns or name in names]
+    tiles = prune_tiles(view, view.tiles, condition)
+    spec = MergeSpec(handle.store, view.config, merger, handle.settings)
+    native = isinstance(handle.store, LocalStore)
+    clean = [tile for tile in tiles if native and tile.is_clean]
+    dirty = [tile for tile in tiles if not (native and tile.is_clean)]
+    parts = []
+    if clean or not dirty:
+        parts.append(_native(spark, handle, view, clean, read))
+    if dirty:
+        parts.append(_merged(spark, spec, dirty, read, condition))
+    frame = parts[0] if len(parts) == 1 else parts[0].union(parts[1])
+    if filter is not None:
+        frame = frame.where(filter)
+    return frame if read == names else frame.select(*(functions.col(_quoted(name)) for name in names))
+
+
+def _native(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> DataFrame:
+    """Clean base files through Spark's Parquet reader, as if they were a plain folder of files."""
+    ddl = to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns]))
+    paths = [handle.store.spark_url(tile.base.add.path) for tile in tiles if tile.base is not None]
+    if not paths:
+        return spark.createDataFrame([], schema=ddl)
+    reader = spark.read.schema(ddl).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
+    return reader.parquet(*paths)
+
+
+def _merged(
+    spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
+) -> DataFrame:
+    """Dirty tiles through the merge kernel, several a task."""
+    sizes = [tile.stored_bytes for tile in tiles]
+    groups = bins(sizes, target_bytes=spec.settings.target_task_bytes, at_least=parallelism(spark))
+    tasks = [[tiles[index] for index in group] for group in groups]
+    schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for tile in tasks[number]:
+                    for table in scan_tile(spec, tile, columns, condition):
+                        yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))
+
+
+def _understood(filter: str | Column | None, schema: pa.Schema) -> Filter | None:
+    """The filter where this library can judge it too; any other is left to Spark alone."""
+    if not isinstance(filter, str):
+        return None
+    try:
+        return parse_filter(filter, schema)
+    except FilterError:
+        return None
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

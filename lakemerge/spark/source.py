@@ -1,0 +1,154 @@
+"""``spark.read.format("lakemerge")`` and ``df.write.format("lakemerge")``: the convenient door.
+
+A Python data source moves every row through Python and cannot prune columns by itself
+(``.option("columns", "a,b")`` or ``.schema(...)`` do); :meth:`lakemerge.LakeTable.to_df` is the fast door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from lakemerge.errors import InputError
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.prune import prune_tiles
+from lakemerge.read.scan import asked_columns, scan_tile
+from lakemerge.schema import to_arrow_schema, to_ddl
+from lakemerge.slices.view import Tile
+from lakemerge.spark.jobs import bins
+from lakemerge.table import LakeTable
+from lakemerge.write.pack import Packed, pack
+from lakemerge.write.upsert import UpsertResult, Write, discard, finish, load_in_process
+
+__all__ = ["LakeMergeDataSource"]
+
+_OWN_OPTIONS = frozenset({"path", "columns", "version", "timestamp", "kindcolumn", "txnappid", "txnversion"})
+_BATCH_ROWS = 64 * 1024
+_READ_TASKS = 8
+"""Read tasks at least, where there are as many tiles: the source is not told the cluster's size."""
+
+
+class LakeMergeDataSource(DataSource):
+    """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``; for writes ``kindColumn``,
+    ``txnAppId`` and ``txnVersion``. All others are storage options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakemerge"
+
+    def schema(self) -> str:
+        table = self._open()
+        columns = self.options.get("columns")
+        names = asked_columns(table.view, None if columns is None else [c.strip() for c in columns.split(",")])
+        return to_ddl(pa.schema([table.schema.field(name).with_nullable(True) for name in names]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self._open(), list(schema.names))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
+        if overwrite:
+            raise InputError('a LakeMerge table takes mode("append"), which is an upsert; use delete_where to remove rows')
+        return _Writer(self._open(), schema, self.options)
+
+    def _open(self) -> LakeTable:
+        path = self.options.get("path")
+        if not path:
+            raise InputError('give the table\'s path: .load(path), .save(path) or .option("path", path)')
+        version = self.options.get("version")
+        storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
+        return LakeTable.open(
+            path,
+            version=None if version is None else int(version),
+            timestamp=self.options.get("timestamp"),
+            storage_options=storage or None,
+        )
+
+
+class _TilePartition(InputPartition):
+    def __init__(self, tiles: Sequence[Tile]) -> None:
+        super().__init__(None)
+        self.tiles = tuple(tiles)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, table: LakeTable, columns: Sequence[str]) -> None:
+        view, handle = table.view, table.handle
+        self._columns = asked_columns(view, columns)
+        self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+        self._schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in self._columns])
+        self._tiles = prune_tiles(view, view.tiles, None)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        sizes = [tile.stored_bytes for tile in self._tiles]
+        groups = bins(sizes, target_bytes=self._spec.settings.target_task_bytes, at_least=_READ_TASKS)
+        # Spark runs one task, with no partition, where this list is empty.
+        return [_TilePartition([self._tiles[index] for index in group]) for group in groups] or [_TilePartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _TilePartition)
+        for tile in partition.tiles:
+            for table in scan_tile(self._spec, tile, self._columns, None):
+                yield from table.cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+class _Message(WriterCommitMessage):
+    def __init__(self, task: int, packed: Packed) -> None:
+        self.task = task
+        self.packed = packed
+
+
+class _Writer(DataSourceArrowWriter):
+    """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
+
+    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+        app, number = options.get("txnAppId"), options.get("txnVersion")
+        if (app is None) != (number is None):
+            raise InputError("txnAppId and txnVersion are given together or not at all")
+        write = Write.start(
+            table.handle,
+            table.view,
+            to_arrow_schema(schema),
+            kind_column=options.get("kindColumn"),
+            deletes=False,
+            txn=None if app is None or number is None else (app, int(number)),
+            info={},
+            estimated_bytes=None,
+        )
+        # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
+        self._handle = table.handle
+        self._begin_version = table.view.version
+        self._plan = None if isinstance(write, UpsertResult) else (write.pack, write.provenance, write.started)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        packed = Packed((), 0) if self._plan is None else pack(iterator, self._plan[0], task)
+        return _Message(task, packed)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        write = self._resumed()
+        if write is not None:
+            tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
+            finish(write, [message.packed for message in tasks], load_tiles=load_in_process)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        write = self._resumed()
+        if write is not None:
+            discard(write)
+
+    def _resumed(self) -> Write | None:
+        if self._plan is None:
+            return None
+        pack_spec, provenance, started = self._plan
+        begin = self._handle.view(self._handle.log.snapshot(version=self._begin_version))
+        return Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)

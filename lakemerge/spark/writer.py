@@ -1,0 +1,130 @@
+"""Upserts of Spark DataFrames.
+
+An append runs on the caller's partitions: each task packs its rows into a log file and returns what
+it wrote; the driver commits. No shuffle, no read of the base. The first write of a table is a bulk
+load: inside the JVM where that equals the kernel (:mod:`lakemerge.spark.load`), else packed as
+above and merged into base files by further tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, functions
+
+from lakemerge.errors import FrameError
+from lakemerge.handle import Handle
+from lakemerge.log import AddFile
+from lakemerge.schema import to_arrow_schema, type_ddl
+from lakemerge.slices.view import TableView, Tile
+from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
+from lakemerge.spark.load import bulk_load
+from lakemerge.write.base_file import ordinals_needed
+from lakemerge.write.pack import Packed, PackSpec, pack
+from lakemerge.write.upsert import UpsertResult, Write, discard, finish, load_tile
+
+__all__ = ["pack_partition", "upsert_dataframe"]
+
+_SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
+_UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
+_BELIEVABLE_BYTES = 2**40
+
+
+def upsert_dataframe(
+    handle: Handle,
+    begin: TableView,
+    frame: DataFrame,
+    *,
+    kind_column: str | None,
+    deletes: bool,
+    txn: tuple[str, int] | None,
+    info: Mapping[str, object],
+) -> UpsertResult:
+    """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
+    frame = _without_void(frame, begin)
+    write = Write.start(
+        handle,
+        begin,
+        to_arrow_schema(frame.schema),
+        kind_column=kind_column,
+        deletes=deletes,
+        txn=txn,
+        info=info,
+        estimated_bytes=_estimated_bytes(frame) if begin.config.buckets is None else None,
+    )
+    if isinstance(write, UpsertResult):
+        return write
+    loaded = bulk_load(write, frame)
+    if loaded is not None:
+        return loaded
+    kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
+    wanted = frame.select(*(functions.col(_quoted(name)) for name in [*write.frame.sources, *kind]))
+    spec = write.pack
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pack_partition(batches, spec)
+
+    try:
+        tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
+    except BaseException:
+        discard(write)
+        raise
+    ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
+    return finish(write, ordered, load_tiles=lambda write, tiles: _load_on_spark(frame, write, tiles))
+
+
+def pack_partition(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> pa.RecordBatch:
+    """On an executor: pack one partition; (partition number, :class:`Packed`) as a result row."""
+    context = TaskContext.get()
+    number = 0 if context is None else context.partitionId()
+    return result_batch(lambda: (number, pack(batches, spec, number)))
+
+
+def _load_on_spark(frame: DataFrame, write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
+    settings = write.pack.settings
+    counts = [ordinals_needed(tile.stored_bytes, settings) for tile in tiles]
+    jobs = list(zip(tiles, accumulate(counts[:-1], initial=0), strict=True))
+    spec, version = write.pack, write.begin.version
+    parts = map_evenly(
+        frame.sparkSession,
+        lambda job: load_tile(spec, version, *job),
+        jobs,
+        sizes=[tile.stored_bytes for tile in tiles],
+        target_bytes=settings.target_task_bytes,
+    )
+    return [add for part in parts for add in part]
+
+
+def _without_void(frame: DataFrame, begin: TableView) -> DataFrame:
+    """Columns that are nothing but null take the table's types."""
+    types = {field.name.lower(): field.type for field in begin.config.schema}
+    typed: dict[str, Column] = {}
+    for field in frame.schema:
+        if field.dataType.typeName() == "void":
+            if field.name.lower() not in types:
+                raise FrameError(f"unknown column {field.name!r}; the table has {', '.join(begin.config.schema.names)}")
+            typed[field.name] = functions.lit(None).cast(type_ddl(types[field.name.lower()]))
+    return frame.withColumns(typed) if typed else frame
+
+
+def _estimated_bytes(frame: DataFrame) -> int | None:
+    """Spark's own estimate of the frame's size, where it is believable: joins and filters multiply
+    what they do not know. Printed by ``explain`` in classic sessions and in Connect alike."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain(mode="cost")
+    match = _SIZE.search(printed.getvalue())
+    if match is None:
+        return None
+    estimate = float(match[1]) * 2 ** _UNITS[match[2]]
+    return int(estimate) if estimate < _BELIEVABLE_BYTES else None
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,10 @@
+"""Makes ``format("lakemerge")`` known to any Spark session: Spark looks for ``DefaultSource`` in
+top-level modules named ``pyspark_*`` when a Python data source is first needed."""
+
+from lakemerge.spark.source import LakeMergeDataSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(LakeMergeDataSource):
+    """The data source ``lakemerge``."""

@@ -1,0 +1,142 @@
+"""Conformance cases written through Spark, read by ``to_df`` and by ``format("lakemerge")``."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from lakemerge import LakeMergeError, LakeTable
+from tests.conformance.arrow_engine import settings_for
+from tests.conformance.modes import MODES
+from tests.conformance.runner import SUPPORTED, Case, Filter, Mode, TableCase, applies, load_cases, run_case
+from tests.conformance.values import assert_rows, rows_of
+
+AS_WRITTEN = Mode("as-written")
+PLAYED = [case for cases in load_cases(supported=SUPPORTED).values() for case in cases if not case.create_error]
+REFUSED = [case for cases in load_cases(supported=SUPPORTED).values() for case in cases if case.create_error]
+SAMPLE = [
+    (case, replace(mode, buckets=2))
+    for mode in MODES
+    if mode.name != "as-written" and mode.batching != "rows"
+    for case in random.Random(f"spark/{mode}").sample([c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 2)
+]
+"""Two cases of every other mode; commits of single rows are left to the runner without Spark."""
+
+
+class SparkHandle:
+    """Every frame is a DataFrame; every read goes through both doors of Spark, which must agree."""
+
+    def __init__(self, spark: SparkSession, path: str, table: LakeTable) -> None:
+        self.spark = spark
+        self.path = path
+        self.table = table
+
+    def write(self, frame: pa.Table, *, kind_column: str | None, spread: bool) -> int:
+        return self.table.upsert(self.frame(frame, spread=spread), kind_column=kind_column).version
+
+    def delete(self, frame: pa.Table) -> int:
+        return self.table.delete(self.frame(frame, spread=False)).version
+
+    def frame(self, frame: pa.Table, *, spread: bool) -> DataFrame:
+        """One partition; with ``spread`` up to three, in order: a union keeps the order of its parts."""
+        cut = -(-frame.num_rows // 3) if spread else frame.num_rows
+        parts = [frame.slice(start, cut) for start in range(0, frame.num_rows, max(cut, 1))] or [frame]
+        return reduce(DataFrame.union, [self.spark.createDataFrame(part).coalesce(1) for part in parts])
+
+    def add_columns(self, ddl: str) -> None:
+        self.table.alter(add_columns=ddl)
+
+    def compact(self) -> None:
+        self.table.compact()
+
+    def version(self) -> int:
+        return self.table.version
+
+    def reopen(self) -> None:
+        self.table = LakeTable.open(self.path, spark=self.spark, settings=settings_for(spread=False))
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        form: Literal["sql", "expression"] = "sql",
+    ) -> pa.Table:
+        table = self.table if version is None else LakeTable.open(self.path, version=version, spark=self.spark)
+        names = None if columns is None else list(columns)
+        condition: str | Column | None = None
+        if filter is not None:
+            condition = filter.sql() if form == "sql" else expr(filter.sql())
+        result = table.to_df(columns=names, filter=condition).toArrow()
+        loader = self.spark.read.format("lakemerge")
+        if version is not None:
+            loader = loader.option("version", version)
+        loaded = loader.load(self.path)
+        loaded = loaded if filter is None else loaded.where(filter.sql())
+        loaded = loaded if names is None else loaded.select(*names)
+        assert_rows(loaded.toArrow(), rows_of(result), result.schema, "format('lakemerge') against to_df()")
+        return result
+
+
+class SparkEngine:
+    """Tables in new folders below ``folder``."""
+
+    errors: tuple[type[Exception], ...] = (LakeMergeError,)
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._paths = (folder / f"table {number}" for number in itertools.count())
+
+    def create(self, table: TableCase, *, buckets: int, spread: bool) -> SparkHandle:
+        path = str(next(self._paths))
+        created = LakeTable.create(
+            path,
+            table.ddl,
+            key=list(table.key),
+            ordering=list(table.ordering),
+            merger=table.merger,
+            options=dict(table.options),
+            buckets=buckets,
+            settings=settings_for(spread=spread),
+            spark=self._spark,
+        )
+        return SparkHandle(self._spark, path, created)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
+    """Cases have a handful of rows: a second shuffle task would only cost its start."""
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+def test_every_supported_case_is_collected() -> None:
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (51, 9, 24)
+
+
+@pytest.mark.parametrize("case", PLAYED, ids=str)
+def test_case_as_written(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    run_case(case, AS_WRITTEN, SparkEngine(spark, tmp_path))
+
+
+@pytest.mark.parametrize(("case", "mode"), SAMPLE, ids=str)
+def test_case_in_other_modes(case: Case, mode: Mode, spark: SparkSession, tmp_path: Path) -> None:
+    run_case(case, mode, SparkEngine(spark, tmp_path))
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_table_is_refused(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    run_case(case, AS_WRITTEN, SparkEngine(spark, tmp_path))
