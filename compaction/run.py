@@ -69,10 +69,16 @@ def compact(handle: Handle, read: TableView, *, spark: SparkSession | None) -> C
     dirty = [tile for tile in read.tiles if not tile.is_clean]
     if not dirty:
         return CompactionResult(
-            version=read.version, tiles=0, rows=0, files=0, bytes=0, replaced_files=0, seconds=time.monotonic() - started
+            version=read.version,
+            tiles=0,
+            rows=0,
+            files=0,
+            bytes=0,
+            replaced_files=0,
+            seconds=time.monotonic() - started,
         )
     counts = [ordinals_needed(tile.stored_bytes, handle.settings) for tile in dirty]
-    first, reserved = reserve_ordinals(handle, read, sum(counts))
+    first = reserve_ordinals(handle, read, sum(counts))
     jobs = [TileJob(*job) for job in zip(dirty, accumulate(counts[:-1], initial=first), counts, strict=True)]
     txn_id = handle.new_txn_id()
     merge = MergeSpec(handle.store, read.config, merger, handle.settings)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# isort: off
+import lakemerge.shadow  # noqa: F401 - checks before the first import from another package of ours
+# isort: on
+
 from lakemerge.errors import (
     CommitConflictError,
     DependencyMissingError,

@@ -175,7 +175,7 @@ def _convert(array: Any, to: Any) -> pa.Array[Any]:
     if pa.types.is_dictionary(kind):
         return _convert(array.dictionary_decode(), to)
     if isinstance(kind, pa.RunEndEncodedType):
-        return _convert(pc.run_end_decode(array), to)  # type: ignore[attr-defined]
+        return _convert(pc.run_end_decode(array), to)
     if pa.types.is_struct(to):
         return _convert_struct(array, to)
     if pa.types.is_map(to):

@@ -69,7 +69,8 @@ class TableConfig:
         entries = {k.removeprefix(_PREFIX): v for k, v in metadata.configuration.items() if k.startswith(_PREFIX)}
         if "formatVersion" not in entries:
             raise NotATableError(
-                f"{url} is a Delta table, but not a LakeMerge table; create one with LakeTable.create and load it with upsert",
+                f"{url} is a Delta table, but not a LakeMerge table; create one with LakeTable.create and load it with "
+                "upsert",
                 url=url,
             )
         if entries["formatVersion"] != str(FORMAT_VERSION):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -72,11 +73,17 @@ def create_table(
     def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
         if tip is not None:
             raise TableExistsError(
-                f"there is a table at {handle.store.url} already; use LakeTable.open, or another path", url=handle.store.url
+                f"there is a table at {handle.store.url} already; use LakeTable.open, or another path",
+                url=handle.store.url,
             )
         return Attempt([_protocol(shape.schema), metadata, State().domain()])
 
-    parameters = {"key": list(key), "ordering": list(ordering), "merger": chosen.name, "partitionBy": list(partition_by)}
+    parameters = {
+        "key": list(key),
+        "ordering": list(ordering),
+        "merger": chosen.name,
+        "partitionBy": list(partition_by),
+    }
     outcome = handle.log.commit(None, build, operation="CREATE TABLE", parameters=parameters)
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("creating a table is never done already")
@@ -129,8 +136,10 @@ def _check_columns(
     for name in key:
         kind = schema.field(name).type
         if not is_orderable(kind) or pa.types.is_floating(kind):
-            problems.append(f"key column {name!r} is {kind}; keys are integers, strings, binary, booleans, dates, "
-                            "timestamps or decimals")
+            problems.append(
+                f"key column {name!r} is {kind}; keys are integers, strings, binary, booleans, dates, "
+                "timestamps or decimals"
+            )
     for name in ordering:
         kind = schema.field(name).type
         if not is_orderable(kind):
@@ -144,11 +153,11 @@ def _check_columns(
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
 
 
-def _check_buckets(buckets: int | None, problems: list[str]) -> None:
+def _check_buckets(buckets: Any, problems: list[str]) -> None:
     if buckets is None:
         return
-    whole = isinstance(buckets, int) and not isinstance(buckets, bool) and 1 <= buckets <= _MAX_BUCKETS
-    if not whole or buckets & (buckets - 1):
+    whole = isinstance(buckets, int) and not isinstance(buckets, bool)
+    if not whole or not 1 <= buckets <= _MAX_BUCKETS or buckets & (buckets - 1):
         problems.append(f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}")
 
 

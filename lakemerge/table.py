@@ -194,9 +194,7 @@ class LakeTable:
         self._current()
         return result
 
-    def to_arrow(
-        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
-    ) -> pa.Table:
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
@@ -252,13 +250,13 @@ class LakeTable:
     def __repr__(self) -> str:
         config = self._view.config
         return (
-            f"LakeTable({self.url!r}, version={self._view.version}, key={list(config.key)}, merger={config.merger_name!r}, "
-            f"buckets={config.buckets})"
+            f"LakeTable({self.url!r}, version={self._view.version}, key={list(config.key)}, "
+            f"merger={config.merger_name!r}, buckets={config.buckets})"
         )
 
     def _write(
         self,
-        frame: object,
+        frame: Any,
         *,
         kind_column: str | None,
         deletes: bool,
@@ -287,7 +285,7 @@ class LakeTable:
     def _writable(self) -> TableView:
         if self._pinned:
             raise InputError(
-                f"this table was opened at version {self._view.version} and is read-only; open it without a version to write",
+                f"this table was opened at version {self._view.version} and is read-only; open it without to write",
                 version=self._view.version,
             )
         return self._current()
@@ -295,12 +293,10 @@ class LakeTable:
     def _session(self) -> SparkSession:
         if self._spark is None:
             try:
-                from pyspark.sql import SparkSession
+                from lakemerge.spark.jobs import active_session
             except ImportError as error:
                 raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
-            self._spark = SparkSession.getActiveSession()
-            if self._spark is None:
-                raise InputError("there is no active Spark session; pass spark=... to LakeTable.open")
+            self._spark = active_session()
         return self._spark
 
 

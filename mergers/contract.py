@@ -156,7 +156,7 @@ class Merger(ABC):
         columns are always given."""
         return frozenset(shape.schema.names)
 
-    def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
+    def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:  # noqa: B027 - a hook
         """Refuse record kinds this configuration does not accept, before anything is committed.
 
         Raises :class:`mergers.errors.RecordRefusedError`.

@@ -8,6 +8,7 @@ point group ``lakemerge.mergers``, or for one table through ``LakeTable.open(mer
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
 import uuid
 from collections.abc import Iterable, Iterator
@@ -98,26 +99,19 @@ class MergerRegistry:
         if merger_id not in self._by_id:
             raise MergerMissingError(
                 f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
-                "which nobody registered here. Install the package that holds it, register the class with @register_merger, or pass "
-                "mergers=[TheClass] to LakeTable.open.",
+                "which nobody registered here. Install the package that holds it, register the class with "
+                "@register_merger, or pass mergers=[TheClass] to LakeTable.open.",
                 merger=merger_id,
                 name=name,
             )
         return self._by_id[merger_id]
 
 
-_registered = MergerRegistry(_BUILTINS)
-_entry_points_loaded = False
-
-
+@functools.cache
 def default_registry() -> MergerRegistry:
-    """Built-ins, installed entry points, and what :func:`register_merger` added."""
-    global _entry_points_loaded
-    if not _entry_points_loaded:
-        _entry_points_loaded = True
-        for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-            _registered.add(entry.load())
-    return _registered
+    """Built-ins, installed entry points, and what :func:`register_merger` added; one a process."""
+    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return MergerRegistry([*_BUILTINS, *(entry.load() for entry in entries)])
 
 
 def register_merger(merger: M) -> M:

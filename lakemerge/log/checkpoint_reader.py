@@ -100,7 +100,7 @@ class _Columns:
         return [default if value is None else bool(value) for value in self.values(name)]
 
     def maps(self, name: str) -> list[dict[str, str | None] | None]:
-        array = cast("pa.MapArray[Any, Any] | None", self._fields.get(name))
+        array = self._fields.get(name)
         if array is None:
             return [None] * self.count
         offsets = array.offsets.to_pylist()

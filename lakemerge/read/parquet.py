@@ -25,7 +25,9 @@ class ParquetFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -64,8 +66,8 @@ class ParquetFiles:
                 self._open[path] = pq.ParquetFile(self._store.open_input(path, size_bytes=size_bytes))
             except FileNotFoundError as error:
                 raise TableDamagedError(
-                    f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum may "
-                    "have removed it.",
+                    f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
+                    "may have removed it.",
                     path=path,
                 ) from error
             except (pa.ArrowException, OSError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -167,9 +168,7 @@ def _from_inline(body: dict[str, object], columns: tuple[str, ...], buckets: int
     )
 
 
-def _from_index(
-    store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int
-) -> tuple[LogBlock, ...]:
+def _from_index(store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int) -> tuple[LogBlock, ...]:
     try:
         table = pq.read_table(io.BytesIO(store.get(path)), schema=_INDEX_SCHEMA)
     except (FileNotFoundError, pa.ArrowException) as error:
@@ -192,7 +191,7 @@ def _from_index(
     )
 
 
-def _list(value: object) -> list[list[object]]:  # the element types are checked where they are used
+def _list(value: object) -> list[list[Any]]:
     if not isinstance(value, list):
         raise TypeError(f"expected a list, not {value!r}")
     return value

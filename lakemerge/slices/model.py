@@ -70,7 +70,13 @@ class BaseFile:
         *, bucket: int, buckets: int, lower: Key | None, through: int, ordinal: int, rows: int, tombstones: str | None
     ) -> str:
         """The value of :data:`SLICE_TAG`."""
-        body: dict[str, object] = {"bucket": bucket, "buckets": buckets, "through": through, "ordinal": ordinal, "rows": rows}
+        body: dict[str, object] = {
+            "bucket": bucket,
+            "buckets": buckets,
+            "through": through,
+            "ordinal": ordinal,
+            "rows": rows,
+        }
         if lower is not None:
             body["from"] = key_to_json(lower)
         if tombstones is not None:

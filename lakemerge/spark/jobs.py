@@ -5,20 +5,29 @@ from __future__ import annotations
 import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge.errors import LakeMergeError
+from lakemerge.errors import InputError, LakeMergeError
 
-__all__ = ["bins", "collect_results", "map_evenly", "parallelism", "result_batch"]
+__all__ = ["active_session", "bins", "collect_results", "map_evenly", "parallelism", "result_batch"]
 
 RESULT_DDL = "result BINARY"
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def active_session() -> SparkSession:
+    """The session of the calling thread. Raises :class:`InputError` where there is none."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise InputError("there is no active Spark session; pass spark=... to LakeTable.open")
+    return session
 
 
 def map_evenly(
@@ -34,11 +43,15 @@ def map_evenly(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for index in tasks[number]:
-                    yield result_batch(lambda index=index: (index, function(items[index])))
+                    yield result_batch(partial(_numbered, function, items[index], index))
 
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT_DDL)
     results = dict(collect_results(frame))
     return [results[index] for index in range(len(items))]
+
+
+def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
+    return index, function(item)
 
 
 def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:
@@ -72,7 +85,7 @@ def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(outcome)], type=pa.binary())})
 
 
-def collect_results(frame: DataFrame) -> list[object]:
+def collect_results(frame: DataFrame) -> list[Any]:
     """Run the job; the results of :func:`result_batch` in the tasks' order. Raises what a task raised."""
     results = []
     for row in frame.collect():

@@ -79,7 +79,8 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     config = write.pack.config
     sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
     columns = [
-        functions.col(_quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name) for field in config.schema
+        functions.col(_quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name)
+        for field in config.schema
     ]
     keys = [functions.col(_quoted(name)) for name in config.key]
     bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
@@ -104,7 +105,7 @@ def _parquet_session(spark: SparkSession) -> Iterator[None]:
         "spark.sql.parquet.writeLegacyFormat": "false",
         "spark.sql.files.maxRecordsPerFile": "0",
     }
-    before = {name: spark.conf.get(name) for name in wanted}
+    before = {name: str(spark.conf.get(name)) for name in wanted}
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
@@ -155,7 +156,8 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         footer = file.metadata
         vetoes = spec.merger.bulk_load_vetoes(config.shape)
         required = [field.name for field in config.schema if not field.nullable]
-        table = file.read(columns=list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN])), use_threads=False)
+        columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
+        table = file.read(columns=columns, use_threads=False)
     for name in required:
         if nulls := table.column(name).null_count:
             role = "key column" if name in config.key else "NOT NULL column"

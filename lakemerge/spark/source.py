@@ -55,9 +55,9 @@ class LakeMergeDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._open(), list(schema.names))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise InputError('a LakeMerge table takes mode("append"), which is an upsert; use delete_where to remove rows')
+            raise InputError('a LakeMerge table takes mode("append"), an upsert; use delete_where to remove rows')
         return _Writer(self._open(), schema, self.options)
 
     def _open(self) -> LakeTable:
@@ -95,8 +95,8 @@ class _Reader(DataSourceReader):
         return [_TilePartition([self._tiles[index] for index in group]) for group in groups] or [_TilePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _TilePartition)
-        for tile in partition.tiles:
+        tiles = partition.tiles if isinstance(partition, _TilePartition) else ()
+        for tile in tiles:
             for table in scan_tile(self._spec, tile, self._columns, None):
                 yield from table.cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
 
@@ -141,7 +141,7 @@ class _Writer(DataSourceArrowWriter):
             tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
             finish(write, [message.packed for message in tasks], load_tiles=load_in_process)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         write = self._resumed()
         if write is not None:
             discard(write)

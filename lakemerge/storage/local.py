@@ -98,7 +98,7 @@ class LocalStore(Store):
             with contextlib.suppress(*_NOT_A_FILE):
                 os.unlink(target)
 
-    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:  # noqa: ARG002
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         def opened(target: str) -> pa.NativeFile:
             if os.path.isdir(target):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)

@@ -66,10 +66,10 @@ class ReadOnlyStore(Store):
         known = {} if size_bytes is None else {"size": size_bytes}
         return pa.PythonFile(self._file_system.open(self._locate(path), "rb", **known), mode="r")
 
-    def put_if_absent(self, path: str, data: bytes) -> Put:  # noqa: ARG002
+    def put_if_absent(self, path: str, data: bytes) -> Put:
         self._refuse(path)
 
-    def put(self, path: str, data: bytes) -> None:  # noqa: ARG002
+    def put(self, path: str, data: bytes) -> None:
         self._refuse(path)
 
     def delete(self, paths: Sequence[str]) -> None:

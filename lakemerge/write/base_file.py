@@ -29,6 +29,7 @@ __all__ = [
     "FILE_COLUMN",
     "POSITION_COLUMN",
     "BaseWriteSpec",
+    "delete_prefix",
     "discard_base_files",
     "hidden_fields",
     "ordinals_needed",
@@ -98,8 +99,13 @@ def write_base_files(
 def discard_base_files(store: Store, name: str) -> None:
     """Delete the base and tombstone files of a write that surely did not land."""
     for prefix in (f"{TOMBSTONE_FOLDER}/{name}", f"{BASE_FOLDER}/{name}/"):
-        listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-        store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
+        delete_prefix(store, prefix)
+
+
+def delete_prefix(store: Store, prefix: str) -> None:
+    """Delete the files whose path begins with ``prefix``; it names a folder and the start of a name."""
+    listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
+    store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:

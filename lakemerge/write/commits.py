@@ -28,7 +28,15 @@ from lakemerge.slices.blocks import LogCommit
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView, Tile, build_tiles
 
-__all__ = ["NotEmptyError", "Provenance", "RowsChangedError", "commit_compaction", "commit_load", "commit_logs", "reserve_ordinals"]
+__all__ = [
+    "NotEmptyError",
+    "Provenance",
+    "RowsChangedError",
+    "commit_compaction",
+    "commit_load",
+    "commit_logs",
+    "reserve_ordinals",
+]
 
 
 _Build = Callable[[Snapshot | None, object], Attempt | AlreadyDone]
@@ -113,8 +121,8 @@ def commit_load(
     return _commit(handle, begin, build, provenance)
 
 
-def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> tuple[int, TableView]:
-    """Reserve file ordinals by a commit of its own; returns the first, and the version after it."""
+def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> int:
+    """Reserve file ordinals by a commit of its own; returns the first."""
     first = 0
 
     def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
@@ -125,10 +133,8 @@ def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> tuple[int,
         return Attempt([view.state.reserving(count).domain()])
 
     provenance = Provenance("RESERVE ORDINALS", {"count": count}, handle.new_txn_id())
-    outcome = _commit(handle, begin, build, provenance)
-    if isinstance(outcome, AlreadyDone):
-        raise AssertionError("a reservation has no application transaction")
-    return first, handle.view(outcome.snapshot)
+    _commit(handle, begin, build, provenance)
+    return first
 
 
 def commit_compaction(
@@ -207,8 +213,8 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
         raise CommitConflictError("the table's merger or its options changed meanwhile; open the table again and retry")
     if tip.state.fence_begin_version > begin.version:
         raise CommitConflictError(
-            f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; its files "
-            "may be gone. Open the table again and retry."
+            f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; "
+            "its files may be gone. Open the table again and retry."
         )
     for before in begin.config.schema:
         index = tip.config.schema.get_field_index(before.name)
@@ -218,9 +224,11 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
 
 def _rows_changed(begin: TableView, tip: TableView) -> bool:
     """Whether records may have been committed between the two versions."""
-    return any(commit.version > begin.version for commit in tip.log_commits) or any(
-        base.merged_through > begin.version for base in tip.base_files
-    ) or (begin.is_empty and not tip.is_empty)
+    return (
+        any(commit.version > begin.version for commit in tip.log_commits)
+        or any(base.merged_through > begin.version for base in tip.base_files)
+        or (begin.is_empty and not tip.is_empty)
+    )
 
 
 def _choose_buckets(view: TableView, buckets: int) -> list[Metadata]:
@@ -242,7 +250,8 @@ def _check_unreplaced(view: TableView, tiles: Sequence[Tile]) -> None:
         there = tile.slice not in with_base if tile.base is None else files.get(tile.base.add.path) == tile.base.add
         if not there:
             raise CommitConflictError(
-                f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, nothing is lost"
+                f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, "
+                "nothing is lost"
             )
 
 

@@ -42,5 +42,6 @@ def delete_where(handle: Handle, begin: TableView, condition: str, *, info: Mapp
         except RowsChangedError:
             view = handle.view(handle.log.update(view.snapshot))
     raise CommitConflictError(
-        f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer writers run"
+        f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer "
+        "writers run"
     )

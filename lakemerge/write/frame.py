@@ -41,7 +41,9 @@ class FramePlan:
     lacking: str | None
     """Why the frame may hold no upserts, where that is so; else ``None``."""
 
-    def convert(self, batch: pa.RecordBatch, merger: Merger, config: TableConfig) -> tuple[pa.RecordBatch, Kinds | None]:
+    def convert(
+        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig
+    ) -> tuple[pa.RecordBatch, Kinds | None]:
         """The records of one batch, typed as the table, and their kinds (``None``: all upserts).
 
         Raises :class:`FrameError` for null keys, unknown kinds, nulls where the table has none, and
@@ -116,9 +118,7 @@ def plan_frame(
             wanted = config.schema.field(target).type
             if not castable(field.type, wanted):
                 problems.append(f"column {field.name!r} is {field.type}, the table's is {wanted}; cast it first")
-    for name in config.key:
-        if name not in sources:
-            problems.append(f"key column {name!r} is missing")
+    problems += [f"key column {name!r} is missing" for name in config.key if name not in sources]
     ordering = config.ordering if merger.uses_ordering(config.shape) else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
@@ -158,8 +158,8 @@ def as_reader(frame: object) -> pa.RecordBatchReader:
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(frame)
     raise FrameError(
-        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table or "
-        "RecordBatchReader, or a pandas or polars frame",
+        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
+        "or RecordBatchReader, or a pandas or polars frame",
         type=type(frame).__qualname__,
     )
 
@@ -169,7 +169,7 @@ def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list
         return None
     found = [field for field in schema if field.name.lower() == kind_column.lower()]
     if len(found) != 1:
-        problems.append(f"kind column {kind_column!r} is not in the frame" if not found else f"two columns {kind_column!r}")
+        problems.append(f"kind column {kind_column!r} is {'twice' if found else 'not'} in the frame")
         return None
     kind = found[0].type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind

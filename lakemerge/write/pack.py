@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
-from lakemerge.slices.partition import partition_value
 from lakemerge.options import Settings
 from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, keys_at
+from lakemerge.slices.partition import partition_value
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
 from lakemerge.write.frame import FramePlan
@@ -191,7 +191,7 @@ def _slots(table: pa.Table, spec: PackSpec) -> tuple[Ints, list[Partition]]:
         number = number * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
     _, first, number = np.unique(number, return_index=True, return_inverse=True)
     values = table.select(list(names)).take(pa.array(first))
-    partitions = [
+    partitions: list[Partition] = [
         tuple(partition_value(value) for value in row.values()) for row in values.to_pylist()
     ]
     return number.astype(np.int64) * spec.buckets + bucket, partitions

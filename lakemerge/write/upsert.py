@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,12 +25,28 @@ from lakemerge.read.parquet import ParquetFiles
 from lakemerge.slices.blocks import LogCommit, write_block_index
 from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import TableView, Tile, build_tiles
-from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed, write_base_files
+from lakemerge.write.base_file import (
+    BaseWriteSpec,
+    delete_prefix,
+    discard_base_files,
+    ordinals_needed,
+    write_base_files,
+)
 from lakemerge.write.commits import NotEmptyError, Provenance, commit_load, commit_logs
 from lakemerge.write.frame import FramePlan, as_reader, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
-__all__ = ["LoadTiles", "UpsertResult", "Write", "choose_buckets", "finish", "load_in_process", "load_tile", "upsert_arrow"]
+__all__ = [
+    "LoadTiles",
+    "UpsertResult",
+    "Write",
+    "choose_buckets",
+    "discard",
+    "finish",
+    "load_in_process",
+    "load_tile",
+    "upsert_arrow",
+]
 
 _MIB = 1024 * 1024
 
@@ -218,10 +235,8 @@ def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int
 def discard(write: Write) -> None:
     """Delete the files of a write that surely did not land. Their names begin with the write's name,
     so that a listing finds also those of tasks that never reported."""
-    store, prefix = write.handle.store, f"{LOG_FOLDER}/{write.pack.name}"
-    listed = store.list(LOG_FOLDER, start_after=prefix)
-    store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
-    discard_base_files(store, write.pack.name)
+    delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
+    discard_base_files(write.handle.store, write.pack.name)
 
 
 def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadTiles) -> UpsertResult | None:
@@ -241,7 +256,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     except NotEmptyError:
         write.handle.store.delete([add.path for add in adds])
         return None
-    write.handle.store.delete([path for path in dict.fromkeys(block.file.path for block in blocks)])
+    write.handle.store.delete(list(dict.fromkeys(block.file.path for block in blocks)))
     if isinstance(outcome, AlreadyDone):
         write.handle.store.delete([add.path for add in adds])
         return write.result(outcome.version, mode="repeated")
@@ -286,15 +301,7 @@ def _size(frame: object) -> int | None:
     return None
 
 
-def _check_txn(txn: tuple[str, int] | None) -> None:
-    if txn is None:
-        return
-    if (
-        not isinstance(txn, tuple)
-        or len(txn) != 2
-        or not isinstance(txn[0], str)
-        or not txn[0]
-        or not isinstance(txn[1], int)
-        or txn[1] < 0
-    ):
+def _check_txn(txn: Any) -> None:
+    fits = isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str) and isinstance(txn[1], int)
+    if txn is not None and not (fits and txn[0] and txn[1] >= 0):
         raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")

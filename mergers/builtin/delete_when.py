@@ -44,7 +44,8 @@ class DeleteWhen:
         try:
             parsed.array(shape)
         except (pa.ArrowException, TypeError, ValueError, decimal.DecimalException) as error:
-            problems.append(f"delete_when values do not fit column {column!r} ({shape.schema.field(column).type}): {error}")
+            kind = shape.schema.field(column).type
+            problems.append(f"delete_when values do not fit column {column!r} ({kind}): {error}")
             return None
         return parsed
 

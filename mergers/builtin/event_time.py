@@ -33,7 +33,9 @@ class EventTime(Merger):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        problems = [f"unknown option {name!r}; event-time has: delete_when" for name in options if name != "delete_when"]
+        problems = [
+            f"unknown option {name!r}; event-time has: delete_when" for name in options if name != "delete_when"
+        ]
         if not shape.ordering:
             problems.append("event-time needs ordering columns; without them use commit-time")
         option = options.get("delete_when")

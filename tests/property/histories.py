@@ -105,13 +105,15 @@ def _kind_of(columns: dict[str, str], name: str, *, key: bool) -> st.SearchStrat
 
 @st.composite
 def _writes(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> Write:
+    """Mostly lawful frames; a careless one may lack ordering columns, and now and then a key is null.
+    An empty frame has all ordering columns: what kind of frame it is otherwise would be a guess."""
     shape = draw(st.sampled_from(["full", "full", "partial", "partial", "keys", "careless"]))
     style = draw(st.sampled_from(["upsert", "upsert", "mixed", "mixed", "deletes", "by_delete"]))
     count = draw(st.integers(0, 6))
     deletes = style in ("deletes", "by_delete")
     others = [name for name in columns if name not in (*table.key, *table.ordering)]
     chosen = list(others) if shape == "full" else draw(st.lists(st.sampled_from(others), unique=True))
-    if shape == "careless" and not deletes:
+    if shape == "careless" and not deletes and count:
         chosen += draw(st.lists(st.sampled_from(table.ordering), unique=True)) if table.ordering else []
     elif not (shape == "keys" and deletes and count):
         chosen += table.ordering
