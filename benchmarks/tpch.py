@@ -18,7 +18,19 @@ from pathlib import Path
 
 import duckdb
 
-__all__ = ["ENTITIES", "KIND_COLUMN", "LINEITEM", "ORDERS", "Comparison", "Entity", "Workload", "compare", "connect"]
+__all__ = [
+    "CHANGES_BEGIN_US",
+    "ENTITIES",
+    "KIND_COLUMN",
+    "LINEITEM",
+    "ORDERS",
+    "Comparison",
+    "Entity",
+    "Workload",
+    "compare",
+    "connect",
+    "generate_tpch",
+]
 
 KIND_COLUMN = "op"
 
@@ -27,7 +39,7 @@ _RECIPE = 1
 
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
-_CHANGES_BEGIN_US = 10_957 * _DAY_US
+CHANGES_BEGIN_US = 10_957 * _DAY_US
 """2000-01-01: after every date of TPC-H, so that a change is newer than the row it changes."""
 
 # A hash in [0, 2**31 - 1) with nothing but 64-bit integer arithmetic: the same in every engine and version.
@@ -161,7 +173,7 @@ class Workload:
         folder = cache / "-".join(f"{name}{value:g}" for name, value in parameters.items())
         if not folder.exists():
             cache.mkdir(parents=True, exist_ok=True)
-            source = _tpch(cache, scale)
+            source = generate_tpch(cache, scale)
             partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
             try:
                 with connect(partial) as db:
@@ -265,7 +277,7 @@ class _Stream:
         newer record for some keys, exact duplicates, and from the commit before exact repeats and
         other values under an equal ordering (the later commit wins)."""
         name, ordering = self.entity.name, self.entity.ordering
-        now = _CHANGES_BEGIN_US + commit * _HOUR_US
+        now = CHANGES_BEGIN_US + commit * _HOUR_US
         drawn = f"""
             SELECT *, mix(id, {self._salt(commit, 1)}) % 100 AS act, mix(id, {self._salt(commit, 2)}) AS v
             FROM base WHERE mix(id, {self._salt(commit, 0)}) < {int(fraction * 2147483647)}"""
@@ -325,7 +337,7 @@ class _Stream:
         )
 
 
-def _tpch(cache: Path, scale: float) -> Path:
+def generate_tpch(cache: Path, scale: float) -> Path:
     """The folder with the Parquet files of the tables, generated once per scale factor."""
     folder = cache / f"tpch-{scale:g}"
     if not folder.exists():

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from compaction.run import CompactionResult, compact
+from compaction.run import compact
 
-__all__ = ["CompactionResult", "compact"]
+__all__ = ["compact"]

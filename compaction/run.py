@@ -19,6 +19,7 @@ from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.read.merge import MergeSpec, merge_tile
 from lakemerge.read.parquet import ParquetFiles
+from lakemerge.results import CompactionResult
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed, write_base_files
@@ -27,30 +28,7 @@ from lakemerge.write.commits import Provenance, commit_compaction, reserve_ordin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactionResult", "TileJob", "compact", "compact_tile"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
-    """What a compaction did; with nothing to do, no version was made."""
-
-    version: int
-    tiles: int
-    """Tiles whose logs were merged."""
-    rows: int
-    """Rows in the files written."""
-    files: int
-    """Base files written."""
-    bytes: int
-    """Bytes of those files."""
-    replaced_files: int
-    seconds: float
-
-    def __repr__(self) -> str:
-        return (
-            f"CompactionResult(version={self.version}, tiles={self.tiles}, rows={self.rows:,}, files={self.files}, "
-            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f})"
-        )
+__all__ = ["TileJob", "compact", "compact_tile"]
 
 
 @dataclass(frozen=True, slots=True)

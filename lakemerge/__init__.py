@@ -31,12 +31,13 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.options import Settings
+from lakemerge.results import CompactionResult, UpsertResult
 from lakemerge.table import LakeTable
-from lakemerge.write.upsert import UpsertResult
 from mergers import Laws, Merger, RowKind, register_merger
 
 __all__ = [
     "CommitConflictError",
+    "CompactionResult",
     "DependencyMissingError",
     "FilterError",
     "FrameError",

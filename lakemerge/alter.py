@@ -23,7 +23,7 @@ def add_columns(handle: Handle, begin: TableView, columns: str | pa.Schema) -> S
         raise SchemaError(f"added columns must be nullable, since earlier rows have no value for {', '.join(required)}")
     if needs_timestamp_ntz(added) and not needs_timestamp_ntz(begin.config.schema):
         raise SchemaError(
-            "a TIMESTAMP_NTZ column needs a higher Delta reader version than this table has; create the table with one, "
+            "a TIMESTAMP_NTZ column needs a higher Delta reader version than this table has; create the table with it, "
             "or use TIMESTAMP"
         )
 

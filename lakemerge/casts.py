@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -74,9 +72,7 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
             and castable(from_type.item_type, to_type.item_type)
         )
     if pa.types.is_list(to_type):
-        # The stubs lose the element type of a type that is one of several kinds of list.
-        element: Any = from_type
-        return _is_list(from_type) and castable(element.value_type, to_type.value_type)
+        return _is_list(from_type) and castable(from_type.value_type, to_type.value_type)
     if pa.types.is_struct(to_type):
         if not pa.types.is_struct(from_type):
             return False
@@ -101,7 +97,7 @@ def safe_cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     for index, name in enumerate(batch.schema.names):
         places.setdefault(name.lower(), []).append(index)
     problems: list[str] = []
-    arrays: list[pa.Array[Any]] = []
+    arrays: list[pa.Array] = []
     for field in target:
         found = places.get(field.name.lower(), [])
         if len(found) != 1:
@@ -126,7 +122,7 @@ class _NestedNullError(Exception):
     """A null where the table's nested type allows none."""
 
 
-def _mismatch(field: pa.Field[Any], found: pa.DataType) -> str:
+def _mismatch(field: pa.Field, found: pa.DataType) -> str:
     text = f"{field.name!r} is {found}, the table has {field.type}"
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(field.type):
         if found.tz is None:
@@ -135,7 +131,7 @@ def _mismatch(field: pa.Field[Any], found: pa.DataType) -> str:
     return text
 
 
-def _fits_decimal(from_type: Any, to_type: Any) -> bool:
+def _fits_decimal(from_type: pa.DataType, to_type: pa.DataType) -> bool:
     if from_type in _DIGITS:
         return bool(_DIGITS[from_type] <= to_type.precision - to_type.scale)
     if not pa.types.is_decimal(from_type):
@@ -164,14 +160,13 @@ def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int]
     return matches if len(matches) == len(found) == len(set(matches)) else None
 
 
-def _convert(array: Any, to: Any) -> pa.Array[Any]:
+def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
     """``array`` as ``to``, where the types are castable."""
     kind = array.type
     if kind == to:
-        unchanged: pa.Array[Any] = array
-        return unchanged
+        return array
     if pa.types.is_null(kind):
-        return _nulls(len(array), to)
+        return pa.nulls(len(array), to)
     if pa.types.is_dictionary(kind):
         return _convert(array.dictionary_decode(), to)
     if isinstance(kind, pa.RunEndEncodedType):
@@ -189,19 +184,13 @@ def _convert(array: Any, to: Any) -> pa.Array[Any]:
         lengths = array.value_lengths().fill_null(0).to_numpy()
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         return _nest(array, offsets, elements, to, to.value_type)
-    cast: pa.Array[Any] = array.cast(to, safe=True)
-    return cast
+    return array.cast(to, safe=True)
 
 
-def _nulls(rows: int, kind: Any) -> pa.Array[Any]:
-    nulls: pa.Array[Any] = pa.nulls(rows, kind)
-    return nulls
-
-
-def _convert_struct(array: Any, to: Any) -> pa.Array[Any]:
+def _convert_struct(array: pa.Array, to: pa.DataType) -> pa.Array:
     matches = _match_fields(array.type, to) or []
     valid = array.is_valid()
-    children: list[Any] = []
+    children: list[pa.Array] = []
     for index, field in zip(matches, to, strict=True):
         child = _convert(array.field(index), field.type)
         if not field.nullable and child.null_count and pc.any(pc.and_(child.is_null(), valid)).as_py():
@@ -210,10 +199,12 @@ def _convert_struct(array: Any, to: Any) -> pa.Array[Any]:
     return pa.Array.from_buffers(to, len(array), [_validity(array)], children=children)
 
 
-def _nest(array: Any, offsets: npt.NDArray[Any], values: Any, to: Any, child: Any) -> pa.Array[Any]:
+def _nest(
+    array: pa.Array, offsets: npt.NDArray[np.integer], values: pa.Array, to: pa.DataType, child: pa.DataType
+) -> pa.Array:
     """The list or map ``array`` rebuilt as ``to`` over the part of ``values`` that its rows use."""
     if not len(array):
-        return _nulls(0, to)
+        return pa.nulls(0, to)
     first, last = int(offsets[0]), int(offsets[-1])
     if last - first > np.iinfo(np.int32).max:
         raise pa.ArrowInvalid(f"{last - first} elements in one batch are more than a list column can hold")
@@ -222,7 +213,7 @@ def _nest(array: Any, offsets: npt.NDArray[Any], values: Any, to: Any, child: An
     return pa.Array.from_buffers(to, len(array), [_validity(array), shifted], children=[converted])
 
 
-def _validity(array: Any) -> pa.Buffer | None:
+def _validity(array: pa.Array) -> pa.Buffer | None:
     """The validity bitmap from bit 0, wherever ``array`` starts in its own; ``None`` without nulls."""
     if not array.null_count:
         return None

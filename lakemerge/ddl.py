@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 
-__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "map_type", "parse_ddl"]
+__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_ddl"]
 
 PLACEHOLDER = pa.bool_()
 """Stands for a refused type until all problems are known. Arrow's null type would not do: it cannot be NOT NULL."""
@@ -88,13 +88,6 @@ def parse_ddl(text: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def map_type(key: pa.DataType, value: pa.Field[Any]) -> pa.DataType:
-    """``map<key, value>`` with the nullability and metadata of the field ``value``."""
-    build: Any = pa.map_  # the stubs know only plain types of values
-    kind: pa.DataType = build(key, value)
-    return kind
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -122,7 +115,7 @@ class _Parser:
         self.index += token.kind != "end"
         return token
 
-    def columns(self, until: str) -> list[pa.Field[Any]]:
+    def columns(self, until: str) -> list[pa.Field]:
         """``name type [NOT NULL] [COMMENT '...'], ...`` up to and including the token ``until``."""
         fields = [self.column()]
         while self.skip(","):
@@ -133,7 +126,7 @@ class _Parser:
             self.expect(until)
         return fields
 
-    def column(self) -> pa.Field[Any]:
+    def column(self) -> pa.Field:
         token = self.take()
         if token.kind not in ("word", "quoted") or not token.text:
             self._fail(token.start, "expected a column name")
@@ -182,7 +175,7 @@ class _Parser:
             self.expect(",")
             value = self.data_type(column)
             self.expect(">")
-            return map_type(key, pa.field("value", value))
+            return pa.map_(key, pa.field("value", value))
         if word == "STRUCT":
             self.expect("<")
             return pa.struct(self.columns(">"))

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from lakemerge.casts import castable, safe_cast
-from lakemerge.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, map_type, parse_ddl
+from lakemerge.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.errors import SchemaError
 
 __all__ = [
@@ -177,7 +177,7 @@ def _levels(path: str, kind: pa.DataType) -> Iterator[tuple[str, list[str]]]:
         yield from _levels(f"{path}element.", kind.value_type)
 
 
-def _canonical_field(field: pa.Field[Any], path: str, problems: list[str], *, name: str | None = None) -> pa.Field[Any]:
+def _canonical_field(field: pa.Field, path: str, problems: list[str], *, name: str | None = None) -> pa.Field:
     metadata: dict[str | bytes, str | bytes] = {}
     for key, value in (field.metadata or {}).items():
         # What readers of Parquet and IPC files note about the file is not part of a table's schema.
@@ -212,7 +212,7 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
         return pa.struct([_canonical_field(field, f"{path}.{field.name}", problems) for field in kind])
     if pa.types.is_map(kind):
         key = _canonical(kind.key_type, f"{path}.key", problems)
-        return map_type(key, _canonical_field(kind.item_field, f"{path}.value", problems, name="value"))
+        return pa.map_(key, _canonical_field(kind.item_field, f"{path}.value", problems, name="value"))
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
         return pa.list_(_canonical_field(kind.value_field, f"{path}.element", problems, name="element"))
     problems.append(f"{path}: a table cannot hold {kind}: {_remedy(kind)}")
@@ -251,7 +251,7 @@ def _struct_json(fields: pa.Schema | pa.StructType) -> dict[str, object]:
     }
 
 
-def _type_json(kind: Any) -> object:
+def _type_json(kind: pa.DataType) -> object:
     if kind in _DELTA_NAMES:
         return _DELTA_NAMES[kind]
     if pa.types.is_decimal(kind):
@@ -272,7 +272,7 @@ def _type_json(kind: Any) -> object:
     }
 
 
-def _metadata_json(field: pa.Field[Any]) -> dict[str, object]:
+def _metadata_json(field: pa.Field) -> dict[str, object]:
     entries: dict[str, object] = {}
     for key, value in (field.metadata or {}).items():
         name = key.decode()
@@ -308,12 +308,12 @@ def _from_node(node: object, path: str, problems: list[str]) -> pa.DataType:
         case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": bool(nullable)}:
             key_type = _from_node(key, f"{path}.key", problems)
             inner = _from_node(value, f"{path}.value", problems)
-            return map_type(key_type, pa.field("value", inner, nullable=nullable))
+            return pa.map_(key_type, pa.field("value", inner, nullable=nullable))
     problems.append(f"{path}: not a type: {json.dumps(node)[:80]}")
     return PLACEHOLDER
 
 
-def _from_field(node: object, path: str, problems: list[str]) -> pa.Field[Any]:
+def _from_field(node: object, path: str, problems: list[str]) -> pa.Field:
     match node:
         case {"name": str(name), "type": kind, "nullable": bool(nullable), **rest}:
             inner = f"{path}.{name}" if path != "schema" else name
@@ -344,7 +344,7 @@ def _from_name(name: str, path: str, problems: list[str]) -> pa.DataType:
     return PLACEHOLDER
 
 
-def _field_ddl(field: pa.Field[Any], separator: str) -> str:
+def _field_ddl(field: pa.Field, separator: str) -> str:
     name = field.name.replace("`", "``")
     text = f"`{name}`{separator}{type_ddl(field.type)}"
     if not field.nullable:
@@ -356,7 +356,7 @@ def _field_ddl(field: pa.Field[Any], separator: str) -> str:
     return text
 
 
-def type_ddl(kind: Any) -> str:
+def type_ddl(kind: pa.DataType) -> str:
     if kind in _DDL_NAMES:
         return _DDL_NAMES[kind]
     if pa.types.is_decimal(kind):

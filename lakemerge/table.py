@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,19 @@ from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog, HistoryEntry, Snapshot
 from lakemerge.options import Settings
 from lakemerge.read.scan import read_arrow, scan
+from lakemerge.results import CompactionResult, UpsertResult
 from lakemerge.slices.view import TableView
 from lakemerge.storage import open_store
 from lakemerge.write.delete import delete_where
-from lakemerge.write.upsert import UpsertResult, upsert_arrow
+from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger, default_registry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from compaction import CompactionResult
-
 __all__ = ["LakeTable"]
+
+_logger = logging.getLogger(__name__)
 
 
 class LakeTable:
@@ -190,8 +192,8 @@ class LakeTable:
 
         The condition is judged anew if other writers commit meanwhile.
         """
-        result = delete_where(self._handle, self._writable(), condition, info=info or {})
-        self._current()
+        result = delete_where(self._handle, self._writable(), condition, info=info or {}, spark=self._spark)
+        self._follow()
         return result
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:
@@ -231,7 +233,7 @@ class LakeTable:
         from compaction import compact
 
         result = compact(self._handle, self._writable(), spark=self._spark)
-        self._current()
+        self._follow()
         return result
 
     def alter(self, *, add_columns: str | pa.Schema) -> int:
@@ -271,7 +273,7 @@ class LakeTable:
             result = upsert_dataframe(self._handle, begin, frame, **arguments)
         else:
             result = upsert_arrow(self._handle, begin, frame, **arguments)
-        self._current()
+        self._follow()
         return result
 
     def _current(self) -> TableView:
@@ -281,6 +283,14 @@ class LakeTable:
             if snapshot is not self._view.snapshot:
                 self._view = self._handle.view(snapshot)
         return self._view
+
+    def _follow(self) -> None:
+        """After a write: stand at its version. It has landed, so a store that fails now may not make
+        it look like a failure; the next call looks again."""
+        try:
+            self._current()
+        except Exception:
+            _logger.info("the version after a write could not be read", exc_info=True)
 
     def _writable(self) -> TableView:
         if self._pinned:
@@ -321,7 +331,12 @@ def _is_spark_frame(frame: object) -> bool:
 def _epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
     if timestamp is None:
         return None
-    instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+    try:
+        instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+    except ValueError as error:
+        raise InputError(
+            f"timestamp {timestamp!r} is no ISO 8601 date or time, such as '2026-07-01T12:00:00'"
+        ) from error
     if instant.tzinfo is None:
         if not isinstance(timestamp, str):
             raise InputError(f"timestamp {timestamp} has no time zone; give one, such as tzinfo=datetime.UTC")

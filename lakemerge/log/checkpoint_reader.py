@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc

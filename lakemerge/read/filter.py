@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from lakemerge.errors import FilterError
-from lakemerge.read.predicates import constant, is_valid
+from lakemerge.read.predicates import constant
 from lakemerge.read.sql_filter import bind, compile_sql
 
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
@@ -136,7 +136,7 @@ def _binds_without(expression: pc.Expression, schema: pa.Schema, name: str) -> b
     return True
 
 
-def _facts(file: FileStats, column: pa.Field[Any]) -> _Facts:
+def _facts(file: FileStats, column: pa.Field) -> _Facts:
     name = column.name
     if name in file.partition_values:
         value = file.partition_values[name]
@@ -152,24 +152,22 @@ def _bound(value: object) -> object:
 
 
 def _prune_table(
-    may_match: pc.Expression, columns: Sequence[pa.Field[Any]], facts: Sequence[Sequence[_Facts]]
+    may_match: pc.Expression, columns: Sequence[pa.Field], facts: Sequence[Sequence[_Facts]]
 ) -> npt.NDArray[np.bool_]:
     # The count is there for conditions without columns.
-    table: dict[str, Any] = {"": pa.array(range(len(facts)), pa.int64())}
+    table = {"": pa.array(range(len(facts)), pa.int64())}
     for index, column in enumerate(columns):
         of_column = [row[index] for row in facts]
         table[f"min:{column.name}"] = _bounds([fact.low for fact in of_column], column.type)
         table[f"max:{column.name}"] = _bounds([fact.high for fact in of_column], column.type)
         table[f"nulls:{column.name}"] = pa.array([fact.nulls for fact in of_column], pa.int64())
         table[f"rows:{column.name}"] = pa.array([fact.rows for fact in of_column], pa.int64())
-    source: Any = ds.dataset(pa.table(table))
-    kept = source.to_table(columns={"kept": may_match})["kept"]
-    result: npt.NDArray[np.bool_] = kept.combine_chunks().fill_null(True).to_numpy(zero_copy_only=False)
-    return result
+    kept = ds.dataset(pa.table(table)).to_table(columns={"kept": may_match})["kept"]
+    return kept.combine_chunks().fill_null(True).to_numpy(zero_copy_only=False)
 
 
-def _bounds(values: list[Any], kind: Any) -> Any:
-    array: Any = pa.array(values, kind)
+def _bounds(values: list[Any], kind: pa.DataType) -> pa.Array:
+    array = pa.array(values, kind)
     # Floats are compared as doubles.
     return array.cast(pa.float64()) if pa.types.is_floating(kind) else array
 
@@ -177,7 +175,7 @@ def _bounds(values: list[Any], kind: Any) -> Any:
 def _prune_expression(
     expression: pc.Expression,
     schema: pa.Schema,
-    columns: Sequence[pa.Field[Any]],
+    columns: Sequence[pa.Field],
     facts: Sequence[Sequence[_Facts]],
 ) -> npt.NDArray[np.bool_]:
     """Arrow keeps a fragment unless its partition expression contradicts the filter. It does not use
@@ -200,7 +198,7 @@ def _prune_expression(
     return np.array([ordinals[key] in kept for key in keys], dtype=np.bool_)
 
 
-def _guarantees(columns: Sequence[pa.Field[Any]], facts: Sequence[_Facts]) -> list[pc.Expression]:
+def _guarantees(columns: Sequence[pa.Field], facts: Sequence[_Facts]) -> list[pc.Expression]:
     """Expressions of which at least one is true on every row of a file."""
     always: list[pc.Expression] = []
     split: list[tuple[pc.Expression, pc.Expression]] = []
@@ -228,17 +226,12 @@ def _guarantees(columns: Sequence[pa.Field[Any]], facts: Sequence[_Facts]) -> li
 
 def _valid(reference: pc.Expression, kind: pa.DataType, fact: _Facts) -> pc.Expression:
     if pa.types.is_floating(kind) or (fact.low is None and fact.high is None):
-        return is_valid(reference)
+        return reference.is_valid()
     low, high = (None if bound is None else constant(bound, kind) for bound in (fact.low, fact.high))
     if low is None:
         return reference <= high
     if high is None:
         return reference >= low
     if fact.low == fact.high:
-        return _equal(reference, low)
+        return reference == low
     return (reference >= low) & (reference <= high)
-
-
-def _equal(left: Any, right: Any) -> pc.Expression:
-    equal: pc.Expression = left == right
-    return equal

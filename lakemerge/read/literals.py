@@ -55,7 +55,7 @@ class Fit:
     """Of the column's type, for ``AT`` and ``ABOVE``."""
 
 
-def fit(value: Value, kind: Any, column: str) -> Fit:
+def fit(value: Value, kind: pa.DataType, column: str) -> Fit:
     """Place ``value`` among the values of the Arrow type ``kind``.
 
     Text counts as the number, boolean, date or time that it spells, as in Spark; NaN is above
@@ -126,7 +126,7 @@ def _zone(text: str) -> dt.tzinfo:
     return zoneinfo.ZoneInfo(text)
 
 
-def _spelled(text: str, kind: Any, column: str) -> Value:
+def _spelled(text: str, kind: pa.DataType, column: str) -> Value:
     value: Value | None = None
     word = text.strip()
     if pa.types.is_date(kind):
@@ -171,7 +171,7 @@ def _fit_date(value: dt.date) -> Fit:
     return Fit(Place.AT if midnight else Place.ABOVE, instant.date())
 
 
-def _fit_timestamp(value: dt.date, kind: Any, column: str) -> Fit:
+def _fit_timestamp(value: dt.date, kind: pa.DataType, column: str) -> Fit:
     if not isinstance(value, dt.datetime):
         value = dt.datetime.combine(value, dt.time())
     if kind.tz is not None:

@@ -27,6 +27,10 @@ from mergers.keys import key_columns
 __all__ = ["MergeSpec", "MergedRange", "merge_tile"]
 
 
+_Batches = Iterator[tuple[pa.Table, bool]]
+"""Tables, each with whether it is the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class MergeSpec:
     """What every merge task of one read or compaction knows. Picklable."""
@@ -60,7 +64,7 @@ def merge_tile(
     if tile.is_clean and not sort:
         # Nothing to merge and no tombstones to keep: key and ordering need not be read.
         schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in names])
-        for table in _base(spec, tile, schema, files, spec.settings.merge_budget_bytes):
+        for table, _ in _base(spec, tile, schema, files, spec.settings.merge_budget_bytes):
             yield MergedRange(table, tombstone_schema(shape).empty_table())
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
@@ -86,13 +90,13 @@ def merge_tile(
         yield MergedRange(overlay_rows(base, folded, names, sort=sort), folded.tombstones)
 
 
-def _base(spec: MergeSpec, tile: Tile, schema: pa.Schema, files: ParquetFiles, budget: int) -> Iterator[pa.Table]:
+def _base(spec: MergeSpec, tile: Tile, schema: pa.Schema, files: ParquetFiles, budget: int) -> _Batches:
     if tile.base is not None and tile.base.rows:
         add = tile.base.add
         yield from files.stream(add.path, size_bytes=add.size_bytes, schema=schema, budget_bytes=budget)
 
 
-def _tombstones(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Iterator[pa.Table]:
+def _tombstones(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> _Batches:
     if tile.base is not None and tile.base.tombstones is not None:
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
@@ -107,19 +111,18 @@ def _block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
 
 def _block(
     block: LogBlock, schema: pa.Schema, tile: Tile, config: TableConfig, files: ParquetFiles, budget: int
-) -> Iterator[pa.Table]:
+) -> _Batches:
     """The block's records that belong to the tile."""
     groups = range(block.first_row_group, block.first_row_group + block.row_groups)
     stream = files.stream(
         block.file.path, size_bytes=block.file.size_bytes, schema=schema, budget_bytes=budget, row_groups=groups
     )
-    for table in stream:
+    for table, last in stream:
         clipped = _clip(table, config.key, tile.lower, tile.upper)
         if block.buckets < tile.buckets:
             numbers = bucket_numbers([clipped.column(name) for name in config.key], tile.buckets)
             clipped = clipped.filter(pa.array(numbers == tile.slice.bucket))
-        if clipped.num_rows:
-            yield clipped
+        yield clipped, last
 
 
 def _clip(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:

@@ -40,8 +40,9 @@ class ParquetFiles:
         schema: pa.Schema,
         budget_bytes: int,
         row_groups: Sequence[int] | None = None,
-    ) -> Iterator[pa.Table]:
-        """Rows in file order, in tables of about ``budget_bytes`` or one row.
+    ) -> Iterator[tuple[pa.Table, bool]]:
+        """Rows in file order, in tables of about ``budget_bytes`` or one row; each with whether it is
+        the last.
 
         :param schema: the columns wanted, by name; those that the file lacks come out null.
         """
@@ -51,12 +52,13 @@ class ParquetFiles:
         columns = [name for name in schema.names if name in there]
         try:
             if self._bytes(file, groups, columns) <= budget_bytes:
-                yield _shaped(file.read_row_groups(groups, columns=columns, use_threads=False), schema)
+                yield _shaped(file.read_row_groups(groups, columns=columns, use_threads=False), schema), True
                 return
             rows = sum(file.metadata.row_group(group).num_rows for group in groups)
             batch_rows = max(1, rows * budget_bytes // max(1, self._bytes(file, groups, columns)))
             for batch in file.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False):
-                yield _shaped(pa.Table.from_batches([batch]), schema)
+                rows -= batch.num_rows
+                yield _shaped(pa.Table.from_batches([batch]), schema), rows == 0
         except (pa.ArrowException, OSError, IndexError) as error:
             raise TableDamagedError(f"file {path!r} cannot be read: {error}", path=path) from error
 

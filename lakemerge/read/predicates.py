@@ -24,8 +24,6 @@ from lakemerge.errors import FilterError
 from lakemerge.read.literals import Fit, Place
 
 __all__ = [
-    "ALWAYS",
-    "NEVER",
     "OPPOSITE",
     "SWAPPED",
     "Operand",
@@ -35,10 +33,10 @@ __all__ = [
     "compare_literal",
     "compare_operands",
     "constant",
+    "constantly",
     "is_in",
     "is_like",
     "is_null",
-    "is_valid",
 ]
 
 OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "!=": "=", ">=": "<", ">": "<="}
@@ -70,7 +68,7 @@ class Operand:
     """A column, a field of one, or a computed number."""
 
     expression: pc.Expression
-    kind: Any
+    kind: pa.DataType
     """Its Arrow type."""
     text: str
     """For messages."""
@@ -81,8 +79,9 @@ class Operand:
         return pc.field(f"{which}:{self.column}")
 
 
-ALWAYS = Predicate(pc.scalar(True), pc.scalar(True))
-NEVER = Predicate(pc.scalar(False), pc.scalar(False))
+def constantly(*, holds: bool) -> Predicate:
+    """True on every row, or on none. (Not a constant: Arrow imports pandas for its first scalar.)"""
+    return Predicate(pc.scalar(holds), pc.scalar(holds))
 
 
 def all_of(parts: Sequence[Predicate]) -> Predicate:
@@ -100,8 +99,8 @@ def any_of(parts: Sequence[Predicate]) -> Predicate:
 
 def is_null(operand: Operand, *, negate: bool) -> Predicate:
     if negate:
-        return Predicate(is_valid(operand.expression), _has_values(operand))
-    may_match = None if operand.column is None else _COMPARE[">"](operand.statistic("nulls"), pc.scalar(0))
+        return Predicate(operand.expression.is_valid(), _has_values(operand))
+    may_match = None if operand.column is None else operand.statistic("nulls") > pc.scalar(0)
     return Predicate(operand.expression.is_null(), may_match)
 
 
@@ -109,10 +108,10 @@ def compare_literal(op: str, operand: Operand, literal: Fit) -> Predicate:
     """``operand op literal`` for a literal placed among the operand's values."""
     if literal.place in (Place.OVER, Place.UNDER):
         holds = op in ("<", "<=", "!=") if literal.place is Place.OVER else op in (">", ">=", "!=")
-        return is_null(operand, negate=True) if holds else NEVER
+        return is_null(operand, negate=True) if holds else constantly(holds=False)
     if literal.place is Place.ABOVE:
         if op in ("=", "!="):
-            return is_null(operand, negate=True) if op == "!=" else NEVER
+            return is_null(operand, negate=True) if op == "!=" else constantly(holds=False)
         op = _WHEN_ABOVE[op]
     if pa.types.is_floating(operand.kind):
         return _compare_float(op, operand, literal.value)
@@ -131,7 +130,7 @@ def compare_operands(op: str, left: pc.Expression, right: pc.Expression, *, floa
     if op == "<":
         return Predicate(plain | (~left_nan & right_nan), None)
     if op == "<=":
-        return Predicate(plain | (is_valid(left) & right_nan), None)
+        return Predicate(plain | (left.is_valid() & right_nan), None)
     if op == "=":
         return Predicate(plain | (left_nan & right_nan), None)
     differ = (left < right) | (left > right)
@@ -142,14 +141,14 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
     """``operand [NOT] IN (literals)``; none of them null."""
     values = [literal.value for literal in literals if literal.place is Place.AT]
     if not values:
-        return is_null(operand, negate=True) if negate else NEVER
+        return is_null(operand, negate=True) if negate else constantly(holds=False)
     op = "!=" if negate else "="
     join = all_of if negate else any_of
     if pa.types.is_floating(operand.kind):
         # Arrow's is_in tells 0.0 from -0.0.
         return join([_compare_float(op, operand, value) for value in values])
     found = operand.expression.isin(pa.array(values, operand.kind))
-    expression = is_valid(operand.expression) & ~found if negate else found
+    expression = operand.expression.is_valid() & ~found if negate else found
     if operand.column is None:
         return Predicate(expression, None)
     if not negate and len(values) > _IN_VALUES_PRUNED:
@@ -164,29 +163,20 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
 def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, negate: bool) -> Predicate:
     """``operand [NOT] LIKE pattern``, or ``ILIKE``. Raises :class:`FilterError` for a misplaced escape."""
     regex, prefix = _like_regex(pattern, escape)
-    match: Any = pc.match_substring_regex
-    matches = match(operand.expression, regex, ignore_case=ignore_case)
+    matches = pc.match_substring_regex(operand.expression, regex, ignore_case=ignore_case)
     values = _has_values(operand)
     if negate:
         return Predicate(~matches, values)
     if values is None or ignore_case or not prefix:
         return Predicate(matches, values)
     lowest, start = operand.statistic("min"), pc.scalar(prefix)
-    begins: Any = pc.starts_with
-    below = (lowest <= start) | begins(lowest, prefix)
+    below = (lowest <= start) | pc.starts_with(lowest, prefix)
     return Predicate(matches, below & (operand.statistic("max") >= start) & values)
 
 
-def is_valid(expression: Any) -> pc.Expression:
-    """Not null."""
-    valid: pc.Expression = expression.is_valid()
-    return valid
-
-
-def constant(value: Any, kind: Any) -> pc.Expression:
+def constant(value: Any, kind: pa.DataType) -> pc.Expression:
     """The literal ``value`` of the Arrow type ``kind``."""
-    scalar: Any = pa.scalar(value, kind)
-    return pc.scalar(scalar)
+    return pc.scalar(pa.scalar(value, kind))
 
 
 def _fold(
@@ -200,7 +190,7 @@ def _fold(
 
 
 def _has_values(operand: Operand) -> pc.Expression | None:
-    return None if operand.column is None else _COMPARE["<"](operand.statistic("nulls"), operand.statistic("rows"))
+    return None if operand.column is None else operand.statistic("nulls") < operand.statistic("rows")
 
 
 def _known(expression: pc.Expression | None) -> pc.Expression:
@@ -246,7 +236,7 @@ def _may_compare(op: str, operand: Operand, value: pc.Expression) -> pc.Expressi
     elif op == "=":
         inside = (low <= value) & (high >= value)
     else:
-        inside = _COMPARE["!="](low, value) | _COMPARE["!="](high, value)
+        inside = (low != value) | (high != value)
     return inside & _known(_has_values(operand))
 
 
@@ -255,7 +245,7 @@ def _compare_float(op: str, operand: Operand, number: float) -> Predicate:
     column = operand.expression.cast(pa.float64()) if operand.kind != pa.float64() else operand.expression
     is_nan = _is_nan(column)
     if math.isnan(number):
-        by_op = {"<": ~is_nan, "!=": ~is_nan, "=": is_nan, ">=": is_nan, "<=": is_valid(column), ">": pc.scalar(False)}
+        by_op = {"<": ~is_nan, "!=": ~is_nan, "=": is_nan, ">=": is_nan, "<=": column.is_valid(), ">": pc.scalar(False)}
         return Predicate(by_op[op], _has_values(operand))
     value = pc.scalar(number)
     if op in (">", ">="):

@@ -20,23 +20,21 @@ __all__ = ["Run", "key_position", "key_ranges"]
 class Run:
     """A sorted stream with the part of it that is in memory.
 
-    :param batches: tables of one schema, each sorted by key, keys ascending from one to the next.
+    :param batches: tables of one schema, each sorted by key, keys ascending from one to the next, and
+        each with whether it is the last.
     :param schema: of the tables, for an empty stream.
     """
 
-    def __init__(self, batches: Iterator[pa.Table], schema: pa.Schema, key: Sequence[str]) -> None:
+    def __init__(self, batches: Iterator[tuple[pa.Table, bool]], schema: pa.Schema, key: Sequence[str]) -> None:
         self._batches = batches
         self._key = key
         self.held = schema.empty_table()
         self.finished = False
 
     def more(self) -> None:
-        """Bring the next batch into memory; without one the run is finished."""
-        batch = next(self._batches, None)
-        if batch is None:
-            self.finished = True
-        else:
-            self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
+        """Bring the next batch into memory; after the last the run is finished."""
+        batch, self.finished = next(self._batches, (self.held.slice(0, 0), True))
+        self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
 
     def fill(self) -> None:
         """Have at least one row in memory, if there is one left."""

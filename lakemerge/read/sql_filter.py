@@ -24,7 +24,7 @@ from sqlglot.errors import SqlglotError
 from lakemerge.errors import FilterError
 from lakemerge.read import predicates as leaf
 from lakemerge.read.literals import EXACT, Fit, Place, Value, fit, parse_date, parse_timestamp
-from lakemerge.read.predicates import ALWAYS, NEVER, OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of
+from lakemerge.read.predicates import OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of, constantly
 
 __all__ = ["SUPPORTED", "bind", "compile_sql"]
 
@@ -76,11 +76,10 @@ def compile_sql(text: str, schema: pa.Schema) -> tuple[Predicate, frozenset[str]
 def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     """The type of ``expression`` over ``schema``. Raises :class:`FilterError` if it has none."""
     try:
-        empty: Any = ds.dataset(schema.empty_table())
-        kind: pa.DataType = empty.scanner(columns={"value": expression}).projected_schema.field(0).type
+        scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
+        return scanner.projected_schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
         raise FilterError(f"the filter does not fit the table: {error}") from error
-    return kind
 
 
 def _plain(error: SqlglotError) -> str:
@@ -145,10 +144,10 @@ class _Compiler:
         operand = self.operand(node)
         if isinstance(operand, _Literal):
             if operand.value is None:
-                return NEVER
+                return constantly(holds=False)
             if not isinstance(operand.value, bool):
                 raise FilterError(f"{_sql(node)} is not a condition", construct=_sql(node))
-            return ALWAYS if operand.value != negate else NEVER
+            return constantly(holds=operand.value != negate)
         if not pa.types.is_boolean(operand.kind):
             raise FilterError(f"{operand.text} is {operand.kind}, not a condition", construct=operand.text)
         return leaf.compare_literal("=", operand, Fit(Place.AT, not negate))
@@ -160,7 +159,7 @@ class _Compiler:
             return self.compare(SWAPPED[op], right, left)
         if isinstance(right, _Literal):
             if right.value is None:
-                return NEVER
+                return constantly(holds=False)
             return leaf.compare_literal(op, left, fit(right.value, left.kind, left.text))
         numbers = _is_number(left.kind) and _is_number(right.kind)
         if (not numbers and left.kind != right.kind) or pa.types.is_nested(left.kind):
@@ -201,7 +200,7 @@ class _Compiler:
             return all_of(parts) if negate else any_of(parts)
         values = [item.value for item in literals if item.value is not None]
         if negate and len(values) < len(items):
-            return NEVER
+            return constantly(holds=False)
         return leaf.is_in(value, [fit(v, value.kind, value.text) for v in values], negate=negate)
 
     def test(self, node: Any, *, negate: bool) -> Predicate:
@@ -210,15 +209,14 @@ class _Compiler:
         if isinstance(against, exp.Null):
             operand = self.operand(node.this)
             if isinstance(operand, _Literal):
-                return ALWAYS if (operand.value is None) != negate else NEVER
+                return constantly(holds=(operand.value is None) != negate)
             return leaf.is_null(operand, negate=negate)
         if not isinstance(against, exp.Boolean):
             _unsupported(node)
         found = self.predicate(node.this, negate=not against.this)
         if not negate:
             return found
-        coalesce: Any = pc.coalesce
-        return Predicate(~coalesce(found.expression, pc.scalar(False)), None)
+        return Predicate(~pc.coalesce(found.expression, pc.scalar(False)), None)
 
     def like(self, node: Any, *, negate: bool) -> Predicate:
         escape = "\\"
@@ -235,7 +233,7 @@ class _Compiler:
         if isinstance(value, _Literal) or not isinstance(pattern, _Literal):
             _unsupported(node)
         if pattern.value is None:
-            return NEVER
+            return constantly(holds=False)
         if not pa.types.is_string(value.kind) or not isinstance(pattern.value, str):
             raise FilterError(f"LIKE needs strings: {_sql(node)}", construct=_sql(node))
         return leaf.is_like(value, pattern.value, escape, ignore_case=isinstance(node, exp.ILike), negate=negate)
@@ -349,12 +347,12 @@ def _cast_literal(node: Any) -> _Literal:
 
 def _promote(literal: _Literal) -> Operand:
     """A literal as an operand of its own type."""
-    value: Any = literal.value
+    value = literal.value
     kind = pa.string() if value is None else pa.scalar(value).type
     return Operand(leaf.constant(value, kind), kind, repr(value), None)
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 

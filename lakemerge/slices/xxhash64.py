@@ -10,7 +10,7 @@ complement, strings and binaries as their bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ from lakemerge.errors import SchemaError
 __all__ = ["buckets", "hash_columns"]
 
 _U64 = npt.NDArray[np.uint64]
-_Column = Any
-"""A pyarrow Array or ChunkedArray: the stubs hold the two for unrelated, and know no buffers of either."""
+_Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _SEED = 42
 _P1, _P2, _P3, _P4, _P5 = (
@@ -63,11 +62,11 @@ def buckets(columns: Sequence[_Column], n: int) -> npt.NDArray[np.int32]:
     return np.mod(hash_columns(columns), np.int64(n)).astype(np.int32)
 
 
-def _contiguous(column: _Column) -> Any:
+def _contiguous(column: _Column) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     # All chunks of a column may hold more bytes than 32-bit offsets can address.
-    wide: dict[Any, Any] = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
     return column.cast(wide.get(column.type, column.type)).combine_chunks()
 
 
@@ -88,7 +87,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
-def _hash_array(array: Any, seeds: _U64) -> _U64:
+def _hash_array(array: pa.Array, seeds: _U64) -> _U64:
     """Hashes of the values; rows that are null hold anything."""
     kind = array.type
     if _is_bytes(kind):
@@ -108,13 +107,13 @@ def _hash_array(array: Any, seeds: _U64) -> _U64:
     return _hash_int(narrow.astype(np.int32).view(np.uint32).astype(np.uint64), seeds)
 
 
-def _buffer(array: Any, index: int, dtype: Any, *, width: int = 1, extra: int = 0) -> npt.NDArray[Any]:
+def _buffer(array: pa.Array, index: int, dtype: Any, *, width: int = 1, extra: int = 0) -> npt.NDArray[Any]:
     """The array's own part of a fixed-width buffer: ``width`` items per row, and ``extra`` ones."""
     items: npt.NDArray[Any] = np.frombuffer(array.buffers()[index], dtype=dtype)
     return items[array.offset * width : (array.offset + len(array)) * width + extra]
 
 
-def _data(buffer: Any) -> npt.NDArray[np.uint8]:
+def _data(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
     return np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.empty(0, np.uint8)
 
 

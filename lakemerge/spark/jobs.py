@@ -72,7 +72,8 @@ def parallelism(spark: SparkSession) -> int:
     try:
         return spark.sparkContext.defaultParallelism
     except (AttributeError, PySparkException):  # Spark Connect has no context
-        last = spark.range(2**20).agg(functions.max(functions.spark_partition_id())).collect()[0][0]
+        numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
+        last = numbers.agg(functions.max("number")).collect()[0][0]
         return int(last) + 1
 
 

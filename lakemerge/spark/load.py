@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import FrameError, OutcomeUnknownError, TableDamagedError
 from lakemerge.log import AddFile, AlreadyDone
+from lakemerge.results import UpsertResult
 from lakemerge.schema import type_ddl
 from lakemerge.slices.model import SLICE_TAG, BaseFile
 from lakemerge.spark.jobs import map_evenly
@@ -27,7 +28,7 @@ from lakemerge.write.base_file import BASE_FOLDER, FILE_COLUMN, POSITION_COLUMN,
 from lakemerge.write.commits import NotEmptyError, commit_load
 from lakemerge.write.pack import PackSpec
 from lakemerge.write.stats import file_statistics
-from lakemerge.write.upsert import UpsertResult, Write
+from lakemerge.write.upsert import Write
 from mergers.keys import group_starts, key_columns
 
 __all__ = ["bulk_load"]
@@ -61,17 +62,21 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
         with _parquet_session(spark):
             _shaped(frame, write).write.option("compression", "zstd").parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
-        if checked is None:
-            discard_base_files(write.handle.store, write.pack.name)
-            return None
-        return _commit(write, checked)
+    except BaseException:
+        discard_base_files(write.handle.store, write.pack.name)
+        raise
+    try:
+        loaded = None if checked is None else _commit(write, checked)
+    except NotEmptyError:
+        loaded = None  # another writer was first: these rows become a log append
     except OutcomeUnknownError:
         raise
-    except BaseException as error:
+    except Exception:  # an interrupt, which is none, does not say whether the commit landed
         discard_base_files(write.handle.store, write.pack.name)
-        if isinstance(error, NotEmptyError):
-            return None  # another writer was first: these rows become a log append
         raise
+    if loaded is None:
+        discard_base_files(write.handle.store, write.pack.name)
+    return loaded
 
 
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:

@@ -23,12 +23,13 @@ from lakemerge.errors import InputError
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_tile
+from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, to_ddl
 from lakemerge.slices.view import Tile
 from lakemerge.spark.jobs import bins
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, pack
-from lakemerge.write.upsert import UpsertResult, Write, discard, finish, load_in_process
+from lakemerge.write.upsert import Write, discard, finish, load_in_process
 
 __all__ = ["LakeMergeDataSource"]
 

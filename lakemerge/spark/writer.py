@@ -21,13 +21,14 @@ from pyspark.sql import Column, DataFrame, functions
 from lakemerge.errors import FrameError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile
+from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.load import bulk_load
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
-from lakemerge.write.upsert import UpsertResult, Write, discard, finish, load_tile
+from lakemerge.write.upsert import Write, discard, finish, load_tile
 
 __all__ = ["pack_partition", "upsert_dataframe"]
 
@@ -45,6 +46,7 @@ def upsert_dataframe(
     deletes: bool,
     txn: tuple[str, int] | None,
     info: Mapping[str, object],
+    only_onto_begin: bool = False,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = _without_void(frame, begin)
@@ -57,6 +59,7 @@ def upsert_dataframe(
         txn=txn,
         info=info,
         estimated_bytes=_estimated_bytes(frame) if begin.config.buckets is None else None,
+        only_onto_begin=only_onto_begin,
     )
     if isinstance(write, UpsertResult):
         return write

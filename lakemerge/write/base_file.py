@@ -6,6 +6,7 @@ Files carry the table's columns and two hidden physical ones, ``_lm_file`` (the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -40,6 +41,8 @@ BASE_FOLDER = "base"
 TOMBSTONE_FOLDER = "_lakemerge/tombstones"
 FILE_COLUMN = "_lm_file"
 POSITION_COLUMN = "_lm_pos"
+
+_logger = logging.getLogger(__name__)
 
 
 def hidden_fields() -> list[pa.Field]:
@@ -103,9 +106,16 @@ def discard_base_files(store: Store, name: str) -> None:
 
 
 def delete_prefix(store: Store, prefix: str) -> None:
-    """Delete the files whose path begins with ``prefix``; it names a folder and the start of a name."""
-    listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-    store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
+    """Delete the files whose path begins with ``prefix``; it names a folder and the start of a name.
+
+    Nothing refers to them, so a failure is only logged: it must neither hide the error that ended a
+    write nor turn a commit that landed into a failure.
+    """
+    try:
+        listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
+        store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
+    except Exception:
+        _logger.warning("files at %s* could not be deleted; they are in no version of the table", prefix, exc_info=True)
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:

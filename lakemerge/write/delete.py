@@ -3,45 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lakemerge.errors import CommitConflictError, FilterError
 from lakemerge.handle import Handle
 from lakemerge.read.scan import scan
+from lakemerge.results import UpsertResult
 from lakemerge.slices.view import TableView
 from lakemerge.write.commits import RowsChangedError
-from lakemerge.write.upsert import UpsertResult, upsert_arrow
+from lakemerge.write.upsert import upsert_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["delete_where"]
 
 _ATTEMPTS = 20
 
 
-def delete_where(handle: Handle, begin: TableView, condition: str, *, info: Mapping[str, object]) -> UpsertResult:
+def delete_where(
+    handle: Handle, begin: TableView, condition: str, *, info: Mapping[str, object], spark: SparkSession | None
+) -> UpsertResult:
     """See :meth:`lakemerge.LakeTable.delete_where`.
 
     Each matching row becomes a delete that carries the row's own ordering. If rows changed before
-    the commit, the condition is judged again on the new version.
+    the commit, the condition is judged again on the new version. With a session Spark reads the
+    rows and writes the deletes.
     """
     if not condition:
         raise FilterError("delete_where needs a condition; to delete all rows use 'true'")
     view = begin
     for _ in range(_ATTEMPTS):
         ordering = view.config.ordering if handle.merger(view).uses_ordering(view.config.shape) else ()
-        keys = scan(handle, view, columns=[*view.config.key, *ordering], filter=condition)
         try:
-            return upsert_arrow(
-                handle,
-                view,
-                keys,
-                kind_column=None,
-                deletes=True,
-                txn=None,
-                info={"predicate": condition, **info},
-                only_onto_begin=True,
-            )
+            return _delete(handle, view, [*view.config.key, *ordering], condition, info, spark)
         except RowsChangedError:
             view = handle.view(handle.log.update(view.snapshot))
     raise CommitConflictError(
         f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer "
         "writers run"
     )
+
+
+def _delete(
+    handle: Handle,
+    view: TableView,
+    columns: list[str],
+    condition: str,
+    info: Mapping[str, object],
+    spark: SparkSession | None,
+) -> UpsertResult:
+    known = {"predicate": condition, **info}
+    if spark is not None:
+        from lakemerge.spark.reader import read_dataframe
+        from lakemerge.spark.writer import upsert_dataframe
+
+        keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
+        return upsert_dataframe(
+            handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
+        )
+    rows = scan(handle, view, columns=columns, filter=condition)
+    return upsert_arrow(handle, view, rows, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True)

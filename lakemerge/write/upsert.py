@@ -22,6 +22,7 @@ from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.read.merge import MergeSpec, merge_tile
 from lakemerge.read.parquet import ParquetFiles
+from lakemerge.results import UpsertResult
 from lakemerge.slices.blocks import LogCommit, write_block_index
 from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import TableView, Tile, build_tiles
@@ -38,7 +39,6 @@ from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
 __all__ = [
     "LoadTiles",
-    "UpsertResult",
     "Write",
     "choose_buckets",
     "discard",
@@ -49,30 +49,6 @@ __all__ = [
 ]
 
 _MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpsertResult:
-    """What a write did."""
-
-    version: int
-    """The version of the table that holds the records."""
-    rows: int
-    """Records given, duplicates included."""
-    files: int
-    """Objects written, the commit included."""
-    bytes: int
-    """Bytes of the data files written."""
-    mode: str
-    """``append``: log files; ``load``: base files, the first write of a table; ``repeated``:
-    nothing, since ``txn`` was already there."""
-    seconds: float
-
-    def __repr__(self) -> str:
-        return (
-            f"UpsertResult(version={self.version}, mode={self.mode!r}, rows={self.rows:,}, files={self.files}, "
-            f"bytes={self.bytes:,}, seconds={self.seconds:.2f})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +230,13 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
             write.handle, write.begin, adds, provenance, metrics, buckets=write.pack.buckets, ordinals=ordinals
         )
     except NotEmptyError:
-        write.handle.store.delete([add.path for add in adds])
+        discard_base_files(write.handle.store, write.pack.name)
         return None
-    write.handle.store.delete(list(dict.fromkeys(block.file.path for block in blocks)))
     if isinstance(outcome, AlreadyDone):
-        write.handle.store.delete([add.path for add in adds])
+        discard(write)
         return write.result(outcome.version, mode="repeated")
+    # The base files are the table's now: nothing below may raise, or the caller would discard them.
+    delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
     return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")
 
 

@@ -28,9 +28,9 @@ SAMPLE = [
     (case, replace(mode, buckets=2))
     for mode in MODES
     if mode.name != "as-written" and mode.batching != "rows"
-    for case in random.Random(f"spark/{mode}").sample([c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 2)
+    for case in random.Random(f"spark/{mode}").sample([c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 1)
 ]
-"""Two cases of every other mode; commits of single rows are left to the runner without Spark."""
+"""A case of every other mode; commits of single rows are left to the runner without Spark."""
 
 
 class SparkHandle:
@@ -124,7 +124,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (51, 9, 24)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (51, 9, 12)
 
 
 @pytest.mark.parametrize("case", PLAYED, ids=str)

@@ -18,7 +18,7 @@ from lakemerge.slices.xxhash64 import buckets, hash_columns
 ROWS = 400
 
 
-def _key_columns(source: random.Random) -> dict[str, pa.Array[Any]]:
+def _key_columns(source: random.Random) -> dict[str, pa.Array]:
     """One column of each key type: edges first, then random values, with nulls among both."""
 
     def integers(bits: int) -> list[int]:
@@ -31,8 +31,7 @@ def _key_columns(source: random.Random) -> dict[str, pa.Array[Any]]:
         return [*edges, *(source.randint(-(10 ** source.randint(1, precision)) + 1, 9) for _ in range(ROWS))][:ROWS]
 
     def with_nulls(values: list[Any], kind: Any) -> Any:
-        array: Any = pa.array([None if source.random() < 0.1 else value for value in values], kind)
-        return array
+        return pa.array([None if source.random() < 0.1 else value for value in values], kind)
 
     def unscaled(precision: int, scale: int) -> Any:
         whole = with_nulls([Decimal(value) for value in decimals(precision)], pa.decimal128(precision, 0))

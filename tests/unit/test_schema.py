@@ -27,8 +27,7 @@ def list_of(kind: Any, *, nullable: bool = True) -> Any:
 
 
 def map_of(key: Any, value: Any, *, nullable: bool = True) -> Any:
-    make: Any = pa.map_
-    return make(key, pa.field("value", value, nullable=nullable))
+    return pa.map_(key, pa.field("value", value, nullable=nullable))
 
 
 def array(values: list[Any], kind: Any) -> Any:
@@ -384,8 +383,7 @@ def test_lossless_casts(given_: Any, to: Any, expected: list[Any]) -> None:
 
 
 def test_run_end_encoded_columns() -> None:
-    encode: Any = pc.run_end_encode  # type: ignore[attr-defined]
-    encoded = encode(pa.array([1, 1, 2], pa.int8()))
+    encoded = pc.run_end_encode(pa.array([1, 1, 2], pa.int8()))
     assert schemas.safe_cast(pa.record_batch({"c": encoded}), build(("c", pa.int64()))).column(0).to_pylist() == [
         1,
         1,

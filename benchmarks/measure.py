@@ -1,0 +1,213 @@
+"""Times a floor and its subjects side by side, and says what the numbers mean against a target."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+__all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of"]
+
+_HEADINGS = ("case", "what", "value", "floor", "ratio", "target", "verdict")
+_WIDTHS = (9, 58, 12, 12, 8, 8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One of the things to time. ``before`` makes it ready and is not timed."""
+
+    name: str
+    run: Callable[[], object]
+    before: Callable[[], object] | None = None
+    rounds: int | None = None
+    """Fewer rounds than the others get, for something slow."""
+
+
+def interleave(
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+    settle: Callable[[], object] = os.sync,
+) -> dict[str, tuple[float, ...]]:
+    """Seconds of each contender, by name, one sample a round.
+
+    A first round warms up and is not counted. Each round runs every contender once and starts with
+    another one, so that noise and drift of the machine hit all alike. ``settle`` runs before each
+    sample: by default it writes back what earlier samples left in the page cache, which would
+    otherwise slow down the next one that syncs its files.
+    """
+    samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    if len(samples) < len(contenders) or rounds < 1:
+        raise ValueError("contenders need names of their own, and at least one round")
+    for number in range(rounds + 1):
+        first = number % len(contenders)
+        for contender in [*contenders[first:], *contenders[:first]]:
+            if contender.rounds is not None and number > contender.rounds:
+                continue
+            if contender.before is not None:
+                contender.before()
+            settle()
+            started = clock()
+            contender.run()
+            seconds = clock() - started
+            if number:
+                samples[contender.name].append(seconds)
+    return {name: tuple(times) for name, times in samples.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One number, as a ratio to its floor where it has one.
+
+    ``target`` bounds the ratio, or the value where there is no floor: from above, or from below
+    with ``at_least``.
+    """
+
+    case: str
+    what: str
+    unit: Literal["s", "bytes", "objects", "requests"]
+    value: float
+    floor: float | None = None
+    target: float | None = None
+    at_least: bool = False
+    samples: Sequence[float] = ()
+    floor_samples: Sequence[float] = ()
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+    @staticmethod
+    def timed(
+        case: str,
+        what: str,
+        samples: Sequence[float],
+        floor_samples: Sequence[float] = (),
+        *,
+        target: float | None = None,
+        at_least: bool = False,
+        detail: Mapping[str, object] | None = None,
+    ) -> Line:
+        """A line of medians of seconds."""
+        return Line(
+            case=case,
+            what=what,
+            unit="s",
+            value=statistics.median(samples),
+            floor=statistics.median(floor_samples) if floor_samples else None,
+            target=target,
+            at_least=at_least,
+            samples=samples,
+            floor_samples=floor_samples,
+            detail=detail or {},
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.floor is None else self.value / self.floor
+
+    @property
+    def missed_by(self) -> float | None:
+        """By what part of the target it is missed; 0 where it is met, ``None`` where there is none."""
+        if self.target is None:
+            return None
+        judged = self.value if self.ratio is None else self.ratio
+        excess = 1 - judged / self.target if self.at_least else judged / self.target - 1
+        return max(0.0, excess)
+
+    @property
+    def verdict(self) -> str:
+        if self.missed_by is None:
+            return ""
+        return f"missed by {self.missed_by:.0%}" if self.missed_by else "met"
+
+    def cells(self) -> tuple[str, ...]:
+        bound = "" if self.target is None else f"{'>=' if self.at_least else '<='}{self.target:g}"
+        return (
+            self.case,
+            self.what,
+            _shown(self.value, self.unit),
+            "" if self.floor is None else _shown(self.floor, self.unit),
+            "" if self.ratio is None else f"{self.ratio:.2f}x",
+            bound,
+            self.verdict,
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "case": self.case,
+            "what": self.what,
+            "unit": self.unit,
+            "value": self.value,
+            "floor": self.floor,
+            "ratio": self.ratio,
+            "target": self.target,
+            "at_least": self.at_least,
+            "missed_by": self.missed_by,
+            "samples": list(self.samples),
+            "floor_samples": list(self.floor_samples),
+            "detail": dict(self.detail),
+        }
+
+
+class Report:
+    """Collects lines and wrong answers, and prints each line as it comes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.lines: list[Line] = []
+        self.problems: list[str] = []
+
+    def add(self, line: Line) -> None:
+        if not self.lines:
+            self._row(_HEADINGS)
+        self.lines.append(line)
+        self._row(line.cells())
+
+    def check(self, what: str, problems: Sequence[str]) -> None:
+        """Note how an answer differs from the expected one; nothing if it does not."""
+        self.problems += [f"{what}: {problem}" for problem in problems]
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """Print what missed its target and what was wrong."""
+        missed = [line for line in self.lines if line.missed_by]
+        judged = sum(line.target is not None for line in self.lines)
+        self.say(f"{judged - len(missed)} of {judged} targets met")
+        for line in missed:
+            judged_value = line.cells()[2] if line.ratio is None else f"{line.ratio:.2f}x"
+            self.say(f"MISSED {line.case}: {line.what}: {judged_value}, target {line.cells()[5]}, {line.verdict}")
+        for problem in self.problems:
+            self.say(f"WRONG {problem}")
+
+    def _row(self, cells: Sequence[str]) -> None:
+        padded = [
+            f"{cell:<{width}}" if index in (0, 1) else f"{cell:>{width}}"
+            for index, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
+        ]
+        self.say(" ".join(padded).rstrip())
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """Sizes by path of the files below ``folder``, without the checksum files of Spark's local file system."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".crc"
+    }
+
+
+def size_of(folder: Path) -> int:
+    return sum(files_below(folder).values())
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{value / 1e6:,.3f} MB"
+    return f"{value:,.3f} s" if unit == "s" else f"{value:,.0f}"

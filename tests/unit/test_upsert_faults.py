@@ -1,0 +1,237 @@
+"""Every store call of every kind of write fails once: the table stands before or after it, never between."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings
+from lakemerge.storage import LocalStore
+from lakemerge.storage.base import Put
+from lakemerge.testing.faults import Call, Fail, Fault, FaultStore, Kill
+from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
+
+SPREAD = Settings(inline_blocks=1, threads=1)
+"""Several log blocks make a block index file; one thread makes the order of calls the same in every run."""
+
+OLD = [(k, 10, "old") for k in range(6)]
+NEW = [(1, 20, "new"), (2, 5, "stale"), (7, 20, "new")]
+
+
+@dataclass(frozen=True)
+class Deed:
+    """One kind of write: the table before it, what is done, and the rows after it."""
+
+    name: str
+    prepare: Callable[[Path], None]
+    do: Callable[[LakeTable], object]
+    after: list[Row]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _empty(path: Path) -> None:
+    create(path, buckets=4, settings=SPREAD)
+
+
+def _loaded(path: Path) -> None:
+    _empty(path)
+    LakeTable.open(path).upsert(frame(OLD))
+
+
+def _dirty(path: Path) -> None:
+    _loaded(path)
+    LakeTable.open(path, settings=SPREAD).upsert(frame(NEW))
+    LakeTable.open(path, settings=SPREAD).delete(frame([(3, 11), (8, 11)], ["k", "o"]))
+
+
+MERGED = sorted([(0, 10, "old"), (1, 20, "new"), (2, 10, "old"), (7, 20, "new"), (4, 10, "old"), (5, 10, "old")])
+UPSERTED = sorted([*MERGED, (3, 10, "old")])
+MIXED = frame([(1, 20, "x", "+U"), (2, 20, "y", "-D"), (3, 20, "z", "+I")], ["k", "o", "v", "op"])
+
+DEEDS = [
+    Deed("load", _empty, lambda table: table.upsert(frame(OLD)), OLD),
+    Deed(
+        "load with deletes",
+        _empty,
+        lambda table: table.upsert(MIXED, kind_column="op"),
+        [(1, 20, "x"), (3, 20, "z")],
+    ),
+    Deed("append", _loaded, lambda table: table.upsert(frame(NEW)), UPSERTED),
+    Deed("append with txn", _loaded, lambda table: table.upsert(frame(NEW), txn=("app", 1)), UPSERTED),
+    Deed("compaction", _dirty, lambda table: table.compact(), MERGED),
+    Deed(
+        "delete_where", _dirty, lambda table: table.delete_where("v = 'old'"), [(1, 20, "new"), (7, 20, "new")]
+    ),
+]
+
+
+def calls_of(deed: Deed, path: Path) -> list[Call]:
+    deed.prepare(path)
+    table, store = open_over(path, settings=SPREAD)
+    deed.do(table)
+    assert state_of(path) == sorted(deed.after)
+    return list(store.calls)
+
+
+def places(deed: Deed, path: Path) -> Iterator[tuple[int, bool, Call]]:
+    for number, call in enumerate(calls_of(deed, path), start=1):
+        yield number, False, call
+        yield number, True, call
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=str)
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+def test_a_store_that_fails(deed: Deed, lasting: bool, tmp_path: Path) -> None:
+    """Errors at each call in turn. A caller who gets no error has the write; one who gets any but
+    OutcomeUnknownError has not, and then, with the store back, no file is left of it."""
+    outcomes = set()
+    for number, after, call in places(deed, tmp_path / "dry run"):
+        about = f"call {number} {call}, {'after' if after else 'before'} its effect"
+        path = tmp_path / f"{number} {after}"
+        deed.prepare(path)
+        before, files = state_of(path), listing(path)
+        fault = Fault(action=Fail(ConnectionError("gone")), at=number, after=after, lasting=lasting)
+        table, store = open_over(path, fault, settings=SPREAD)
+        try:
+            deed.do(table)
+        except OutcomeUnknownError:
+            outcomes.add("unknown")
+            assert state_of(path) in (before, sorted(deed.after)), about
+            assert not set(files) - set(listing(path)), about
+        except (ConnectionError, LakeMergeError):
+            outcomes.add("failed")
+            assert state_of(path) == before, about
+            left = {file for file in set(listing(path)) - set(files) if not file.startswith("_delta_log/")}
+            cleaning = lasting or call.method in ("list", "delete")
+            assert not left or cleaning, f"{about}: left {left}"
+        else:
+            outcomes.add("done")
+            assert state_of(path) == sorted(deed.after), about
+        repeat, _ = open_over(path, settings=SPREAD)
+        deed.do(repeat)
+        assert state_of(path) == sorted(deed.after), f"{about}, and then again"
+    assert {"failed", "done"} <= outcomes
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=str)
+def test_an_interrupt(deed: Deed, tmp_path: Path) -> None:
+    """What is no Exception says nothing of the commit: files may stay, the rows are whole."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(call: Call) -> None:
+        raise Interrupt(call)
+
+    for number, after, call in places(deed, tmp_path / "dry run"):
+        path = tmp_path / f"{number} {after}"
+        deed.prepare(path)
+        before = state_of(path)
+        table, _ = open_over(path, Fault(action=interrupt, at=number, after=after), settings=SPREAD)
+        with pytest.raises(Interrupt):
+            deed.do(table)
+        about = f"call {number} {call}, {'after' if after else 'before'} its effect"
+        assert state_of(path) in (before, sorted(deed.after)), about
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from lakemerge.testing.faults import Fault, Kill
+from tests.unit.faults import open_over
+from tests.unit.test_upsert_faults import DEEDS, SPREAD
+name, path, method, where, after = sys.argv[1:]
+deed = next(deed for deed in DEEDS if deed.name == name)
+fault = Fault(action=Kill(77), method=method, path=where, after=after == "after")
+deed.do(open_over(Path(path), fault, settings=SPREAD)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "where", "after", "lands"),
+    [
+        ("load", "publish", "base/", "after", False),
+        ("load", "put_if_absent", "_delta_log", "after", True),
+        ("append", "put_if_absent", "_delta_log", "before", False),
+        ("compaction", "put_if_absent", "00000000000000000005", "after", True),
+    ],
+)
+def test_a_killed_process(name: str, method: str, where: str, after: str, lands: bool, tmp_path: Path) -> None:
+    deed = next(deed for deed in DEEDS if deed.name == name)
+    path = tmp_path / "table"
+    deed.prepare(path)
+    before = state_of(path)
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", KILLED, name, str(path), method, where, after]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 77, done.stderr
+    assert state_of(path) == (sorted(deed.after) if lands else before)
+    deed.do(LakeTable.open(path))
+    assert state_of(path) == sorted(deed.after)
+
+
+@pytest.mark.parametrize("answer", [Put.UNKNOWN, Put.EXISTS, TimeoutError("no answer")], ids=repr)
+def test_a_lost_answer_of_the_commit_is_no_second_commit(answer: Put | Exception, tmp_path: Path) -> None:
+    """The commit landed and its answer was lost: the write succeeds, once."""
+
+    class Lossy(FaultStore):
+        def put_if_absent(self, path: str, data: bytes) -> Put:
+            landed = super().put_if_absent(path, data)
+            assert landed is Put.CREATED
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    path = tmp_path / "table"
+    _loaded(path)
+    table, _ = open_over(path)
+    store = Lossy(LocalStore(path))
+    object.__setattr__(table.handle, "store", store)
+    table.handle.log.store = store
+    result = table.upsert(frame(NEW))
+    assert (result.version, result.mode) == (2, "append")
+    assert [entry.operation for entry in table.history()] == ["UPSERT", "UPSERT", "CREATE TABLE"]
+    assert state_of(path) == UPSERTED
+
+
+def test_an_unknown_outcome_keeps_the_files(tmp_path: Path) -> None:
+    """Every answer about the commit is lost, and it did land: the error says where to look."""
+    path = tmp_path / "table"
+    _loaded(path)
+    gone = Fail(ConnectionError("gone"))
+    commit = f"{2:020d}.json"
+    table, _ = open_over(
+        path,
+        Fault(action=gone, method="put_if_absent", path=commit, after=True),
+        Fault(action=gone, method="get", path=commit, at=2, lasting=True),
+    )
+    with pytest.raises(OutcomeUnknownError) as caught:
+        table.upsert(frame(NEW))
+    assert caught.value.version == 2
+    assert str(caught.value.txn_id) in LakeTable.open(path).history()[0].info.values()
+    assert state_of(path) == UPSERTED
+
+
+def test_a_load_whose_clean_up_fails_is_still_a_load(tmp_path: Path) -> None:
+    """The packed logs of a load are scratch; failing to delete them must not undo what was committed."""
+    path = tmp_path / "table"
+    _empty(path)
+    table, _ = open_over(path, Fault(action=Fail(OSError("busy")), method="delete"))
+    assert table.upsert(frame(OLD)).mode == "load"
+    assert state_of(path) == OLD
+    assert not table.compact().files
+
+
+def test_killing_is_final() -> None:
+    """``Kill`` runs no ``finally``, or the tests above would be about something else."""
+    code = "from lakemerge.testing.faults import Call, Kill\ntry:\n    Kill(3)(Call('get', ''))\nfinally:\n    print('ran')"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert Kill(3).status == 3
