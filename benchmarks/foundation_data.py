@@ -124,8 +124,12 @@ def _write(db: duckdb.DuckDBPyConnection, folder: Path, scale: float, seed: int)
     rows = int(found[0]) if found else 0
     first = f"SELECT * FROM read_parquet('{folder / 'initial.parquet'}') ORDER BY {keys} LIMIT {rows // 3}"
     _copy(db, first, folder / "third.parquet")
-    drawn = ", ".join(f"mix(id, {seed * 1_000_003 + salt}) AS {name}" for name, salt in (("place", 11), ("fate", 12), ("v", 13)))
-    db.execute(f"CREATE TEMP TABLE drawn AS SELECT *, row_number() OVER (ORDER BY place, id) - 1 AS rank FROM (SELECT *, {drawn} FROM base)")
+    salts = {
+        name: (seed * 1_000_003 + use * 104_729) % 2_147_483_647 for use, name in enumerate(("place", "fate", "v"))
+    }
+    drawn = ", ".join(f"mix(id, {salt}) AS {name}" for name, salt in salts.items())
+    ranked = f"SELECT *, row_number() OVER (ORDER BY place, id) - 1 AS rank FROM (SELECT *, {drawn} FROM base)"
+    db.execute(f"CREATE TEMP TABLE drawn AS {ranked}")
     begin = 0
     for name, part in _PARTS.items():
         count = round(_ROWS_PER_SCALE * scale * part)
@@ -140,10 +144,11 @@ def _write(db: duckdb.DuckDBPyConnection, folder: Path, scale: float, seed: int)
 
 def _write_frame(db: duckdb.DuckDBPyConnection, folder: Path, begin: int, count: int) -> None:
     """The rows of rank ``begin`` (included) on, in random order, changed."""
+    key, ordering = LINEITEM.key[0], LINEITEM.ordering
     changed = {
         **dict(LINEITEM.changes),
-        LINEITEM.key[0]: f"CASE WHEN fate % 20 < 2 THEN {LINEITEM.fresh} ELSE {LINEITEM.key[0]} END",
-        LINEITEM.ordering: f"CASE WHEN fate % 20 = 2 THEN {LINEITEM.ordering} - {_DAY_US} ELSE {CHANGES_BEGIN_US} + v END",
+        key: f"CASE WHEN fate % 20 < 2 THEN {LINEITEM.fresh} ELSE {key} END",
+        ordering: f"CASE WHEN fate % 20 = 2 THEN {ordering} - {_DAY_US} ELSE {CHANGES_BEGIN_US} + v END",
     }
     columns = ", ".join(f"{changed.get(name, name)} AS {name}" for name in LINEITEM.names)
     folder.mkdir()

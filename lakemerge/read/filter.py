@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyarrow import fs
 
 from lakemerge.errors import FilterError
 from lakemerge.read.predicates import constant
@@ -154,6 +152,8 @@ def _bound(value: object) -> object:
 def _prune_table(
     may_match: pc.Expression, columns: Sequence[pa.Field], facts: Sequence[Sequence[_Facts]]
 ) -> npt.NDArray[np.bool_]:
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+
     # The count is there for conditions without columns.
     table = {"": pa.array(range(len(facts)), pa.int64())}
     for index, column in enumerate(columns):
@@ -181,6 +181,9 @@ def _prune_expression(
     """Arrow keeps a fragment unless its partition expression contradicts the filter. It does not use
     bounds of columns that may be null, so such a file enters once per combination of null and not
     null. Bounds of floats are left out: to Arrow they would rule out NaN."""
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+    from pyarrow import fs
+
     keys = [tuple(row) for row in facts]
     ordinals = {key: ordinal for ordinal, key in enumerate(dict.fromkeys(keys))}
     kind, store = ds.ParquetFileFormat(), fs.LocalFileSystem()

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -75,6 +74,8 @@ def compile_sql(text: str, schema: pa.Schema) -> tuple[Predicate, frozenset[str]
 
 def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     """The type of ``expression`` over ``schema``. Raises :class:`FilterError` if it has none."""
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+
     try:
         scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
         return scanner.projected_schema.field(0).type

@@ -58,7 +58,8 @@ class Fault:
     path: str = ""
     """Only calls whose path contains this."""
     after: bool = False
-    """Once the call has had its effect; else in its place if the action raises, or before it."""
+    """Once the call has had its effect, or has failed by itself; else in its place if the action
+    raises, or before it."""
     lasting: bool = False
     """At every later call that fits as well."""
 
@@ -145,8 +146,10 @@ class FaultStore(Store):
         call = Call(method, path)
         due = self._count(call)
         _act(due, call, after=False)
-        yield
-        _act(due, call, after=True)
+        try:
+            yield
+        finally:
+            _act(due, call, after=True)
 
     def _count(self, call: Call) -> tuple[Fault, ...]:
         """Note the call; the faults that are due at it."""

@@ -6,6 +6,7 @@ Files carry the table's columns and two hidden physical ones, ``_lm_file`` (the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,10 @@ class _OpenFile:
         )
 
     def abandon(self) -> None:
+        # The footer goes to a file that is never published; a writer left open would try to write it
+        # when it is collected, long after the file has gone.
+        with contextlib.suppress(Exception):
+            self._writer.close()
         error = RuntimeError("the write was abandoned")
         self._output.__exit__(type(error), error, None)
 

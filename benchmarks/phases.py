@@ -1,0 +1,203 @@
+"""Where the time of a load, an upsert and a compaction goes: on the driver, and inside its Python tasks.
+
+The product carries no timers. The driver's functions run under ``cProfile``, and so does what each
+Python task calls; a phase is the cumulative time of some of the functions seen. Phases may contain
+one another, where the indentation says so.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrameWriter
+
+import compaction.run
+import lakemerge.spark.jobs
+import lakemerge.spark.load
+import lakemerge.spark.writer
+import lakemerge.write.base_file
+import lakemerge.write.commits
+import lakemerge.write.pack
+import lakemerge.write.upsert
+import mergers.kernel
+from benchmarks.foundation_cases import Bench
+from lakemerge import LakeTable
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.slices.view import TableView
+from lakemerge.write.frame import FramePlan
+
+__all__ = ["Phase", "profile", "profiled", "seconds_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Cumulative time in ``functions``, none of which calls another one of them."""
+
+    label: str
+    functions: tuple[Callable[..., Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    driver: tuple[Phase, ...]
+    task: tuple[Phase, ...] = ()
+    module: ModuleType | None = None
+    """Where the driver finds the function that each task calls, by the name ``function``."""
+    function: str = ""
+    streams: bool = False
+    """Whether that function's first argument is the stream of batches from the JVM."""
+
+
+def _arrow_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The stream from the JVM, under a name of its own."""
+    yield from batches
+
+
+def _getter(owner: type, name: str) -> Callable[..., Any]:
+    """The function behind a cached property."""
+    found = owner.__dict__[name]
+    if not isinstance(found, cached_property):
+        raise AssertionError(f"{owner.__name__}.{name} is not a cached property")
+    return found.func
+
+
+_PLANS = {
+    "load": _Plan(
+        driver=(
+            Phase("plan", (lakemerge.write.upsert.Write.start, lakemerge.spark.writer._estimated_bytes)),
+            Phase("Spark job: shuffle, sort, write", (DataFrameWriter.parquet,)),
+            Phase("proof from keys and footers", (lakemerge.spark.load._check,)),
+            Phase("commit", (lakemerge.spark.load._commit,)),
+        )
+    ),
+    "upsert": _Plan(
+        driver=(
+            Phase("plan", (lakemerge.write.upsert.Write.start,)),
+            Phase("Spark job", (lakemerge.spark.jobs.collect_results,)),
+            Phase("commit", (lakemerge.write.upsert.finish,)),
+        ),
+        task=(
+            Phase("Arrow in", (_arrow_in,)),
+            Phase("check and cast", (FramePlan.convert,)),
+            Phase("file", (lakemerge.write.pack._write_file,)),
+            Phase("  sort by bucket and key", (lakemerge.write.pack._arrange,)),
+            Phase("  Parquet write", (pq.ParquetWriter.write_table, pq.ParquetWriter.close)),
+        ),
+        module=lakemerge.spark.writer,
+        function="pack_partition",
+        streams=True,
+    ),
+    "compact": _Plan(
+        driver=(
+            Phase("plan", (_getter(TableView, "tiles"),)),
+            Phase("reserve ordinals", (lakemerge.write.commits.reserve_ordinals,)),
+            Phase("Spark job", (lakemerge.spark.jobs.collect_results,)),
+            Phase("commit", (lakemerge.write.commits.commit_compaction,)),
+        ),
+        task=(
+            Phase("Parquet read", (ParquetFiles.stream,)),
+            Phase("merge", (mergers.kernel.fold, mergers.kernel.overlay_rows)),
+            Phase("Parquet write", (pq.ParquetWriter.write_table, pq.ParquetWriter.close)),
+        ),
+        module=compaction.run,
+        function="compact_tile",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _InTask:
+    """Stands in for a function that tasks call, and leaves its profile in a folder. Picklable."""
+
+    function: Callable[..., Any]
+    folder: str
+    streams: bool
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self.streams:
+            arguments = (_arrow_in(arguments[0]), *arguments[1:])
+        collected = cProfile.Profile()
+        try:
+            return collected.runcall(self.function, *arguments, **options)
+        finally:
+            collected.dump_stats(f"{self.folder}/{uuid.uuid4().hex}.prof")
+
+
+def profile(bench: Bench, cases: Sequence[str]) -> None:
+    """Print the phases of those of ``cases`` that have any, each run once before to warm up."""
+    inputs, path = bench.inputs, bench.scratch / "profiled"
+    source = bench.parquet(inputs.initial)
+    for case in cases:
+        actions: dict[str, Callable[[], LakeTable]] = {}
+        if case == "load":
+            actions = {"first upsert": lambda: bench.create(path)}
+        elif case == "upsert":
+            actions = dict.fromkeys(("small", "large"), lambda: bench.table("upserted", inputs.initial))
+        elif case == "compact":
+            actions = {"compaction": lambda: bench.copy(bench.dirty(), "profiled")}
+        for name, make in actions.items():
+            frame = source if case == "load" else bench.parquet(inputs.frame(name)) if case == "upsert" else None
+            for _ in range(2):
+                table = make()
+                driver, tasks = profiled(
+                    case, bench.scratch / "profiles", table.compact if frame is None else lambda: table.upsert(frame)
+                )
+            _print(bench, case, name, driver, tasks)
+
+
+def profiled(case: str, folder: Path, action: Callable[[], object]) -> tuple[cProfile.Profile, list[pstats.Stats]]:
+    """Run ``action``: what the driver did, and one profile for each call in a task."""
+    plan = _PLANS[case]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    driver = cProfile.Profile()
+    if plan.module is None:
+        driver.runcall(action)
+        return driver, []
+    stand_in = _InTask(getattr(plan.module, plan.function), str(folder), plan.streams)
+    with mock.patch.object(plan.module, plan.function, stand_in):
+        driver.runcall(action)
+    return driver, [pstats.Stats(str(file)) for file in sorted(folder.iterdir())]
+
+
+def seconds_in(stats: pstats.Stats, functions: Sequence[Callable[..., Any]]) -> float:
+    """Cumulative seconds in some functions; 0 for those that were not called."""
+    found: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]  # not in its types
+    total = 0.0
+    for function in functions:
+        if not isinstance(function, FunctionType):
+            raise TypeError(f"{function!r} is not a Python function")
+        code = function.__code__
+        total += found.get((code.co_filename, code.co_firstlineno, code.co_name), (0, 0, 0.0, 0.0, None))[3]
+    return total
+
+
+def _print(bench: Bench, case: str, name: str, driver: cProfile.Profile, tasks: Sequence[pstats.Stats]) -> None:
+    plan, report = _PLANS[case], bench.report
+    stats = pstats.Stats(driver)
+    total = _total(stats)
+    report.say(f"profile of {case} ({name}): {total:.3f} s on the driver")
+    for phase in plan.driver:
+        report.say(f"  {phase.label:<34}{seconds_in(stats, phase.functions):8.3f} s")
+    if tasks:
+        busy = sum(map(_total, tasks))
+        report.say(f"  in {len(tasks)} calls inside tasks{'':<18}{busy:8.3f} s, summed")
+    for phase in plan.task:
+        report.say(f"    {phase.label:<32}{sum(seconds_in(task, phase.functions) for task in tasks):8.3f} s")
+
+
+def _total(stats: pstats.Stats) -> float:
+    total: float = stats.total_tt  # type: ignore[attr-defined]  # not in its types
+    return total
