@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -33,7 +33,6 @@ import lakemerge.write.pack
 import lakemerge.write.upsert
 import mergers.kernel
 from benchmarks.foundation_cases import Bench
-from lakemerge import LakeTable
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.slices.view import TableView
 from lakemerge.write.frame import FramePlan
@@ -136,25 +135,28 @@ class _InTask:
 
 
 def profile(bench: Bench, cases: Sequence[str]) -> None:
-    """Print the phases of those of ``cases`` that have any, each run once before to warm up."""
-    inputs, path = bench.inputs, bench.scratch / "profiled"
-    source = bench.parquet(inputs.initial)
-    for case in cases:
-        actions: dict[str, Callable[[], LakeTable]] = {}
-        if case == "load":
-            actions = {"first upsert": lambda: bench.create(path)}
-        elif case == "upsert":
-            actions = dict.fromkeys(("small", "large"), lambda: bench.table("upserted", inputs.initial))
-        elif case == "compact":
-            actions = {"compaction": lambda: bench.copy(bench.dirty(), "profiled")}
-        for name, make in actions.items():
-            frame = source if case == "load" else bench.parquet(inputs.frame(name)) if case == "upsert" else None
-            for _ in range(2):
-                table = make()
-                driver, tasks = profiled(
-                    case, bench.scratch / "profiles", table.compact if frame is None else lambda: table.upsert(frame)
-                )
-            _print(bench, case, name, driver, tasks)
+    """Print the phases of those of ``cases`` that have any."""
+    inputs = bench.inputs
+    if "load" in cases:
+        source = bench.parquet(inputs.initial)
+        _twice(bench, "load", "first upsert", lambda: partial(bench.create(bench.scratch / "profiled").upsert, source))
+    if "upsert" in cases:
+        table = bench.table("upserted", inputs.initial)
+        for name in ("small", "large"):
+            action = partial(table.upsert, bench.parquet(inputs.frame(name)))
+            _twice(bench, "upsert", name, partial(_same, action))
+    if "compact" in cases:
+        _twice(bench, "compact", "dirty table", lambda: bench.copy(bench.dirty(), "profiled").compact)
+
+
+def _twice(bench: Bench, case: str, name: str, ready: Callable[[], Callable[[], object]]) -> None:
+    """Profile what ``ready`` makes, once to warm up and once to print."""
+    profiled(case, bench.scratch / "profiles", ready())
+    _print(bench, case, name, *profiled(case, bench.scratch / "profiles", ready()))
+
+
+def _same(action: Callable[[], object]) -> Callable[[], object]:
+    return action
 
 
 def profiled(case: str, folder: Path, action: Callable[[], object]) -> tuple[cProfile.Profile, list[pstats.Stats]]:

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.predicates import constant
-from lakemerge.read.sql_filter import bind, compile_sql
+from lakemerge.read.predicates import bind, constant
 
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
 
@@ -84,6 +83,8 @@ def parse_filter(filter: str | pc.Expression | None, schema: pa.Schema) -> Filte
     if filter is None:
         return None
     if isinstance(filter, str):
+        from lakemerge.read.sql_filter import compile_sql  # with the SQL parser, which takes time to load
+
         predicate, columns = compile_sql(filter, schema)
         return Filter(predicate.expression, columns, _select(schema, columns), predicate.may_match)
     if not isinstance(filter, pc.Expression):

@@ -30,6 +30,7 @@ __all__ = [
     "Predicate",
     "all_of",
     "any_of",
+    "bind",
     "compare_literal",
     "compare_operands",
     "constant",
@@ -177,6 +178,17 @@ def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, n
 def constant(value: Any, kind: pa.DataType) -> pc.Expression:
     """The literal ``value`` of the Arrow type ``kind``."""
     return pc.scalar(pa.scalar(value, kind))
+
+
+def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+    """The type of ``expression`` over ``schema``. Raises :class:`FilterError` if it has none."""
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+
+    try:
+        scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
+        return scanner.projected_schema.field(0).type
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
+        raise FilterError(f"the filter does not fit the table: {error}") from error
 
 
 def _fold(

@@ -23,9 +23,9 @@ from sqlglot.errors import SqlglotError
 from lakemerge.errors import FilterError
 from lakemerge.read import predicates as leaf
 from lakemerge.read.literals import EXACT, Fit, Place, Value, fit, parse_date, parse_timestamp
-from lakemerge.read.predicates import OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of, constantly
+from lakemerge.read.predicates import OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of, bind, constantly
 
-__all__ = ["SUPPORTED", "bind", "compile_sql"]
+__all__ = ["SUPPORTED", "compile_sql"]
 
 SUPPORTED = (
     "columns and struct fields, literals, = == <> != < <= > >= <=>, AND, OR, NOT, IN, BETWEEN, IS [NOT] NULL, "
@@ -70,17 +70,6 @@ def compile_sql(text: str, schema: pa.Schema) -> tuple[Predicate, frozenset[str]
     except RecursionError:
         raise FilterError("the filter is nested too deeply", filter=text) from None
     return predicate, frozenset(compiler.columns)
-
-
-def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
-    """The type of ``expression`` over ``schema``. Raises :class:`FilterError` if it has none."""
-    import pyarrow.dataset as ds  # loads pandas where that is installed
-
-    try:
-        scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
-        return scanner.projected_schema.field(0).type
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
-        raise FilterError(f"the filter does not fit the table: {error}") from error
 
 
 def _plain(error: SqlglotError) -> str:

@@ -12,7 +12,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -20,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from lakemerge.errors import FrameError, OutcomeUnknownError, TableDamagedError
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.results import UpsertResult
-from lakemerge.schema import type_ddl
+from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.model import SLICE_TAG, BaseFile
 from lakemerge.spark.jobs import map_evenly
 from lakemerge.storage.local import LocalStore
@@ -50,6 +52,7 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
         and write.frame.kind_column is None
         and write.provenance.operation == "UPSERT"
         and write.frame.full
+        and _casts_alike(frame, write)
         and not config.partition_by
         and merger.lone_upsert_is_row(config.shape)
         and isinstance(write.handle.store, LocalStore)
@@ -60,7 +63,8 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     spark = frame.sparkSession
     try:
         with _parquet_session(spark):
-            _shaped(frame, write).write.option("compression", "zstd").parquet(write.handle.store.spark_url(folder))
+            options = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+            _shaped(frame, write).write.options(**options).parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
     except BaseException:
         discard_base_files(write.handle.store, write.pack.name)
@@ -77,6 +81,27 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     if loaded is None:
         discard_base_files(write.handle.store, write.pack.name)
     return loaded
+
+
+def _casts_alike(frame: DataFrame, write: Write) -> bool:
+    """Whether Spark's cast gives what the kernel's would. Spark matches the fields of structs by position
+    and looks at no nulls inside; the kernel matches them by name and refuses nulls where none may be."""
+    given = to_arrow_schema(frame.schema)
+    pairs = zip(write.frame.sources, write.frame.schema, strict=True)
+    return all(_nests_alike(given.field(source).type, field.type) for source, field in pairs)
+
+
+def _nests_alike(given: Any, wanted: Any) -> bool:
+    if given.num_fields != wanted.num_fields:
+        return False
+    inner = [(given.field(i), wanted.field(i)) for i in range(wanted.num_fields)]
+    by_name = pa.types.is_struct(wanted)
+    return all(
+        (not by_name or from_field.name.lower() == to_field.name.lower())
+        and (to_field.nullable or not from_field.nullable)
+        and _nests_alike(from_field.type, to_field.type)
+        for from_field, to_field in inner
+    )
 
 
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:

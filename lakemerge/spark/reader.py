@@ -42,7 +42,7 @@ def read_dataframe(
     # Spark judges the filter itself, so it needs the columns; only a text tells which.
     read = list(view.config.schema.names)
     if filter is None:
-        read = names
+        read = names or [view.config.key[0]]  # rows without columns still count
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, view.tiles, condition)

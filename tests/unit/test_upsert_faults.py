@@ -67,9 +67,7 @@ DEEDS = [
     Deed("append", _loaded, lambda table: table.upsert(frame(NEW)), UPSERTED),
     Deed("append with txn", _loaded, lambda table: table.upsert(frame(NEW), txn=("app", 1)), UPSERTED),
     Deed("compaction", _dirty, lambda table: table.compact(), MERGED),
-    Deed(
-        "delete_where", _dirty, lambda table: table.delete_where("v = 'old'"), [(1, 20, "new"), (7, 20, "new")]
-    ),
+    Deed("delete_where", _dirty, lambda table: table.delete_where("v = 'old'"), [(1, 20, "new"), (7, 20, "new")]),
 ]
 
 
