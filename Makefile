@@ -16,10 +16,11 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types clean java
+.PHONY: help demo bench-foundation test lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
+	@echo "make bench-foundation   costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
@@ -27,6 +28,9 @@ help:
 
 demo: java $(STAMP)
 	$(BIN)/python -m benchmarks.demo --scale $(SCALE) --commits $(COMMITS) --path $(DEMO_PATH)
+
+bench-foundation: java $(STAMP)
+	$(BIN)/python -m benchmarks.foundation --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/foundation.json $(ARGS)
 
 test: java $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)

@@ -31,13 +31,16 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.options import Settings
+from lakemerge.registration import register
 from lakemerge.results import CompactionResult, UpsertResult
 from lakemerge.table import LakeTable
-from mergers import Laws, Merger, RowKind, register_merger
+from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
 
 __all__ = [
+    "DELETE",
     "CommitConflictError",
     "CompactionResult",
+    "Delete",
     "DependencyMissingError",
     "FilterError",
     "FrameError",
@@ -53,9 +56,11 @@ __all__ = [
     "MergerRegistrationError",
     "NotATableError",
     "OutcomeUnknownError",
+    "Record",
     "RecordRefusedError",
     "RetryError",
     "RowKind",
+    "RowMerger",
     "SchemaError",
     "Settings",
     "StoreError",
@@ -65,5 +70,6 @@ __all__ = [
     "UnsupportedFeatureError",
     "UpsertResult",
     "VersionNotFoundError",
+    "register",
     "register_merger",
 ]

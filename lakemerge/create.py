@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +45,8 @@ def create_table(
     _check_buckets(buckets, problems)
     properties = dict(properties or {})
     problems += [f"table property {p!r} is not one a user sets" for p in properties if not _is_settable(p)]
+    texts = {"name": name, "description": description, **{f"table property {p!r}": v for p, v in properties.items()}}
+    problems += [f"{what} must be a string, not {v!r}" for what, v in texts.items() if not _is_text(v, what)]
     if problems:
         raise SchemaError("the table cannot be created: " + "; ".join(problems), problems=tuple(problems))
     fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
@@ -91,16 +93,20 @@ def create_table(
 
 
 def _protocol(schema: pa.Schema) -> Protocol:
-    """Reader version 1 wherever the schema allows: some readers refuse any feature they do not know."""
-    features = {"domainMetadata", "inCommitTimestamp", WRITER_FEATURE}
+    """Reader version 1 wherever the schema allows: some readers refuse any feature they do not know.
+
+    Key columns are NOT NULL, which Delta counts as ``invariants``: delta-spark reads no table that has
+    such columns without naming it.
+    """
+    features = {"domainMetadata", "inCommitTimestamp", "invariants", WRITER_FEATURE}
     if not needs_timestamp_ntz(schema):
         return Protocol(1, 7, frozenset(), frozenset(features))
     return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
 
 
-def _merger(
-    handle: Handle, merger: str | Merger | None, options: Mapping[str, object] | None, shape: TableShape
-) -> Merger:
+def _merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
+    if options is not None and not isinstance(options, Mapping):
+        raise InputError(f"options must be a mapping of names to values, not {options!r}")
     if isinstance(merger, Merger):
         if options:
             raise InputError("give options to the merger instance, not beside it")
@@ -116,6 +122,8 @@ def _merger(
 def _named(columns: Sequence[str], schema: pa.Schema, role: str, problems: list[str]) -> list[str]:
     if isinstance(columns, str):
         raise InputError(f"{role} columns must be a list of names; did you mean [{columns!r}]?")
+    if not isinstance(columns, Collection) or not all(isinstance(name, str) for name in columns):
+        raise InputError(f"{role} columns must be a list of names, not {columns!r}")
     known = {name.lower(): name for name in schema.names}
     names = []
     for name in columns:
@@ -159,6 +167,11 @@ def _check_buckets(buckets: Any, problems: list[str]) -> None:
     whole = isinstance(buckets, int) and not isinstance(buckets, bool)
     if not whole or not 1 <= buckets <= _MAX_BUCKETS or buckets & (buckets - 1):
         problems.append(f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}")
+
+
+def _is_text(value: object, what: str) -> bool:
+    """Anything else in these places would make metadata that no reader takes."""
+    return isinstance(value, str) or (value is None and what in ("name", "description"))
 
 
 def _is_settable(name: str) -> bool:

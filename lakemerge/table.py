@@ -119,6 +119,8 @@ class LakeTable:
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """
         handle = _handle(path, storage_options, mergers, settings)
+        if version is not None and type(version) is not int:
+            raise InputError(f"version must be an integer, not {version!r}")
         snapshot = handle.log.snapshot(version=version, timestamp_ms=_epoch_ms(timestamp))
         return cls(handle, snapshot, pinned=version is not None or timestamp is not None, spark=spark)
 
@@ -295,7 +297,8 @@ class LakeTable:
     def _writable(self) -> TableView:
         if self._pinned:
             raise InputError(
-                f"this table was opened at version {self._view.version} and is read-only; open it without to write",
+                f"this table was opened at version {self._view.version} and is read-only; to write, open it without "
+                "a version or timestamp",
                 version=self._view.version,
             )
         return self._current()
@@ -331,6 +334,8 @@ def _is_spark_frame(frame: object) -> bool:
 def _epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
     if timestamp is None:
         return None
+    if not isinstance(timestamp, dt.datetime | str):
+        raise InputError(f"timestamp must be a datetime or an ISO 8601 string, not {timestamp!r}")
     try:
         instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
     except ValueError as error:

@@ -12,9 +12,12 @@ from mergers.errors import LakeMergeError
 from mergers.kernel import Folded, Frame, fold
 from mergers.laws import Laws
 from mergers.registry import MergerRegistry, default_registry, register_merger
+from mergers.row import DELETE, Delete, Record, RowMerger
 
 __all__ = [
+    "DELETE",
     "CommitTime",
+    "Delete",
     "EventTime",
     "Folded",
     "Frame",
@@ -24,7 +27,9 @@ __all__ = [
     "Merged",
     "Merger",
     "MergerRegistry",
+    "Record",
     "RowKind",
+    "RowMerger",
     "Status",
     "TableShape",
     "default_registry",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
+from mergers.option_fields import read_options, resolve_option_types, written_options
 
 __all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape"]
 
@@ -84,6 +86,9 @@ class Groups:
     """The records in no particular order; use :meth:`column`."""
     order: Ints
     """Record ``i`` is row ``order[i]`` of ``rows``."""
+    versions: Ints
+    """The table version that committed each record, -1 where none has yet; 0 for stored rows, which
+    do not remember theirs."""
     _taken: dict[str, pa.Array] = field(default_factory=dict)
 
     @property
@@ -129,23 +134,39 @@ class Merger(ABC):
     """One meaning of "merge": a strategy id, typed options, and a fold over groups.
 
     ``id`` is a UUID that tables persist: it never changes, and never changes meaning. Instances
-    are immutable and picklable.
+    are immutable and picklable. Options are the fields of a frozen dataclass, unless a class reads
+    them its own way.
     """
 
     id: ClassVar[str]
     name: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        resolve_option_types(cls)
+
     @classmethod
-    @abstractmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
         """Build from options as they stand in the table's configuration (JSON values).
 
         Raises :class:`mergers.errors.MergerConfigurationError` that lists every problem.
         """
+        merger, problems = read_options(cls, options)
+        if merger is not None:
+            problems = tuple(merger.problems(shape))
+        if merger is None or problems:
+            message = f"merger {cls.name!r} cannot be configured: {'; '.join(problems)}"
+            raise MergerConfigurationError(message, merger=cls.name, problems=problems)
+        return merger
 
-    @abstractmethod
     def options(self) -> Mapping[str, object]:
         """The options as JSON values; ``from_options(options())`` gives an equal merger."""
+        return written_options(self)
+
+    def problems(self, shape: TableShape) -> Iterable[str]:
+        """What is wrong with the options for such a table, a sentence each. Asked once the options
+        have their types."""
+        return ()
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         """The laws of this configuration, over upsert frames that carry all columns or may not."""
@@ -159,6 +180,13 @@ class Merger(ABC):
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:  # noqa: B027 - a hook
         """Refuse record kinds this configuration does not accept, before anything is committed.
 
+        Raises :class:`mergers.errors.RecordRefusedError`.
+        """
+
+    def check_records(self, shape: TableShape, rows: pa.RecordBatch, kinds: Kinds | None) -> None:  # noqa: B027 - a hook
+        """Refuse records whose values this configuration cannot fold, before anything is committed.
+
+        ``rows``: records of a frame, typed as the table; ``kinds``: ``None`` where all are upserts.
         Raises :class:`mergers.errors.RecordRefusedError`.
         """
 

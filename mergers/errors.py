@@ -13,6 +13,8 @@ __all__ = [
     "InputError",
     "InstallError",
     "LakeMergeError",
+    "MergeOverflowError",
+    "MergeValueError",
     "MergerConfigurationError",
     "MergerContractError",
     "MergerMissingError",
@@ -90,6 +92,19 @@ class RecordRefusedError(InputError):
     """The table's merger does not accept a record of this kind."""
 
     code = "record-refused"
+
+
+class MergeOverflowError(LakeMergeError):
+    """A key's total does not fit its column; ``key`` and ``column`` say which. The records stay in the
+    logs, and a later record may bring the total back into range."""
+
+    code = "merge-overflow"
+
+
+class MergeValueError(LakeMergeError):
+    """A stored value cannot be merged, such as bytes that are no sketch; ``key`` and ``column`` say which."""
+
+    code = "merge-value"
 
 
 class MergerContractError(LakeMergeError):

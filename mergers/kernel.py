@@ -110,11 +110,14 @@ def fold(
         presence=[frozenset(shape.schema.names), frozenset((*shape.key, *shape.ordering)), *presence],
         rows=rows,
         order=position,
+        versions=all_versions[position],
     )
     merged = _checked(merger.merge_groups(groups), groups, merger)
 
     is_row = merged.status == Status.ROW
-    unchanged = is_row & groups.stored[merged.winner] if not merged.columns else np.zeros_like(is_row)
+    unchanged = np.zeros_like(is_row)
+    if not merged.columns:
+        unchanged[is_row] = groups.stored[merged.winner[is_row]]
     written = np.flatnonzero(is_row & ~unchanged)
     out_columns = [name for name in shape.schema.names if name in columns]
     return Folded(
@@ -159,10 +162,19 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
         stored=np.zeros(rows.num_rows, dtype=np.bool_),
         sources=np.zeros(rows.num_rows, dtype=np.int32),
         presence=[frozenset(rows.column_names)],
-        rows=rows,
+        rows=_completed(rows, shape.schema),
         order=np.arange(rows.num_rows, dtype=np.int64),
+        versions=np.full(rows.num_rows, frame.version, dtype=np.int64),
     )
     return merger.combine(groups)
+
+
+def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With every column of the schema, null where the rows carry none."""
+    for field in schema:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field.with_nullable(True), pa.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def _concatenate(
@@ -204,6 +216,16 @@ def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
         raise MergerContractError(
             f"merger {merger.name!r} returned arrays of {sorted(lengths)} entries for {n} groups", merger=merger.name
         )
+    if not np.isin(merged.status, list(Status)).all():
+        raise MergerContractError(f"merger {merger.name!r} returned an unknown status", merger=merger.name)
+    for name, column in merged.columns.items():
+        # By id, not by equality: whether elements may be null is for the table's schema to say.
+        if name not in groups.shape.values or column.type.id != groups.shape.schema.field(name).type.id:
+            raise MergerContractError(
+                f"merger {merger.name!r} returned a column {name!r} of {column.type}; it may return the table's "
+                "columns outside the key, in their types",
+                merger=merger.name,
+            )
     used = merged.status != Status.ABSENT
     winners = merged.winner[used]
     if np.any(winners < groups.offsets[:-1][used]) or np.any(winners >= groups.offsets[1:][used]):

@@ -14,15 +14,29 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from mergers.builtin.aggregate import Aggregate
+from mergers.builtin.cdc import AwsDms, DebeziumMysql, DebeziumPostgres, OverwriteNonDefaults
 from mergers.builtin.commit_time import CommitTime
 from mergers.builtin.event_time import EventTime
+from mergers.builtin.first_row import FirstRow
+from mergers.builtin.partial_update import PartialUpdate
 from mergers.contract import Merger
 from mergers.errors import MergerMissingError, MergerRegistrationError
 
 __all__ = ["ENTRY_POINT_GROUP", "MergerRegistry", "default_registry", "register_merger"]
 
 ENTRY_POINT_GROUP = "lakemerge.mergers"
-_BUILTINS: tuple[type[Merger], ...] = (EventTime, CommitTime)
+_BUILTINS: tuple[type[Merger], ...] = (
+    EventTime,
+    CommitTime,
+    FirstRow,
+    PartialUpdate,
+    Aggregate,
+    DebeziumMysql,
+    DebeziumPostgres,
+    AwsDms,
+    OverwriteNonDefaults,
+)
 
 M = TypeVar("M", bound=type[Merger])
 
@@ -48,6 +62,10 @@ class MergerRegistry:
     def add(self, merger: type[Merger]) -> None:
         """Register a class. Raises :class:`MergerRegistrationError` for a missing or malformed UUID,
         and for an id or name that another class has."""
+        if not isinstance(merger, type):
+            raise MergerRegistrationError(
+                f"{merger!r} is not a class; register the merger's class", merger=repr(merger)
+            )
         where = f"{merger.__module__}.{merger.__qualname__}"
         merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)
         if not isinstance(merger_id, str) or not _is_uuid(merger_id):
@@ -100,7 +118,8 @@ class MergerRegistry:
             raise MergerMissingError(
                 f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
                 "which nobody registered here. Install the package that holds it, register the class with "
-                "@register_merger, or pass mergers=[TheClass] to LakeTable.open.",
+                '@register_merger, or pass mergers=[TheClass] to LakeTable.open; for Spark\'s format("lakemerge") '
+                "call lakemerge.register(spark, mergers=[TheClass]).",
                 merger=merger_id,
                 name=name,
             )

@@ -56,9 +56,10 @@ class ParquetFiles:
                 return
             rows = sum(file.metadata.row_group(group).num_rows for group in groups)
             batch_rows = max(1, rows * budget_bytes // max(1, self._bytes(file, groups, columns)))
-            for batch in file.iter_batches(batch_rows, row_groups=groups, columns=columns, use_threads=False):
-                rows -= batch.num_rows
-                yield _shaped(pa.Table.from_batches([batch]), schema), rows == 0
+            for portion in self._portions(file, groups, columns, budget_bytes):
+                for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
+                    rows -= batch.num_rows
+                    yield _shaped(pa.Table.from_batches([batch]), schema), rows == 0
         except (pa.ArrowException, OSError, IndexError) as error:
             raise TableDamagedError(f"file {path!r} cannot be read: {error}", path=path) from error
 
@@ -75,6 +76,20 @@ class ParquetFiles:
             except (pa.ArrowException, OSError) as error:
                 raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
         return self._open[path]
+
+    def _portions(
+        self, file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], budget_bytes: int
+    ) -> Iterator[list[int]]:
+        """Consecutive row groups of at most the budget, or one: of those that a call names, pyarrow
+        fetches all before it decodes the first."""
+        portion: list[int] = []
+        for group in groups:
+            if portion and self._bytes(file, [*portion, group], columns) > budget_bytes:
+                yield portion
+                portion = []
+            portion.append(group)
+        if portion:
+            yield portion
 
     @staticmethod
     def _bytes(file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> int:

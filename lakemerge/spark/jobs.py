@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.spark.portable import portable
 
 __all__ = ["active_session", "bins", "collect_results", "map_evenly", "parallelism", "result_batch"]
 
@@ -38,12 +39,14 @@ def map_evenly(
     A :class:`LakeMergeError` that a task raises is raised here as it was.
     """
     tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
+    sent = portable((function, items))
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        work, given = sent
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for index in tasks[number]:
-                    yield result_batch(partial(_numbered, function, items[index], index))
+                    yield result_batch(partial(_numbered, work, given[index], index))
 
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT_DDL)
     results = dict(collect_results(frame))

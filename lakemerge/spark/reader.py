@@ -6,6 +6,7 @@ Python tasks of even size. Both see the same version, however long the query run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from lakemerge.read.scan import asked_columns, scan_tile
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import bins, parallelism
+from lakemerge.spark.portable import portable
 from lakemerge.storage.local import LocalStore
 
 __all__ = ["read_dataframe"]
@@ -66,7 +68,7 @@ def _native(
 ) -> DataFrame:
     """Clean base files through Spark's Parquet reader, as if they were a plain folder of files."""
     ddl = to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns]))
-    paths = [handle.store.spark_url(tile.base.add.path) for tile in tiles if tile.base is not None]
+    paths = [_unglobbed(handle.store.spark_url(tile.base.add.path)) for tile in tiles if tile.base is not None]
     if not paths:
         return spark.createDataFrame([], schema=ddl)
     reader = spark.read.schema(ddl).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
@@ -81,12 +83,13 @@ def _merged(
     groups = bins(sizes, target_bytes=spec.settings.target_task_bytes, at_least=parallelism(spark))
     tasks = [[tiles[index] for index in group] for group in groups]
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
+    sent = portable(spec)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for tile in tasks[number]:
-                    for table in scan_tile(spec, tile, columns, condition):
+                    for table in scan_tile(sent, tile, columns, condition):
                         yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))
@@ -100,6 +103,11 @@ def _understood(filter: str | Column | None, schema: pa.Schema) -> Filter | None
         return parse_filter(filter, schema)
     except FilterError:
         return None
+
+
+def _unglobbed(url: str) -> str:
+    """A path that means itself: Spark's readers take paths for patterns."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
 
 
 def _quoted(name: str) -> str:

@@ -7,9 +7,11 @@ A Python data source moves every row through Python and cannot prune columns by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -24,14 +26,17 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_tile
 from lakemerge.results import UpsertResult
-from lakemerge.schema import to_arrow_schema, to_ddl
+from lakemerge.schema import to_ddl
 from lakemerge.slices.view import Tile
 from lakemerge.spark.jobs import bins
+from lakemerge.spark.portable import portable
+from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, pack
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
+from mergers import Merger, default_registry
 
-__all__ = ["LakeMergeDataSource"]
+__all__ = ["LakeMergeDataSource", "register_source"]
 
 _OWN_OPTIONS = frozenset({"path", "columns", "version", "timestamp", "kindcolumn", "txnappid", "txnversion"})
 _BATCH_ROWS = 64 * 1024
@@ -41,7 +46,14 @@ _READ_TASKS = 8
 
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``; for writes ``kindColumn``,
-    ``txnAppId`` and ``txnVersion``. All others are storage options."""
+    ``txnAppId`` and ``txnVersion``. All others are storage options.
+
+    Spark makes it in Python processes of its own, which know the mergers that are installed and
+    those in :attr:`mergers`.
+    """
+
+    mergers: ClassVar[Sequence[type[Merger]]] = ()
+    """Merger classes to know beside the installed ones."""
 
     @classmethod
     def name(cls) -> str:
@@ -65,14 +77,25 @@ class LakeMergeDataSource(DataSource):
         path = self.options.get("path")
         if not path:
             raise InputError('give the table\'s path: .load(path), .save(path) or .option("path", path)')
-        version = self.options.get("version")
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         return LakeTable.open(
             path,
-            version=None if version is None else int(version),
+            version=_number(self.options, "version"),
             timestamp=self.options.get("timestamp"),
             storage_options=storage or None,
+            mergers=self.mergers,
         )
+
+
+def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
+    """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
+    default_registry().extended(mergers)  # raises here what would else be raised in Spark's processes
+    sent = portable(tuple(mergers))
+
+    class Registered(LakeMergeDataSource):
+        mergers = sent
+
+    spark.dataSource.register(Registered)
 
 
 class _TilePartition(InputPartition):
@@ -112,16 +135,16 @@ class _Writer(DataSourceArrowWriter):
     """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
-        app, number = options.get("txnAppId"), options.get("txnVersion")
+        app, number = options.get("txnAppId"), _number(options, "txnVersion")
         if (app is None) != (number is None):
             raise InputError("txnAppId and txnVersion are given together or not at all")
         write = Write.start(
             table.handle,
             table.view,
-            to_arrow_schema(schema),
+            frame_schema(schema),
             kind_column=options.get("kindColumn"),
             deletes=False,
-            txn=None if app is None or number is None else (app, int(number)),
+            txn=None if app is None or number is None else (app, number),
             info={},
             estimated_bytes=None,
         )
@@ -153,3 +176,13 @@ class _Writer(DataSourceArrowWriter):
         pack_spec, provenance, started = self._plan
         begin = self._handle.view(self._handle.log.snapshot(version=self._begin_version))
         return Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"option {name} must be a whole number, not {text!r}") from None

@@ -17,20 +17,22 @@ from itertools import accumulate
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql.types import StructType
 
-from lakemerge.errors import FrameError
+from lakemerge.errors import FrameError, SchemaError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.results import UpsertResult
-from lakemerge.schema import to_arrow_schema, type_ddl
+from lakemerge.schema import from_delta_json, type_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.load import bulk_load
+from lakemerge.spark.portable import portable
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
 
-__all__ = ["pack_partition", "upsert_dataframe"]
+__all__ = ["frame_schema", "pack_partition", "upsert_dataframe"]
 
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
@@ -53,7 +55,7 @@ def upsert_dataframe(
     write = Write.start(
         handle,
         begin,
-        to_arrow_schema(frame.schema),
+        frame_schema(frame.schema),
         kind_column=kind_column,
         deletes=deletes,
         txn=txn,
@@ -68,7 +70,7 @@ def upsert_dataframe(
         return loaded
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
     wanted = frame.select(*(functions.col(_quoted(name)) for name in [*write.frame.sources, *kind]))
-    spec = write.pack
+    spec = portable(write.pack)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pack_partition(batches, spec)
@@ -80,6 +82,14 @@ def upsert_dataframe(
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
     return finish(write, ordered, load_tiles=lambda write, tiles: _load_on_spark(frame, write, tiles))
+
+
+def frame_schema(schema: StructType) -> pa.Schema:
+    """The frame's schema in Arrow; raises :class:`FrameError` for types that no table has."""
+    try:
+        return from_delta_json(schema.json())
+    except SchemaError as error:
+        raise FrameError(f"the frame does not fit the table: {error.message}", **error.facts) from error
 
 
 def pack_partition(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> pa.RecordBatch:

@@ -244,8 +244,12 @@ def _make_folders(folder: str) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for new in reversed(missing):
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(new)
+        except FileExistsError:
+            pass
+        except NotADirectoryError as error:
+            raise InputError(f"{os.path.dirname(new)!r} is a file; a table needs a folder", path=new) from error
         _sync_folder(os.path.dirname(new))
 
 

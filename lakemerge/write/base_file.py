@@ -89,7 +89,7 @@ def write_base_files(
         for part in ranges:
             if not part.rows.num_rows and not part.tombstones.num_rows:
                 continue
-            if left and writer.size_bytes >= spec.settings.target_file_bytes:
+            if left and writer.is_full:
                 adds.append(writer.close(now_ms))
                 writer = _OpenFile(spec, slice_id, _first_key(part, spec.config), left.pop(0))
             writer.add(part)
@@ -148,8 +148,9 @@ class _OpenFile:
         )
 
     @property
-    def size_bytes(self) -> int:
-        return self._sink.tell()
+    def is_full(self) -> bool:
+        """Whether it has the target size; a file without rows never does."""
+        return self._rows > 0 and self._sink.tell() >= self._spec.settings.target_file_bytes
 
     def add(self, part: MergedRange) -> None:
         rows = part.rows.num_rows

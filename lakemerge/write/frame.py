@@ -67,6 +67,7 @@ class FramePlan:
         present = [RowKind.UPDATE_AFTER] if kinds is None else [RowKind(k) for k in np.unique(kinds).tolist()]
         if rows.num_rows:
             merger.check_kinds(config.shape, frozenset(present))
+            merger.check_records(config.shape, rows, kinds)
         if upserts is not None and upserts.all():
             kinds = None
         return rows, kinds

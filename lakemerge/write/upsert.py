@@ -15,16 +15,17 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
-from lakemerge.errors import FrameError, OutcomeUnknownError
+from lakemerge.errors import FrameError, InputError, OutcomeUnknownError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.read.merge import MergeSpec, merge_tile
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.results import UpsertResult
 from lakemerge.slices.blocks import LogCommit, write_block_index
-from lakemerge.slices.model import LogBlock
+from lakemerge.slices.model import BaseFile, LogBlock
 from lakemerge.slices.view import TableView, Tile, build_tiles
 from lakemerge.write.base_file import (
     BaseWriteSpec,
@@ -80,6 +81,7 @@ class Write:
         merger = handle.merger(begin)
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
         _check_txn(txn)
+        _check_info(info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
         txn_id = handle.new_txn_id()
@@ -221,6 +223,8 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     staged = [replace(block, version=write.begin.version + 1) for block in blocks]
     tiles = list(build_tiles([], staged, buckets=write.pack.buckets))
     adds = load_tiles(write, tiles)
+    bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
+    files = len(adds) + sum(base.tombstones is not None for base in bases) + 1
     size = sum(add.size_bytes for add in adds)
     ordinals = sum(ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles)
     provenance = write.provenance.with_parameters(mode="load")
@@ -237,7 +241,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
         return write.result(outcome.version, mode="repeated")
     # The base files are the table's now: nothing below may raise, or the caller would discard them.
     delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
-    return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")
+    return write.result(outcome.version, rows=rows, files=files, size=size, mode="load")
 
 
 def load_in_process(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
@@ -279,6 +283,16 @@ def _size(frame: object) -> int | None:
 
 
 def _check_txn(txn: Any) -> None:
-    fits = isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str) and isinstance(txn[1], int)
-    if txn is not None and not (fits and txn[0] and txn[1] >= 0):
+    # A commit file whose txn is no 64-bit integer could never be read again: not even True passes for 1.
+    fits = isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str) and type(txn[1]) is int
+    if txn is not None and not (fits and txn[0] and 0 <= txn[1] < 2**63):
         raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")
+
+
+def _check_info(info: Mapping[str, object]) -> None:
+    try:
+        fits = isinstance(orjson.loads(orjson.dumps(info)), dict)
+    except TypeError as error:
+        raise InputError(f"info must be a mapping that JSON can hold: {error}") from error
+    if not fits:
+        raise InputError(f"info must be a mapping of names to JSON values, not {info!r}")

@@ -46,7 +46,7 @@ class CommitTime(Merger):
         return {} if self.delete_when is None else {"delete_when": self.delete_when.option()}
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        return Laws(associative=True, replay_safe=full_frames, selective=full_frames)
+        return Laws(associative=True, selective=full_frames)
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         marker = () if self.delete_when is None else (self.delete_when.column,)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mergers.builtin.values import typed_value
 from mergers.contract import Bools, Groups, RowKind, TableShape
 
 __all__ = ["DeleteWhen"]
@@ -57,7 +56,7 @@ class DeleteWhen:
         kind = shape.schema.field(self.column).type
         if pa.types.is_nested(kind):
             raise TypeError("nested columns cannot mark deletes")
-        values = [_typed(value, kind) for value in self.values]
+        values = [typed_value(value, kind) for value in self.values]
         if any(value is None for value in values):
             raise ValueError("null never matches")
         return pa.array(values, type=kind)
@@ -68,18 +67,3 @@ class DeleteWhen:
         mask: Bools = found.to_numpy(zero_copy_only=False)
         upserts = (groups.kinds == RowKind.INSERT) | (groups.kinds == RowKind.UPDATE_AFTER)
         return np.asarray(mask & upserts & ~groups.stored)
-
-
-def _typed(value: object, kind: pa.DataType) -> object:
-    if isinstance(value, bool) != pa.types.is_boolean(kind):
-        raise TypeError(f"{value!r} is not a {kind}")
-    if isinstance(value, str):
-        if pa.types.is_decimal(kind):
-            return decimal.Decimal(value)
-        if pa.types.is_date(kind):
-            return dt.date.fromisoformat(value)
-        if pa.types.is_timestamp(kind):
-            return dt.datetime.fromisoformat(value)
-    if isinstance(value, Mapping) and set(value) == {"b64"}:
-        return base64.b64decode(str(value["b64"]))
-    return value

@@ -49,7 +49,8 @@ class EventTime(Merger):
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         # With partial frames a late record's columns would ride on a newer one's ordering.
-        return Laws(associative=full_frames, replay_safe=True, selective=full_frames)
+        # Not replay-safe: of equal orderings the later wins, and an unconditional delete forgets.
+        return Laws(associative=full_frames, selective=full_frames)
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         marker = () if self.delete_when is None else (self.delete_when.column,)

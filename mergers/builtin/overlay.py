@@ -9,7 +9,8 @@ partial.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,8 @@ class Overlay:
     """Records that delete, unconditional deletes included."""
     resets: Bools
     """Unconditional deletes."""
+    unset: Mapping[str, Bools] = field(default_factory=dict)
+    """Columns of which some records carry no value although their frame has one; the records."""
 
     def fold(self) -> Merged:
         """The state of every group."""
@@ -41,7 +44,7 @@ class Overlay:
         partial = [
             (name, carried)
             for name in groups.rows.column_names
-            if name in groups.shape.values and (carried := groups.is_set(name)) is not None
+            if name in groups.shape.values and (carried := self._carried(name)) is not None
         ]
         columns: dict[str, pa.Array] = {}
         if partial:
@@ -73,6 +76,13 @@ class Overlay:
         keep[winner[single]] = True
         keep[last[ends_in_reset]] = True
         return keep
+
+    def _carried(self, name: str) -> Bools | None:
+        """Which records set the column; ``None`` if all do."""
+        carried = self.groups.is_set(name)
+        if name not in self.unset:
+            return carried
+        return ~self.unset[name] if carried is None else carried & ~self.unset[name]
 
     @property
     def _index(self) -> Ints:

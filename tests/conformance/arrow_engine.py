@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 
 from lakemerge import LakeMergeError, LakeTable, Settings
+from tests.conformance.custom_mergers import CUSTOM_MERGERS
 from tests.conformance.runner import Filter, TableCase
 
 __all__ = ["ArrowEngine", "ArrowHandle", "settings_for"]
@@ -40,6 +41,7 @@ class ArrowEngine:
             options=dict(table.options),
             buckets=buckets,
             settings=settings,
+            mergers=CUSTOM_MERGERS,
         )
         return ArrowHandle(path, settings)
 
@@ -50,7 +52,7 @@ class ArrowHandle:
     def __init__(self, path: str, settings: Settings) -> None:
         self.path = path
         self.settings = settings
-        self.table = LakeTable.open(path, settings=settings)
+        self.table = LakeTable.open(path, settings=settings, mergers=CUSTOM_MERGERS)
 
     def write(self, frame: pa.Table, *, kind_column: str | None, spread: bool) -> int:
         data = pa.RecordBatchReader.from_batches(frame.schema, frame.to_batches(max_chunksize=1)) if spread else frame
@@ -66,7 +68,7 @@ class ArrowHandle:
         self.table.compact()
 
     def reopen(self) -> None:
-        self.table = LakeTable.open(self.path, settings=self.settings)
+        self.table = LakeTable.open(self.path, settings=self.settings, mergers=CUSTOM_MERGERS)
 
     def version(self) -> int:
         return self.table.version
@@ -79,6 +81,9 @@ class ArrowHandle:
         filter: Filter | None = None,
         form: Literal["sql", "expression"] = "sql",
     ) -> pa.Table:
-        table = self.table if version is None else LakeTable.open(self.path, version=version, settings=self.settings)
+        table = self.table if version is None else self._at(version)
         condition = None if filter is None else (filter.sql() if form == "sql" else filter.expression())
         return table.to_arrow(columns=None if columns is None else list(columns), filter=condition)
+
+    def _at(self, version: int) -> LakeTable:
+        return LakeTable.open(self.path, version=version, settings=self.settings, mergers=CUSTOM_MERGERS)

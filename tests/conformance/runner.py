@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.conformance.custom_mergers import CUSTOM_MERGERS
 from tests.conformance.values import arrow_schema, assert_rows, frame_of, from_json, rows_of
 from tests.model import rank
 
@@ -39,7 +40,21 @@ __all__ = [
 CASES = Path(__file__).parent / "cases"
 KIND = "_op"
 
-SUPPORTED: frozenset[str | None] = frozenset({None, "event-time", "commit-time"})
+SUPPORTED: frozenset[str | None] = frozenset(
+    {
+        None,
+        "aggregate",
+        "aws-dms",
+        "commit-time",
+        "debezium-mysql",
+        "debezium-postgres",
+        "event-time",
+        "first-row",
+        "overwrite-non-defaults",
+        "partial-update",
+        *(merger.name for merger in CUSTOM_MERGERS),
+    }
+)
 """Mergers whose cases run against the product; ``None`` is the default merger. Extend it here, and
 the expected numbers of cases in the test modules with it."""
 

@@ -32,6 +32,13 @@ _LATE = History(
     ),
 )
 
+_MARKER_COLUMN_UNSET = History(
+    TableCase("k INT, v INT, s STRING", ("k",), (), "commit-time", {"delete_when": {"column": "s", "values": ["d"]}}),
+    buckets=1,
+    small_budget=False,
+    steps=((Write(("k", "v"), ((0, 1), (0, 2)), None, False, False), Probe(("k",), None, "sql")),),
+)
+
 
 @settings(
     max_examples=EXAMPLES,
@@ -42,6 +49,7 @@ _LATE = History(
 )
 @given(histories())
 @example(_LATE)
+@example(_MARKER_COLUMN_UNSET)
 def test_every_history_is_the_left_fold(history: History) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_history(history, ArrowEngine(Path(folder)))

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from lakemerge import LakeMergeError, LakeTable
+from lakemerge import LakeMergeError, LakeTable, register
 from tests.conformance.arrow_engine import settings_for
+from tests.conformance.custom_mergers import CUSTOM_MERGERS
 from tests.conformance.modes import MODES
 from tests.conformance.runner import SUPPORTED, Case, Filter, Mode, TableCase, applies, load_cases, run_case
 from tests.conformance.values import assert_rows, rows_of
@@ -63,7 +64,9 @@ class SparkHandle:
         return self.table.version
 
     def reopen(self) -> None:
-        self.table = LakeTable.open(self.path, spark=self.spark, settings=settings_for(spread=False))
+        self.table = LakeTable.open(
+            self.path, spark=self.spark, mergers=CUSTOM_MERGERS, settings=settings_for(spread=False)
+        )
 
     def read(
         self,
@@ -73,7 +76,7 @@ class SparkHandle:
         filter: Filter | None = None,
         form: Literal["sql", "expression"] = "sql",
     ) -> pa.Table:
-        table = self.table if version is None else LakeTable.open(self.path, version=version, spark=self.spark)
+        table = self.table if version is None else self._at(version)
         names = None if columns is None else list(columns)
         condition: str | Column | None = None
         if filter is not None:
@@ -88,6 +91,9 @@ class SparkHandle:
         assert_rows(loaded.toArrow(), rows_of(result), result.schema, "format('lakemerge') against to_df()")
         return result
 
+    def _at(self, version: int) -> LakeTable:
+        return LakeTable.open(self.path, version=version, spark=self.spark, mergers=CUSTOM_MERGERS)
+
 
 class SparkEngine:
     """Tables in new folders below ``folder``."""
@@ -96,6 +102,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
+        register(spark, mergers=CUSTOM_MERGERS)
         self._paths = (folder / f"table {number}" for number in itertools.count())
 
     def create(self, table: TableCase, *, buckets: int, spread: bool) -> SparkHandle:
@@ -109,6 +116,7 @@ class SparkEngine:
             options=dict(table.options),
             buckets=buckets,
             settings=settings_for(spread=spread),
+            mergers=CUSTOM_MERGERS,
             spark=self._spark,
         )
         return SparkHandle(self._spark, path, created)
@@ -124,7 +132,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (51, 9, 12)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (118, 9, 12)
 
 
 @pytest.mark.parametrize("case", PLAYED, ids=str)

@@ -49,13 +49,18 @@ ERRORS = {
 PUBLIC = {
     "lakemerge": ERRORS
     | {
+        "DELETE": "what a row merger returns for a key that goes away",
+        "Delete": "the type of DELETE, for annotations",
         "CompactionResult": "what LakeTable.compact returns",
         "LakeTable": "the table: every operation starts here",
         "Laws": "declares which plans a user's merger allows",
         "Merger": "base class of a user's merger",
+        "Record": "what a row merger is given, for annotations",
         "RowKind": "the values of a kind column",
+        "RowMerger": "base class of a user's merger of two rows",
         "Settings": "limits and sizes of writers and readers",
         "UpsertResult": "what LakeTable.upsert returns",
+        "register": "gives merger classes to Spark's format('lakemerge')",
         "register_merger": "makes a user's merger known by its id",
     },
     "lakemerge.errors": ERRORS,

@@ -15,7 +15,7 @@ from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore, Kill
-from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
+from tests.unit.faults import Row, create, frame, listing, open_over, state_of
 
 SPREAD = Settings(inline_blocks=1, threads=1)
 """Several log blocks make a block index file; one thread makes the order of calls the same in every run."""
@@ -265,11 +265,3 @@ def test_a_load_whose_clean_up_fails_is_still_a_load(tmp_path: Path) -> None:
     assert table.upsert(frame(OLD)).mode == "load"
     assert state_of(path) == OLD
     assert not table.compact().files
-
-
-def test_killing_is_final() -> None:
-    """``Kill`` runs no ``finally``, or the tests above would be about something else."""
-    code = "from lakemerge.testing.faults import Call, Kill\ntry:\n    Kill(3)(Call('get', ''))\nfinally:\n    print('ran')"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert Kill(3).status == 3

@@ -1,0 +1,29 @@
+"""Making user mergers known to Spark's data source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lakemerge.errors import DependencyMissingError
+from mergers import Merger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession, *, mergers: Sequence[type[Merger]] = ()) -> None:
+    """Make ``format("lakemerge")`` known to a session, with merger classes beside the installed ones.
+
+    The classes travel with the job, so they may be defined in a notebook or script. A later call
+    replaces an earlier one of the session. :class:`lakemerge.LakeTable` needs no such call.
+
+    :raises lakemerge.MergerRegistrationError: an id or a name that is malformed or taken.
+    """
+    try:
+        from lakemerge.spark.source import register_source
+    except ImportError as error:
+        raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
+    register_source(spark, mergers)

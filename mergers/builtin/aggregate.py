@@ -1,0 +1,140 @@
+"""``aggregate``: every column has a function that folds its values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from mergers.builtin.aggregates import (
+    Choices,
+    check_retraction_kinds,
+    check_values,
+    functions_of,
+    read_choices,
+)
+from mergers.builtin.functions import ColumnEvents, Function
+from mergers.builtin.history import Events, carried, replay, upserts_of
+from mergers.builtin.options import OptionReader
+from mergers.builtin.values import frozen, thawed
+from mergers.contract import Bools, Groups, Kinds, Merged, Merger, RowKind, TableShape
+from mergers.laws import Laws
+
+__all__ = ["Aggregate"]
+
+_DEFAULT = "last_non_null_value"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Merger):
+    """Semantics, options and functions: docs/merge-semantics.md, section 5."""
+
+    id = "33fd0a4f-d3ed-4372-a9d9-0e5ff7698ff2"
+    name = "aggregate"
+
+    aggregates: Choices = field(default_factory=dict)
+    default_aggregate: object = _DEFAULT
+    ignore_retract: tuple[str, ...] = ()
+    remove_record_on_delete: bool = False
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """The function of every column that is neither key nor ordering: what the options come to."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
+        known = ("aggregates", "default_aggregate", "ignore_retract", "remove_record_on_delete")
+        reader = OptionReader(cls.name, options, shape, known)
+        columns = [name for name in shape.values if name not in shape.ordering]
+        choices = read_choices(reader, columns, "columns that are neither key nor ordering")
+        default = frozen(options.get("default_aggregate", _DEFAULT))
+        ignored = reader.names("ignore_retract")
+        for name in ignored:
+            reader.is_column(name, "ignore_retract")
+        removes = reader.flag("remove_record_on_delete")
+        functions = functions_of(reader, columns, choices, _DEFAULT if default is None else default)
+        reader.finish()
+        return cls(choices, default, ignored, removes, functions)
+
+    def options(self) -> Mapping[str, object]:
+        given: dict[str, object] = {}
+        if self.aggregates:
+            given["aggregates"] = {column: thawed(choice) for column, choice in self.aggregates.items()}
+        if self.default_aggregate != _DEFAULT:
+            given["default_aggregate"] = thawed(self.default_aggregate)
+        if self.ignore_retract:
+            given["ignore_retract"] = list(self.ignore_retract)
+        if self.remove_record_on_delete:
+            given["remove_record_on_delete"] = True
+        return given
+
+    def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
+        functions = self.functions.values()
+        commutative = all(function.commutative for function in functions)
+        exact = all(function.associative and not _rounds(function) for function in functions)
+        # With an ordering, a late record must not hide behind a newer one: neither may it matter on
+        # which side a value is added, nor may a delete that comes late have removed anything.
+        in_any_order = commutative and not self.remove_record_on_delete
+        return Laws(
+            associative=exact and (in_any_order or not shape.ordering),
+            commutative=exact and in_any_order,
+            replay_safe=in_any_order and all(function.idempotent for function in functions),
+        )
+
+    def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
+        return frozenset(columns)
+
+    def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
+        check_retraction_kinds(self.functions, self.ignore_retract, kinds & set(self._retracting))
+
+    def check_records(self, shape: TableShape, rows: pa.RecordBatch, kinds: Kinds | None) -> None:
+        check_values(self.functions, self.ignore_retract, rows, kinds, self._retracting)
+
+    def lone_upsert_is_row(self, shape: TableShape) -> bool:
+        return all(function.keeps_lone for function in self.functions.values())
+
+    def merge_groups(self, groups: Groups) -> Merged:
+        upserts = upserts_of(groups)
+        retractions, removes, resets = self._deletes(groups)
+        history = replay(groups, Events(upserts | retractions, removes, resets))
+        first = np.zeros(len(upserts), dtype=np.bool_)
+        first[history.creator[history.creator >= 0]] = True
+        columns: dict[str, pa.Array] = {}
+        for name, function in self.functions.items():
+            if name not in groups.rows.column_names:
+                continue
+            ignored = name in self.ignore_retract
+            columns[name] = function.fold(
+                ColumnEvents(
+                    groups=groups,
+                    segments=history.segments,
+                    column=name,
+                    adds=history.live & upserts & carried(groups, name),
+                    retracts=history.live & (np.zeros_like(retractions) if ignored else retractions),
+                    newer=history.newer,
+                    first=first,
+                    values=groups.column(name),
+                )
+            )
+        return Merged(status=history.status, winner=history.winner, columns=columns)
+
+    def _deletes(self, groups: Groups) -> tuple[Bools, Bools, Bools]:
+        """Records that retract, remove with an ordering, and remove whatever came before."""
+        deletes = (groups.kinds == RowKind.DELETE) & ~groups.stored
+        retractions = groups.kinds == RowKind.UPDATE_BEFORE
+        placed = groups.has_ordering
+        if not self.remove_record_on_delete:
+            return retractions | (deletes & placed), np.zeros_like(deletes), deletes & ~placed
+        if not groups.shape.ordering:
+            return retractions, np.zeros_like(deletes), deletes
+        return retractions, deletes & placed, deletes & ~placed
+
+    @property
+    def _retracting(self) -> tuple[RowKind, ...]:
+        """Kinds that call a function's retraction."""
+        return (RowKind.UPDATE_BEFORE,) if self.remove_record_on_delete else (RowKind.UPDATE_BEFORE, RowKind.DELETE)
+
+
+def _rounds(function: Function) -> bool:
+    return function.name == "sum" and pa.types.is_floating(function.kind)

@@ -1,0 +1,131 @@
+"""``merge_map`` and ``merge_map_with_keytime``: maps folded entry by entry.
+
+The entries of all maps are sorted by (group, map key, fold order), so that each key of each group is
+a segment of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.equal import equality_codes, grouped
+from mergers.builtin.functions.picks import settle
+from mergers.builtin.segments import Segments
+from mergers.contract import Bools, Ints
+from mergers.ordering import is_orderable, order_codes
+
+__all__ = ["MergeMap", "MergeMapWithKeytime"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The entries of the maps that take part, sorted."""
+
+    segments: Segments
+    """One for each key of each group."""
+    group: Ints
+    """Per segment, its group."""
+    record: Ints
+    keys: pa.Array
+    items: pa.Array
+
+    @staticmethod
+    def of(events: ColumnEvents, there: Bools) -> _Entries:
+        records = np.flatnonzero(there)
+        maps = events.values.take(pa.array(records))
+        offsets = maps.offsets.to_numpy()
+        sizes = np.diff(offsets)
+        record = np.repeat(records, sizes)
+        place = np.arange(len(record), dtype=np.int64)
+        codes = equality_codes(maps.keys)
+        slot = grouped(events.segments.group[record], codes)
+        # A map that names a key twice means the last; in front of the others that one must come first.
+        order = np.lexsort((np.where(events.newer[record], place, -place), record, slot))
+        starts = np.flatnonzero(np.diff(slot[order], prepend=-1))
+        segments = Segments.of(np.append(starts, len(order)).astype(np.int64))
+        record = record[order]
+        taken = pa.array(order)
+        return _Entries(
+            segments, events.segments.group[record[starts]], record, maps.keys.take(taken), maps.items.take(taken)
+        )
+
+    def maps(self, picks: Ints, there: Bools, kind: pa.DataType) -> pa.Array:
+        """A map a group of the picked entries, one a segment; -1 picks none. Null where not ``there``."""
+        chosen = picks >= 0
+        counts = np.bincount(self.group[chosen], minlength=len(there))
+        taken = pa.array(picks[chosen])
+        return pa.MapArray.from_arrays(
+            pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
+            self.keys.take(taken),
+            self.items.take(taken),
+            type=kind,
+            mask=pa.array(~there),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMap(Function):
+    name = "merge_map"
+    types = "maps"
+    retractable = True
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return pa.types.is_map(kind)
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        filled = events.filled
+        entries = _Entries.of(events, (events.adds | events.retracts) & filled)
+        adds, newer = events.adds[entries.record], events.newer[entries.record]
+        picks = settle(entries.segments, adds & newer, ~adds, adds & ~newer)
+        return entries.maps(picks, events.segments.any(events.adds & filled), self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMapWithKeytime(Function):
+    """``ts_field``: the field of the map's values that says which is newest; equal: the later one.
+
+    A null value removes the key, and is not remembered: an entry that comes after it stands again.
+    """
+
+    name = "merge_map_with_keytime"
+    types = "maps of structs"
+    keeps_lone = False
+
+    ts_field: str = ""
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return pa.types.is_map(kind) and pa.types.is_struct(kind.item_type)
+
+    @classmethod
+    def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> MergeMapWithKeytime:
+        field = options.get("ts_field")
+        if set(options) != {"ts_field"} or not isinstance(field, str):
+            raise ValueError("merge_map_with_keytime needs the option ts_field, a name, and has no other")
+        place = kind.item_type.get_field_index(field)
+        if place < 0 or not is_orderable(kind.item_type.field(place).type):
+            raise ValueError(f"the map's values have no field {field!r} that can be compared")
+        return cls(kind, field)
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        adds = events.adds & events.filled
+        entries = _Entries.of(events, adds)
+        segments, newer = entries.segments, events.newer[entries.record]
+        present = entries.items.is_valid().to_numpy(zero_copy_only=False)
+        place = entries.items.type.get_field_index(self.ts_field)
+        times = entries.items.flatten()[place]
+        timed = times.is_valid().to_numpy(zero_copy_only=False) & present
+        cleared = segments.last(~present & newer)
+        timed &= segments.index > segments.spread(cleared)
+        codes = order_codes([times])
+        best = np.maximum.reduceat(np.where(timed, codes, np.iinfo(np.int64).min), segments.starts)
+        ties = timed & (codes == segments.spread(best))
+        latest = segments.last(ties & newer)
+        picks = np.where(latest >= 0, latest, segments.first(ties))
+        return entries.maps(picks, events.segments.any(adds), self.kind)

@@ -1,0 +1,134 @@
+"""``sum``, ``product`` and ``count``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.exact import exceeds, sum_decimals, sum_integers
+from mergers.builtin.functions.products import multiply_exactly
+from mergers.builtin.functions.steps import fold_steps
+from mergers.contract import Bools, Ints
+
+__all__ = ["Count", "Product", "Sum"]
+
+_LIMITS = {8: 2**7, 16: 2**15, 32: 2**31, 64: 2**63}
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal128(kind)
+
+
+def _integers(values: pa.Array) -> Ints:
+    return pc.fill_null(values, 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _integer_column(events: ColumnEvents, totals: Ints, outside: Bools, there: Bools, function: str) -> pa.Array:
+    """Totals as the column's type, null where there is none. Raises for those that do not fit."""
+    kind = events.values.type
+    limit = _LIMITS[kind.bit_width]
+    if kind.bit_width < 64:
+        outside = outside | (totals < -limit) | (totals >= limit)
+    events.overflow(outside & there, function)
+    return pa.array(totals, mask=~there).cast(kind)
+
+
+def _floats(events: ColumnEvents, *, by: str) -> pa.Array:
+    """The fold in the column's own precision, one step after the other: rounding depends on the order."""
+    values = pc.fill_null(events.values, 0).to_numpy(zero_copy_only=False)
+    there = events.filled & (events.adds | events.retracts)
+    kind = values.dtype
+    if by == "sum":
+        signed = np.where(events.retracts, -values, values).astype(kind)
+        totals = fold_steps(events.segments, signed, there, np.add)
+        counted = events.segments.any(there)
+    else:
+        # A retraction from null stays null: a product begins with its first addition.
+        begun = events.segments.first(there & events.adds)
+        there &= (events.segments.spread(begun) >= 0) & (events.segments.index >= events.segments.spread(begun))
+        totals = fold_steps(events.segments, values, there, np.multiply, inverse=(events.retracts, np.divide))
+        counted = begun >= 0
+    return pa.array(totals, mask=~counted, type=events.values.type, from_pandas=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Function):
+    name = "sum"
+    types = "numbers"
+    retractable = True
+    commutative = True
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return _is_number(kind)
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        if pa.types.is_floating(self.kind):
+            return _floats(events, by="sum")
+        adds, retracts = events.adds & events.filled, events.retracts & events.filled
+        there = events.segments.any(adds | retracts)
+        if pa.types.is_decimal(self.kind):
+            sums, outside = sum_decimals(events.segments, events.values, adds, retracts)
+            events.overflow(outside & there, "sum")
+            return pc.if_else(pa.array(there), sums, pa.scalar(None, self.kind))
+        totals, outside = sum_integers(events.segments, _integers(events.values), adds, retracts)
+        return _integer_column(events, totals, outside, there, "sum")
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Function):
+    """The stored value is the count so far; the value of any other record does not matter."""
+
+    name = "count"
+    types = "integers"
+    retractable = True
+    commutative = True
+    associative = False
+    """Of records as they are: counting needs a count of its own to be combined with."""
+    keeps_lone = False
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return pa.types.is_integer(kind)
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        adds, retracts = events.adds & events.filled, events.retracts & events.filled
+        steps = np.where(events.groups.stored, _integers(events.values), 1)
+        totals, outside = sum_integers(events.segments, steps, adds, retracts)
+        return _integer_column(events, totals, outside, events.segments.any(adds | retracts), "count")
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Function):
+    """A retraction divides. Each step is rounded to the column: integers are truncated, decimals
+    rounded half up, away from zero."""
+
+    name = "product"
+    types = "numbers"
+    retractable = True
+    associative = False
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return _is_number(kind)
+
+    def check_retractions(self, values: pa.Array) -> str | None:
+        zero = pc.any(pc.equal(values, pa.scalar(0, values.type))).as_py()
+        return "a product cannot take back a zero" if zero else None
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        if pa.types.is_floating(self.kind):
+            return _floats(events, by="product")
+        there = events.filled & (events.adds | events.retracts)
+        begun = events.segments.first(there & events.adds)
+        there &= (events.segments.spread(begun) >= 0) & (events.segments.index >= events.segments.spread(begun))
+        totals, outside = multiply_exactly(events.segments, events.values, there, events.retracts)
+        if pa.types.is_decimal(self.kind):
+            outside = outside | (exceeds(totals) & (begun >= 0))
+            events.overflow(outside, "product")
+            return pc.if_else(pa.array(begun >= 0), totals, pa.scalar(None, self.kind))
+        return _integer_column(events, totals, outside, begun >= 0, "product")

@@ -1,0 +1,175 @@
+"""Unions of sketches and bitmaps: one library call a value, for Arrow has none.
+
+Both libraries come with the extra ``lakemerge[sketches]`` and load on first use. Sketches are in the
+serialised forms of Apache DataSketches, bitmaps in the portable format of Roaring.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.errors import InstallError
+
+__all__ = ["HllSketch", "RoaringBitmap", "ThetaSketch"]
+
+_DAMAGED = (ValueError, RuntimeError, IndexError, MemoryError)
+"""What the libraries raise for bytes that they cannot read."""
+
+
+@functools.cache
+def _library(name: str) -> Any:
+    try:
+        if name == "datasketches":
+            import datasketches
+
+            return datasketches
+        import pyroaring
+    except ImportError as error:
+        raise InstallError(
+            f"this table merges sketches or bitmaps and needs the package {name!r}: pip install 'lakemerge[sketches]'",
+            package=name,
+            extra="sketches",
+        ) from error
+    return pyroaring
+
+
+@dataclass(frozen=True, slots=True)
+class _Union(Function):
+    types = "binary"
+    commutative = True
+    idempotent = True
+
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        return pa.types.is_binary(kind)
+
+    @abstractmethod
+    def parse(self, value: bytes) -> object:
+        """Raises one of ``_DAMAGED`` where the bytes are nothing of the kind."""
+
+    @abstractmethod
+    def unite(self, values: Iterable[object]) -> bytes:
+        """The union of parsed values."""
+
+    def check_additions(self, values: pa.Array) -> str | None:
+        for value in _bytes(values):
+            try:
+                self.parse(value)
+            except _DAMAGED as error:
+                return f"a value is no {self.name}: {error}"
+        return None
+
+    def fold(self, events: ColumnEvents) -> pa.Array:
+        part, records, groups = events.segments.within(events.adds & events.filled)
+        values = list(_bytes(events.values.take(pa.array(records))))
+        results: list[bytes | None] = [None] * len(events.segments.sizes)
+        for group, start, end in zip(groups.tolist(), part.starts.tolist(), part.offsets[1:].tolist(), strict=True):
+            if end - start == 1:
+                results[group] = values[start]
+                continue
+            results[group] = self.unite(self._parsed(events, values[start:end], records[start:end].tolist()))
+        return pa.array(results, type=self.kind)
+
+    def _parsed(self, events: ColumnEvents, values: Sequence[bytes], records: Sequence[int]) -> Iterator[object]:
+        for value, record in zip(values, records, strict=True):
+            try:
+                yield self.parse(value)
+            except _DAMAGED as error:
+                raise events.unusable(record, f"it is no {self.name}: {error}") from error
+
+
+def _bytes(values: pa.Array) -> Iterator[bytes]:
+    yield from (value for value in values.to_pylist() if value is not None)
+
+
+def _lg_k(name: str, options: Mapping[str, object], low: int, high: int) -> int:
+    unknown = sorted(set(options) - {"lg_k"})
+    if unknown:
+        raise ValueError(f"{name} has no option {', '.join(map(repr, unknown))}")
+    value = options.get("lg_k", 12)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"the lg_k of {name} is a whole number from {low} to {high}, not {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class HllSketch(_Union):
+    """``lg_k``: the binary logarithm of the size of a union."""
+
+    name = "hll_sketch"
+
+    lg_k: int = 12
+
+    @classmethod
+    def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> Self:
+        return cls(kind, _lg_k(cls.name, options, 7, 21))
+
+    def parse(self, value: bytes) -> object:
+        return _library("datasketches").hll_sketch.deserialize(value)
+
+    def unite(self, values: Iterable[object]) -> bytes:
+        return _unite(_library("datasketches").hll_union(self.lg_k), values, "serialize_compact")
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaSketch(_Union):
+    """``lg_k``: the binary logarithm of the size of a union."""
+
+    name = "theta_sketch"
+
+    lg_k: int = 12
+
+    @classmethod
+    def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> Self:
+        return cls(kind, _lg_k(cls.name, options, 5, 26))
+
+    def parse(self, value: bytes) -> object:
+        return _library("datasketches").compact_theta_sketch.deserialize(value)
+
+    def unite(self, values: Iterable[object]) -> bytes:
+        return _unite(_library("datasketches").theta_union(self.lg_k), values, "serialize")
+
+
+def _unite(union: Any, values: Iterable[object], serialise: str) -> bytes:
+    for value in values:
+        union.update(value)
+    return bytes(getattr(union.get_result(), serialise)())
+
+
+@dataclass(frozen=True, slots=True)
+class RoaringBitmap(_Union):
+    """``bits``: 32 (the default) or 64, the width of the numbers in the bitmap."""
+
+    name = "roaring_bitmap"
+
+    bits: int = 32
+
+    @classmethod
+    def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> Self:
+        unknown = sorted(set(options) - {"bits"})
+        if unknown:
+            raise ValueError(f"roaring_bitmap has no option {', '.join(map(repr, unknown))}")
+        bits = options.get("bits", 32)
+        if isinstance(bits, bool) or bits not in (32, 64):
+            raise ValueError(f"the bits of roaring_bitmap are 32 or 64, not {bits!r}")
+        return cls(kind, int(str(bits)))
+
+    def _class(self) -> Any:
+        library = _library("pyroaring")
+        return library.BitMap if self.bits == 32 else library.BitMap64
+
+    def parse(self, value: bytes) -> object:
+        return self._class().deserialize(value)
+
+    def unite(self, values: Iterable[object]) -> bytes:
+        union = self._class()()
+        for value in values:
+            union |= value
+        return bytes(union.serialize())

@@ -1,0 +1,97 @@
+"""What becomes of each key, before any column is looked at: which records act on its row.
+
+Shared by the column mergers that go by the table's ordering, or by arrival. A record is *newer*
+when its ordering is not below the state's, else *older*; an older record acts on a row, but does
+nothing to a tombstone. Source: docs/merge-semantics.md, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mergers.builtin.segments import Segments
+from mergers.contract import Bools, Groups, Ints, Kinds, RowKind, Status
+from mergers.ordering import order_codes
+
+__all__ = ["Events", "History", "carried", "replay", "upserts_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Records of some groups by what they do to the row. Masks have one entry a record."""
+
+    acts: Bools
+    """Records that fold columns: upserts, and retractions where the merger has them."""
+    removes: Bools
+    """Deletes that leave a tombstone when they are newer."""
+    resets: Bools
+    """Deletes that leave nothing, whatever came before."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The fold of each group as far as rows, not columns, are concerned."""
+
+    segments: Segments
+    live: Bools
+    """Records whose columns go into the row: none where the key has no row in the end."""
+    newer: Bools
+    """Live records that are not older than the row they meet."""
+    creator: Ints
+    """Per group, the live record that makes the row; -1 where there is no row."""
+    status: Kinds
+    winner: Ints
+    """As in :class:`mergers.contract.Merged`: the record whose ordering the state has."""
+
+
+def upserts_of(groups: Groups) -> Bools:
+    """Records that are upserts; a stored row is one."""
+    return (groups.kinds == RowKind.INSERT) | (groups.kinds == RowKind.UPDATE_AFTER)
+
+
+def carried(groups: Groups, name: str) -> Bools:
+    """Records that carry the column."""
+    mask = groups.is_set(name)
+    return np.ones(len(groups.kinds), dtype=np.bool_) if mask is None else mask
+
+
+def replay(groups: Groups, events: Events) -> History:
+    """Fold the rows of each group."""
+    segments = Segments.of(groups.offsets)
+    ordering = groups.shape.ordering
+    tombstones = groups.stored & (groups.kinds == RowKind.DELETE)
+    removes, acts = events.removes | tombstones, events.acts & ~tombstones
+    start = np.maximum(segments.last(events.resets) + 1, segments.starts)
+    if not ordering:
+        valid = acts & (segments.index >= segments.spread(start))
+        return _history(segments, valid, valid, np.zeros_like(valid))
+    codes = order_codes([groups.column(name) for name in ordering])
+    placed = groups.has_ordering
+    while True:
+        valid = (acts | removes) & (segments.index >= segments.spread(start))
+        highest = segments.at_highest(codes, valid & placed)
+        # A retraction that carries no ordering starts a row where there is none, and that row has no
+        # ordering: after a tombstone, which it meets rarely, all later records have to be compared anew.
+        loose = valid & acts & ~placed
+        if not (loose.any() and removes.any()):
+            break
+        met = segments.last_before(highest)
+        fresh = segments.first(loose & (met >= 0) & removes[met])
+        again = (fresh >= 0) & (fresh > start)
+        if not again.any():
+            break
+        start = np.where(again, fresh, start)
+    return _history(segments, valid & acts, (highest & acts) | loose, highest & removes, highest)
+
+
+def _history(segments: Segments, acting: Bools, newer: Bools, deleting: Bools, placed: Bools | None = None) -> History:
+    """``newer``: records that make a row where there is none. ``placed``: those that set the ordering."""
+    deleted = segments.last(deleting)
+    creator = segments.first(newer & (segments.index > segments.spread(deleted)))
+    live = acting & (segments.spread(creator) >= 0) & (segments.index >= segments.spread(creator))
+    status = np.where(creator >= 0, Status.ROW, np.where(deleted >= 0, Status.TOMBSTONE, Status.ABSENT)).astype(np.int8)
+    newest = segments.last(live & (newer if placed is None else placed))
+    winner = np.where(creator < 0, deleted, np.where(newest < 0, creator, newest))
+    return History(segments, live, live & newer, creator, status, winner)

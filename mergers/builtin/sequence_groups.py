@@ -1,0 +1,214 @@
+"""Sequence groups of ``partial-update``: columns that go by a sequence of their own.
+
+Source: docs/merge-semantics.md, section 5, ``partial-update``, rules 3 to 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from mergers.builtin.aggregates import Choices, functions_of, read_choices
+from mergers.builtin.functions import ColumnEvents, Function
+from mergers.builtin.functions.picks import settle, take
+from mergers.builtin.history import carried, upserts_of
+from mergers.builtin.options import OptionReader
+from mergers.builtin.removals import Turns, last_removals
+from mergers.builtin.segments import Segments
+from mergers.builtin.unset import Unset
+from mergers.builtin.values import frozen, thawed
+from mergers.contract import Bools, Groups, Ints, Merged, RowKind, Status
+from mergers.errors import RecordRefusedError
+from mergers.ordering import order_codes
+
+__all__ = ["SequenceGroup", "SequenceGroups"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGroup:
+    """One group. ``name`` is the key it has in the options: its sequence columns, with commas."""
+
+    name: str
+    sequence: tuple[str, ...]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGroups:
+    """All groups of a table and the functions of their members."""
+
+    names: ClassVar[tuple[str, ...]] = (
+        "sequence_groups",
+        "aggregates",
+        "default_aggregate",
+        "ignore_retract",
+        "remove_record_on_sequence_group",
+    )
+
+    groups: tuple[SequenceGroup, ...]
+    aggregates: Choices = field(default_factory=dict)
+    default_aggregate: object = None
+    ignore_retract: tuple[str, ...] = ()
+    removing: tuple[str, ...] = ()
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """Of the members that have one: what the options come to."""
+
+    @classmethod
+    def parse(cls, reader: OptionReader) -> Self | None:
+        """``None`` where the table has no groups."""
+        groups = tuple(
+            SequenceGroup(name, tuple(part.strip() for part in name.split(",")), reader.strings(members, name))
+            for name, members in reader.mapping("sequence_groups").items()
+        )
+        _check_columns(reader, groups)
+        members = [column for group in groups for column in group.members]
+        choices = read_choices(reader, members, "members of sequence groups")
+        default = frozen(reader.options.get("default_aggregate"))
+        functions = functions_of(reader, [m for m in members if m in reader.shape.schema.names], choices, default)
+        ignored, removing = reader.names("ignore_retract"), reader.names("remove_record_on_sequence_group")
+        for name in ignored:
+            if reader.is_column(name, "ignore_retract") and name not in functions:
+                reader.problems.append(f"ignore_retract names {name!r}, which no function aggregates")
+        known = [group.name for group in groups]
+        for name in removing:
+            if name not in known:
+                reader.problems.append(
+                    f"remove_record_on_sequence_group names {name!r}; the groups are {', '.join(known) or 'none'}"
+                )
+        if not groups:
+            if default is not None:
+                reader.problems.append("default_aggregate needs sequence_groups")
+            return None
+        return cls(groups, choices, default, ignored, removing, functions)
+
+    def options(self) -> Mapping[str, object]:
+        given: dict[str, object] = {"sequence_groups": {group.name: list(group.members) for group in self.groups}}
+        if self.aggregates:
+            given["aggregates"] = {column: thawed(choice) for column, choice in self.aggregates.items()}
+        if self.default_aggregate is not None:
+            given["default_aggregate"] = thawed(self.default_aggregate)
+        if self.ignore_retract:
+            given["ignore_retract"] = list(self.ignore_retract)
+        if self.removing:
+            given["remove_record_on_sequence_group"] = list(self.removing)
+        return given
+
+    def needs(self, columns: Collection[str]) -> frozenset[str]:
+        """The sequence of every group that shows in ``columns`` or decides whether there is a row."""
+        needed = set(columns)
+        for group in self.groups:
+            if group.name in self.removing or not needed.isdisjoint((*group.sequence, *group.members)):
+                needed.update(group.sequence)
+        return frozenset(needed)
+
+    def check_frame(self, rows: pa.RecordBatch) -> None:
+        """Raise :class:`RecordRefusedError` where a frame has a part of a sequence."""
+        names = set(rows.schema.names)
+        problems = [
+            f"the sequence {group.name!r} lacks {', '.join(c for c in group.sequence if c not in names)}"
+            for group in self.groups
+            if names & set(group.sequence) and not names.issuperset(group.sequence)
+        ]
+        if problems:
+            raise RecordRefusedError(
+                "a frame carries all sequence columns of a group, or none: " + "; ".join(problems),
+                problems=tuple(problems),
+            )
+
+    def merge(self, groups: Groups, unset: Unset) -> Merged:
+        segments, upserts = Segments.of(groups.offsets), upserts_of(groups)
+        present = set(groups.rows.column_names)
+        shown = [group for group in self.groups if present.issuperset(group.sequence)]
+        turns = {group.name: _turns(groups, group) for group in shown}
+        deletes = groups.kinds == RowKind.DELETE
+        removing = [turns[name] for name in self.removing]
+        start = last_removals(segments, upserts, deletes, removing) + 1
+        creator = segments.first(upserts & (segments.index >= segments.spread(start)))
+        live = (segments.spread(creator) >= 0) & (segments.index >= segments.spread(creator))
+        status = np.where(creator >= 0, Status.ROW, Status.ABSENT).astype(np.int8)
+        columns: dict[str, pa.Array] = {}
+        for group in shown:
+            columns |= self._fold_group(groups, group, turns[group.name], segments, live, unset)
+        for name in groups.rows.column_names:
+            if name in groups.shape.values and name not in self._grouped:
+                columns[name] = _overwritten(groups, name, segments, live & upserts, creator, unset)
+        return Merged(status=status, winner=creator, columns=columns)
+
+    @property
+    def _grouped(self) -> frozenset[str]:
+        return frozenset(name for group in self.groups for name in (*group.sequence, *group.members))
+
+    def _fold_group(
+        self, groups: Groups, group: SequenceGroup, turns: Turns, segments: Segments, live: Bools, unset: Unset
+    ) -> dict[str, pa.Array]:
+        upserts = upserts_of(groups)
+        counted = live & turns.there
+        newer = segments.at_highest(turns.codes, counted)
+        first = np.zeros_like(live)
+        opening = segments.first(counted)
+        first[opening[opening >= 0]] = True
+        columns = {name: take(groups.column(name), segments.last(newer)) for name in group.sequence}
+        for name in group.members:
+            if name not in groups.rows.column_names:
+                continue
+            # A stored row has a value, if only null, whatever its sequence is.
+            adds = (counted | (live & groups.stored)) & upserts & unset.sets(groups, name, nulls=True)
+            function = self.functions.get(name)
+            if function is None:
+                picks = settle(segments, adds & (newer | groups.stored), newer & ~upserts, np.zeros_like(adds))
+                columns[name] = take(groups.column(name), picks)
+                continue
+            ignored = name in self.ignore_retract
+            columns[name] = function.fold(
+                ColumnEvents(
+                    groups=groups,
+                    segments=segments,
+                    column=name,
+                    adds=adds,
+                    retracts=np.zeros_like(adds) if ignored else counted & ~upserts,
+                    newer=newer | groups.stored,
+                    first=first | groups.stored,
+                    values=groups.column(name),
+                )
+            )
+        return columns
+
+
+def _check_columns(reader: OptionReader, groups: Sequence[SequenceGroup]) -> None:
+    taken: dict[str, str] = {}
+    if groups and reader.shape.ordering:
+        reader.problems.append("sequence_groups take the place of ordering; a table has one or the other")
+    for group in groups:
+        where = f"sequence group {group.name!r}"
+        for column in (*group.sequence, *group.members):
+            if not reader.is_column(column, where):
+                continue
+            if column in reader.shape.key:
+                reader.problems.append(f"{where} has the key column {column!r}")
+            if column in taken:
+                reader.problems.append(f"column {column!r} is twice in sequence groups: {taken[column]} and {where}")
+            taken[column] = where
+        for column in group.sequence:
+            if column in reader.shape.schema.names and pa.types.is_nested(reader.shape.schema.field(column).type):
+                reader.problems.append(f"{where} goes by {column!r}, which has no order")
+
+
+def _turns(groups: Groups, group: SequenceGroup) -> Turns:
+    columns = [groups.column(name) for name in group.sequence]
+    there = np.logical_or.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+    return Turns(order_codes(columns), there)
+
+
+def _overwritten(
+    groups: Groups, name: str, segments: Segments, upserts: Bools, creator: Ints, unset: Unset
+) -> pa.Array:
+    """A column outside all groups: every value that is set overwrites."""
+    last = segments.last(upserts & unset.sets(groups, name))
+    if unset.has_defaults:
+        made = (creator >= 0) & carried(groups, name)[creator]
+        last = np.where((last < 0) & made, creator, last)
+    return take(groups.column(name), last)

@@ -1,0 +1,59 @@
+"""Values in options: JSON on the outside, values of a column's type on the inside."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+__all__ = ["frozen", "thawed", "typed_array", "typed_value"]
+
+
+def typed_value(value: object, kind: pa.DataType) -> object:
+    """A JSON value as Python value of a column's type: dates and timestamps are ISO strings, decimals
+    strings, binary ``{"b64": ...}``. Raises :class:`TypeError` or :class:`ValueError`."""
+    if isinstance(value, bool) != pa.types.is_boolean(kind):
+        raise TypeError(f"{value!r} is not a {kind}")
+    if pa.types.is_integer(kind) and value is not None and not (isinstance(value, int) and -(2**63) <= value < 2**63):
+        raise TypeError(f"{value!r} is not a {kind}")
+    if isinstance(value, str):
+        if pa.types.is_decimal(kind):
+            return decimal.Decimal(value)
+        if pa.types.is_date(kind):
+            return dt.date.fromisoformat(value)
+        if pa.types.is_timestamp(kind):
+            return dt.datetime.fromisoformat(value)
+    if isinstance(value, Mapping) and set(value) == {"b64"}:
+        return base64.b64decode(str(value["b64"]))
+    return value
+
+
+def typed_array(value: object, kind: pa.DataType) -> pa.Array:
+    """One JSON value as array of a column's type. Nested values are what pyarrow takes for the type.
+
+    Raises :class:`TypeError`, :class:`ValueError`, a decimal or a pyarrow exception.
+    """
+    if pa.types.is_nested(kind):
+        return pa.array([thawed(value)], type=kind)
+    return pa.array([typed_value(value, kind)], type=kind)
+
+
+def frozen(value: object) -> object:
+    """A JSON value with tuples for lists."""
+    if isinstance(value, Mapping):
+        return {str(name): frozen(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(frozen(item) for item in value)
+    return value
+
+
+def thawed(value: object) -> object:
+    """The reverse of :func:`frozen`."""
+    if isinstance(value, Mapping):
+        return {name: thawed(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [thawed(item) for item in value]
+    return value

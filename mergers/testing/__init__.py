@@ -1,0 +1,15 @@
+"""Checks of mergers, for those who write them. Needs hypothesis: ``pip install lakemerge[testing]``."""
+
+from __future__ import annotations
+
+from mergers.errors import InstallError
+
+try:
+    import hypothesis  # noqa: F401
+except ImportError as error:
+    raise InstallError("mergers.testing needs hypothesis: pip install 'lakemerge[testing]'", extra="testing") from error
+
+from mergers.testing.laws import Counterexample, find_counterexample
+from mergers.testing.suite import MergerSuite
+
+__all__ = ["Counterexample", "MergerSuite", "find_counterexample"]

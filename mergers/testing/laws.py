@@ -1,0 +1,207 @@
+"""Counter-examples to the laws that a merger declares (docs/merge-semantics.md, section 6)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import hypothesis
+import hypothesis.strategies as st
+import pyarrow as pa
+from hypothesis.errors import NoSuchExample
+
+from mergers.contract import Merger, TableShape
+from mergers.kernel import Frame, combine
+from mergers.testing.records import Domain, State, Step, frame_of, frames, steps
+
+__all__ = ["Counterexample", "Law", "find_counterexample"]
+
+Law = Literal["associative", "commutative", "replay_safe", "selective"]
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """The smallest history found that breaks a law. Printed, it is the whole story."""
+
+    merger: str
+    law: Law
+    before: tuple[Step, ...]
+    """Records that make the state, a commit each."""
+    records: tuple[Step, ...]
+    """The records that the law is about."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        lines = [f"merger {self.merger!r} is not {self.law.replace('_', '-')}:"]
+        names = [*("state" for _ in self.before), *"abcdefgh"[: len(self.records)]]
+        for name, step in zip(names, (*self.before, *self.records), strict=True):
+            lines.append(f"  {name}: {step}")
+        return "\n".join([*lines, f"  {self.expected}", f"  {self.found}"])
+
+
+def find_counterexample(
+    merger: Merger,
+    shape: TableShape,
+    law: Law,
+    *,
+    full_frames: bool = True,
+    values: Mapping[str, Any] | None = None,
+    max_examples: int = 200,
+) -> Counterexample | None:
+    """Search for records that break a law, whether or not the merger declares it.
+
+    :param full_frames: upserts carry every column; else any columns beside key and ordering.
+    :param values: per column the values to draw from, where a merger does not take any of its type.
+    :param max_examples: histories to try. The search draws the same ones each time.
+    :returns: the smallest found; ``None`` is no proof.
+    """
+    checker = _CHECKERS[law]
+    search = _Search(merger, shape, values or {}, full_frames)
+    seen: dict[str, Counterexample] = {}
+
+    def breaks(history: tuple[list[Step], list[Step]]) -> bool:
+        found = checker(search, *history)
+        if found is None:
+            return False
+        seen["last"] = Counterexample(merger.name, law, tuple(history[0]), tuple(history[1]), *found)
+        return True
+
+    settings = hypothesis.settings(
+        max_examples=max_examples, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    try:
+        smallest = hypothesis.find(search.histories(law), breaks, settings=settings, random=random.Random(0))  # noqa: S311
+    except NoSuchExample:
+        return None
+    breaks(smallest)
+    return seen["last"]
+
+
+@dataclass(frozen=True)
+class _Search:
+    merger: Merger
+    shape: TableShape
+    domain: Domain
+    full_frames: bool
+
+    @property
+    def combines(self) -> bool:
+        """Whether the merger has a pre-combining of its own, which is then what must be lawful within a
+        frame."""
+        return type(self.merger).combine is not Merger.combine
+
+    def histories(self, law: Law) -> st.SearchStrategy[tuple[list[Step], list[Step]]]:
+        """Records before, and the records the law is about; all of one key."""
+        one = steps(self.merger, self.shape, self.domain, full_frames=self.full_frames)
+        upsert = steps(self.merger, self.shape, self.domain, full_frames=self.full_frames, only_upserts=True)
+        pair = st.lists(upsert, min_size=2, max_size=2)
+        about: st.SearchStrategy[list[Step]]
+        if law == "associative" and self.combines:
+            about = frames(self.merger, self.shape, self.domain, full_frames=self.full_frames)
+            about = about if self.full_frames else about | pair.filter(_of_several_frames)
+        elif law == "associative":
+            about = pair
+        else:
+            about = st.lists(one, min_size=2, max_size=2)
+        return st.tuples(st.lists(one, max_size=2), about).map(self._of_one_key)
+
+    def _of_one_key(self, history: tuple[list[Step], list[Step]]) -> tuple[list[Step], list[Step]]:
+        before, about = history
+        key = {name: about[0].values[name] for name in self.shape.key}
+        return _with(before, key), _with(about, key)
+
+    def state(self, before: list[Step]) -> State:
+        return State.empty(self.shape).after(self.merger, self.shape, before)
+
+
+def _with(records: list[Step], key: Mapping[str, Any]) -> list[Step]:
+    return [Step(record.kind, {**record.values, **key}) for record in records]
+
+
+def _of_several_frames(records: list[Step]) -> bool:
+    return len({frozenset(record.values) for record in records}) > 1
+
+
+_Found = tuple[str, str] | None
+
+
+def _associative(search: _Search, before: list[Step], about: list[Step]) -> _Found:
+    merger, shape, start = search.merger, search.shape, search.state(before)
+    each = start.after(merger, shape, about)
+    in_one_frame = search.combines and not _of_several_frames(about)
+    combined = _kept(search, about) if in_one_frame else _combined(search, about)
+    if combined is None:
+        return None
+    at_once = start.fold(merger, shape, [combined] if combined.rows.num_rows else [])
+    return _differ("one after the other", each, "combined first", at_once)
+
+
+def _kept(search: _Search, about: list[Step]) -> Frame | None:
+    """What the writer keeps of a frame."""
+    frame = frame_of(search.shape, about)
+    full = len(about[0].values) == len(search.shape.schema)
+    keep = combine(search.merger, search.shape, frame, full=full)
+    if keep is None:
+        return None
+    kinds = None if frame.kinds is None else frame.kinds[keep]
+    return Frame(frame.rows.filter(pa.array(keep)), kinds, frame.version)
+
+
+def _combined(search: _Search, about: list[Step]) -> Frame | None:
+    """Upserts folded onto nothing, as a record of the columns that they carry; ``None`` where that
+    leaves no row, which no plan combines."""
+    alone = State.empty(search.shape).after(search.merger, search.shape, about)
+    if alone.rows.num_rows != 1:
+        return None
+    carried = frozenset(name for step in about for name in step.values)
+    names = [name for name in search.shape.schema.names if name in carried]
+    return Frame(alone.rows.select(names), None, 0)
+
+
+def _commutative(search: _Search, before: list[Step], about: list[Step]) -> _Found:
+    start = search.state(before)
+    forth = start.after(search.merger, search.shape, about)
+    back = start.after(search.merger, search.shape, about[::-1])
+    return _differ("a then b", forth, "b then a", back)
+
+
+def _replay_safe(search: _Search, before: list[Step], about: list[Step]) -> _Found:
+    start = search.state(before)
+    once = start.after(search.merger, search.shape, about)
+    again = once.after(search.merger, search.shape, about[:1])
+    return _differ("a then b", once, "a then b then a again", again)
+
+
+def _selective(search: _Search, before: list[Step], about: list[Step]) -> _Found:
+    start = search.state(before)
+    end = start.after(search.merger, search.shape, about)
+    full = [[step.values.get(name) for name in search.shape.schema.names] for step in about]
+    inputs = [repr(row) for row in full] + [repr(list(row.values())) for row in start.rows.to_pylist()]
+    for row in end.rows.to_pylist():
+        # Types may print a value another way than the one it was drawn as: compare what Arrow gives.
+        given = {repr(list(r.values())) for step in about for r in _rows_of(search, step)}
+        if repr(list(row.values())) not in given | set(inputs):
+            return "the row must be one of the inputs, whole", f"it is {row}"
+    return None
+
+
+def _rows_of(search: _Search, step: Step) -> list[dict[str, Any]]:
+    frame = frame_of(search.shape, [step]).rows
+    schema = search.shape.schema
+    columns = [frame.column(n) if n in step.values else pa.nulls(1, schema.field(n).type) for n in schema.names]
+    return list(pa.table(columns, names=schema.names).to_pylist())
+
+
+def _differ(left: str, a: State, right: str, b: State) -> _Found:
+    return None if str(a) == str(b) else (f"{left}: {a}", f"{right}: {b}")
+
+
+_CHECKERS: Mapping[Law, Callable[[_Search, list[Step], list[Step]], _Found]] = {
+    "associative": _associative,
+    "commutative": _commutative,
+    "replay_safe": _replay_safe,
+    "selective": _selective,
+}

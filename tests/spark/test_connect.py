@@ -1,0 +1,75 @@
+"""A table's life in a Spark Connect session, in a process of its own: a process has one kind of session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import json, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+from lakemerge import FrameError, LakeTable
+
+path = sys.argv[1]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert isinstance(spark, ConnectSession)
+said = {}
+
+table = LakeTable.create(path, "id BIGINT, at INT, v STRING", key=["id"], ordering=["at"], spark=spark)
+load = table.upsert(spark.sql("SELECT id, 1 AS at, concat('v', id) AS v FROM range(100)"))
+said["load"] = [load.mode, load.version, load.rows]
+append = table.upsert(spark.sql("SELECT id, id - 49 AS at, NULL AS v FROM range(45, 55)").selectExpr("id", "int(at) at", "v"))
+said["append"] = [append.mode, append.version, append.rows]
+try:
+    table.upsert(spark.sql("SELECT bigint(null) AS id, 1 AS at, 'v' AS v"))
+except FrameError as error:
+    said["refused"] = str(error)
+table.delete(spark.sql("SELECT 0L AS id"))
+
+def look():
+    rows = sorted(tuple(row) for row in table.to_df(filter="id < 3 OR id BETWEEN 48 AND 51").collect())
+    table.create_temp_view("t")
+    counted = spark.sql("SELECT count(*), count(v) FROM t").collect()[0]
+    loaded = spark.read.format("lakemerge").load(path).where("v IS NULL").count()
+    return [rows, list(counted), loaded, table.to_arrow().num_rows]
+
+said["dirty"] = look()
+said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
+said["clean"] = look()
+spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING").write.format("lakemerge").mode("append").save(path)
+said["door"] = [tuple(row) for row in table.to_df(filter="id = 1").collect()]
+spark.stop()
+print(json.dumps(said))
+"""
+
+
+def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["load"] == ["load", 1, 100]
+    assert said["append"] == ["append", 2, 10]
+    assert "key column 'id' is null in 1 row(s)" in said["refused"]
+    # Orderings -4 to 0 are older than the row's 1, and so is none from id 50 on; key 0 is deleted.
+    rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
+    assert said["dirty"] == said["clean"] == [rows, [99, 94], 5, 99]
+    assert said["compacted"] == [True, 0]
+    assert said["door"] == [[1, 9, "door"]]

@@ -1,0 +1,140 @@
+"""How the foundation benchmark times, judges and counts."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks.measure import Contender, Line, Report, files_below, interleave, size_of
+
+
+class Clock:
+    """Moves only when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report() -> tuple[Report, io.StringIO]:
+    out = io.StringIO()
+    return Report(Console(file=out)), out
+
+
+def test_rounds_alternate_and_the_first_is_not_counted() -> None:
+    clock, order = Clock(), list[str]()
+
+    def takes(name: str, *seconds: float) -> Contender:
+        left = list(seconds)
+
+        def run() -> None:
+            order.append(name)
+            clock.now += left.pop(0)
+
+        def before() -> None:
+            order.append(f"before {name}")
+            clock.now += 1000
+
+        return Contender(name, run, before if name == "a" else None)
+
+    samples = interleave(
+        [takes("a", 50, 1, 2), takes("b", 90, 10, 20)], rounds=2, clock=clock, settle=lambda: order.append("settle")
+    )
+    assert samples == {"a": (1.0, 2.0), "b": (10.0, 20.0)}
+    a, b = ["before a", "settle", "a"], ["settle", "b"]
+    assert order == [*a, *b, *b, *a, *a, *b]
+
+
+def test_a_slow_contender_may_take_fewer_rounds() -> None:
+    runs = {"fast": 0, "slow": 0}
+
+    def count(name: str) -> None:
+        runs[name] += 1
+
+    samples = interleave(
+        [Contender("fast", lambda: count("fast")), Contender("slow", lambda: count("slow"), rounds=1)],
+        rounds=3,
+        settle=lambda: None,
+    )
+    assert {name: len(times) for name, times in samples.items()} == {"fast": 3, "slow": 1}
+    assert runs == {"fast": 4, "slow": 2}
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a"]])
+def test_impossible_runs_are_refused(names: list[str]) -> None:
+    rounds = 0 if len(names) == 1 else 1
+    with pytest.raises(ValueError, match="at least one round"):
+        interleave([Contender(name, lambda: None) for name in names], rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("value", "floor", "target", "at_least", "missed_by"),
+    [
+        (1.5, 1.0, 1.6, False, 0.0),
+        (1.6, 1.0, 1.6, False, 0.0),
+        (2.4, 1.0, 1.6, False, 0.5),
+        (6.0, 3.0, 1.6, False, 0.25),
+        (9.0, 1.0, 8.0, True, 0.0),
+        (4.0, 1.0, 8.0, True, 0.5),
+        (0.5, None, 1.0, False, 0.0),
+        (3.0, None, 2.0, False, 0.5),
+        (3.0, 1.0, None, False, None),
+    ],
+)
+def test_targets_are_judged(
+    value: float, floor: float | None, target: float | None, at_least: bool, missed_by: float | None
+) -> None:
+    line = Line(case="c", what="w", unit="s", value=value, floor=floor, target=target, at_least=at_least)
+    assert line.missed_by == (None if missed_by is None else pytest.approx(missed_by))
+
+
+def test_a_timed_line_takes_medians() -> None:
+    line = Line.timed("c", "w", [9.0, 1.0, 3.0], [2.0, 1.0, 100.0], target=1.2)
+    assert (line.value, line.floor, line.ratio) == (3.0, 2.0, 1.5)
+    assert line.as_json()["samples"] == [9.0, 1.0, 3.0]
+    assert line.verdict == "missed by 25%"
+    assert line.cells() == ("c", "w", "3.000 s", "2.000 s", "1.50x", "<=1.2", "missed by 25%")
+
+
+def test_the_report_ends_with_what_was_missed_and_wrong() -> None:
+    made, out = report()
+    made.add(Line(case="upsert", what="bytes", unit="bytes", value=3e6, floor=2e6, target=1.1))
+    made.add(Line(case="upsert", what="objects", unit="objects", value=4, target=4))
+    made.add(Line(case="upsert", what="no target", unit="requests", value=7))
+    made.check("read", [])
+    made.check("load", ["row count: 1, expected 2"])
+    made.end()
+    lines = out.getvalue().splitlines()
+    assert lines[0].split() == ["case", "what", "value", "floor", "ratio", "target", "verdict"]
+    assert lines[1].split() == [
+        "upsert",
+        "bytes",
+        "3.000",
+        "MB",
+        "2.000",
+        "MB",
+        "1.50x",
+        "<=1.1",
+        "missed",
+        "by",
+        "36%",
+    ]
+    assert lines[2].split() == ["upsert", "objects", "4", "<=4", "met"]
+    assert lines[4:] == [
+        "1 of 2 targets met",
+        "MISSED upsert: bytes: 1.50x, target <=1.1, missed by 36%",
+        "WRONG load: row count: 1, expected 2",
+    ]
+
+
+def test_files_are_counted_without_checksum_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name, size in (("a.parquet", 5), (".a.parquet.crc", 3), ("deep/b.json", 2)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert files_below(tmp_path) == {"a.parquet": 5, "deep/b.json": 2}
+    assert size_of(tmp_path) == 7

@@ -1,0 +1,228 @@
+"""Compaction: tiles and their watermarks, what is rewritten, tombstones, and logs that die or stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge import CommitConflictError, LakeTable, Settings
+from lakemerge.slices.view import Tile
+from lakemerge.testing.faults import Call, Fault
+from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
+
+TINY = Settings(merge_budget_bytes=1, write_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
+"""Every row is a range of its own, and every range may begin a new base file."""
+
+
+def tiles_of(table: LakeTable) -> list[Tile]:
+    """Of the only slice, in key order."""
+    tiles = sorted(table.view.tiles, key=lambda tile: () if tile.lower is None else tile.lower)
+    assert {tile.slice.bucket for tile in tiles} == {0}
+    return tiles
+
+
+def keys_in(path: Path, tile: Tile) -> list[int]:
+    assert tile.base is not None
+    keys: list[int] = pq.read_table(path / tile.base.add.path).column("k").to_pylist()
+    assert tile.base.rows == len(keys)
+    return keys
+
+
+def tombstones_in(path: Path, tile: Tile) -> list[Any]:
+    assert tile.base is not None
+    if tile.base.tombstones is None:
+        return []
+    return [tuple(row.values()) for row in pq.read_table(path / tile.base.tombstones).to_pylist()]
+
+
+def tiled(path: Path) -> LakeTable:
+    """One slice of ten keys in several base files."""
+    table = create(path, settings=TINY)
+    assert table.upsert(frame([(k * 10, 1, f"base{k}") for k in range(10)])).mode == "load"
+    assert len(table.view.tiles) > 3
+    return table
+
+
+def test_base_files_tile_the_keys(tmp_path: Path) -> None:
+    """The first is open below, the last above, each holds the keys between its bound and the next."""
+    table = tiled(tmp_path / "t")
+    tiles = tiles_of(table)
+    assert (tiles[0].lower, tiles[-1].upper) == (None, None)
+    assert [tile.upper for tile in tiles[:-1]] == [tile.lower for tile in tiles[1:]]
+    found = [keys_in(tmp_path / "t", tile) for tile in tiles]
+    assert [key for keys in found for key in keys] == [k * 10 for k in range(10)]
+    for tile, keys in zip(tiles, found, strict=True):
+        assert keys == sorted(keys)
+        assert tile.lower is None or (keys and tile.lower <= (keys[0],))
+        assert tile.upper is None or (keys[-1],) < tile.upper
+    ordinals = [tile.base.ordinal for tile in tiles if tile.base is not None]
+    assert len(set(ordinals)) == len(tiles)
+
+
+def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None:
+    table = tiled(tmp_path / "t")
+    before = tiles_of(table)
+    touched = before[2]
+    key = keys_in(tmp_path / "t", touched)[0]
+    table.upsert(frame([(key, 2, "changed"), (key + 1, 2, "new")]))
+    assert [tile.lower for tile in tiles_of(table) if not tile.is_clean] == [touched.lower]
+    result = table.compact()
+    assert (result.tiles, result.replaced_files) == (1, 1)
+    kept = {tile.base.add.path for tile in before if tile.base is not None and tile is not touched}
+    after = {tile.base.add.path for tile in tiles_of(table) if tile.base is not None}
+    assert kept < after
+    assert touched.base is not None
+    assert touched.base.add.path not in after
+    assert not table.view.log_commits, "the log is dead everywhere and its domain gone"
+    expected = {k * 10: f"base{k}" for k in range(10)} | {key: "changed", key + 1: "new"}
+    assert {row[0]: row[2] for row in state_of(tmp_path / "t")} == expected
+
+
+def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> None:
+    """The log of an append that lands during a compaction stays live in all tiles, while the earlier
+    log, merged everywhere it reached, is dropped."""
+    path = tmp_path / "t"
+    tiled(path)
+    LakeTable.open(path).upsert(frame([(0, 5, "early")]))
+    LakeTable.open(path).upsert(frame([(90, 5, "early")]))
+
+    def append(call: Call) -> None:
+        LakeTable.open(path).upsert(frame([(0, 6, "late"), (50, 6, "late")]))
+
+    table, _ = open_over(path, Fault(action=append, method="open_output", path="base/"), settings=TINY)
+    result = table.compact()
+    assert result.tiles == 2
+    assert [commit.version for commit in table.view.log_commits] == [5]
+    live = {tile.lower: [block.version for block in tile.blocks] for tile in tiles_of(table) if tile.blocks}
+    assert set(map(tuple, live.values())) == {(5,)}
+    state = {row[0]: row[2] for row in state_of(path)}
+    assert (state[0], state[50], state[90], state[10]) == ("late", "late", "early", "base1")
+    LakeTable.open(path).compact()
+    assert {row[0]: row[2] for row in state_of(path)} == state
+    assert not LakeTable.open(path).view.log_commits
+
+
+def test_tombstones_land_in_the_tile_of_their_key(tmp_path: Path) -> None:
+    """Deletes of keys stored and not stored, in several tiles; a stale record later stays out everywhere."""
+    path = tmp_path / "t"
+    table = tiled(path)
+    deleted = [-5, 0, 15, 40, 89, 90, 95]
+    table.delete(frame([(k, 3) for k in deleted], ["k", "o"]))
+    table.compact()
+    found = []
+    for tile in tiles_of(table):
+        for key, ordering, version in tombstones_in(path, tile):
+            assert tile.lower is None or tile.lower <= (key,)
+            assert tile.upper is None or (key,) < tile.upper
+            assert (ordering, version) == (3, 2)
+            found.append(key)
+    assert found == deleted
+    table.upsert(frame([(k, 2, "stale") for k in deleted] + [(k + 1, 2, "new") for k in deleted]))
+    expected = sorted({*range(0, 100, 10), *(k + 1 for k in deleted)} - {*deleted})
+    for _ in range(2):
+        assert [row[0] for row in sorted(state_of(path))] == expected
+        table.compact()
+
+
+def test_a_tile_that_lost_its_last_row_keeps_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = create(path)
+    table.upsert(frame([(1, 1, "x")]))
+    table.delete(frame([(1,)], ["k"]))
+    table.compact()
+    (tile,) = table.view.tiles
+    assert tile.base is not None
+    assert (tile.base.rows, tile.base.tombstones, tile.merged_through) == (0, None, 2)
+    assert state_of(path) == []
+    table.upsert(frame([(1, 0, "again")]))
+    assert state_of(path) == [(1, 0, "again")]
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_tiny_budgets_change_no_answer(buckets: int, tmp_path: Path) -> None:
+    """The same commits, once with every budget at one byte and once with none in reach."""
+    answers = []
+    for settings in (TINY, Settings()):
+        path = tmp_path / f"{settings.merge_budget_bytes}"
+        table = create(path, buckets=buckets, settings=settings)
+        seen: list[Sequence[Row]] = []
+        for n in range(4):
+            rows = [(k * 7 % 13, (k + n) % 5, f"{n}.{k}", "+U" if (k + n) % 4 else "-D") for k in range(12)]
+            parts = frame(rows, ["k", "o", "v", "op"]).to_batches(max_chunksize=3)
+            table.upsert(pa.RecordBatchReader.from_batches(parts[0].schema, parts), kind_column="op")
+            seen += [rows_of(table.to_arrow()), rows_of(table.to_arrow(columns=["v"], filter="o >= 2"))]
+            if n % 2:
+                table.compact()
+                seen += [rows_of(table.to_arrow()), rows_of(table.scan(columns=["k"]).read_all())]
+        answers.append(seen)
+    assert answers[0] == answers[1]
+    assert answers[0][-1]
+
+
+def test_of_two_compactions_the_loser_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    tiled(path)
+    loaded = {file for file in listing(path) if file.startswith("base/")}
+    LakeTable.open(path).upsert(frame([(0, 5, "x")]))
+    LakeTable.open(path).upsert(frame([(95, 5, "y")]))
+    before = state_of(path)
+
+    def overtake(call: Call) -> None:
+        LakeTable.open(path, settings=TINY).compact()
+
+    table, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2), settings=TINY)
+    with pytest.raises(CommitConflictError, match="compacted by somebody else"):
+        table.compact()
+    assert state_of(path) == before
+    view = LakeTable.open(path).view
+    after = {file for file in listing(path) if file.startswith("base/")}
+    assert after == loaded | {base.add.path for base in view.base_files}
+    assert len({base.add.path for base in view.base_files} - loaded) == 2
+
+
+def test_a_clean_table_needs_no_compaction(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    assert table.compact().tiles == 0
+    table.upsert(frame([(1, 1, "x")]))
+    before = listing(tmp_path / "t")
+    result = table.compact()
+    assert (result.version, result.files, result.replaced_files) == (1, 0, 0)
+    assert listing(tmp_path / "t") == before
+
+
+def test_a_column_added_meanwhile_stops_a_compaction(tmp_path: Path) -> None:
+    """Its files would lack the column in the statistics, and nobody checks what the new schema asks."""
+    path = tmp_path / "t"
+    create(path).upsert(frame([(1, 1, "x")]))
+    LakeTable.open(path).upsert(frame([(2, 1, "y")]))
+
+    def alter(call: Call) -> None:
+        LakeTable.open(path).alter(add_columns="w INT")
+
+    table, _ = open_over(path, Fault(action=alter, method="open_output", path="base/"))
+    with pytest.raises(CommitConflictError, match="schema or bucket count changed"):
+        table.compact()
+    assert state_of(path) == [(1, 1, "x", None), (2, 1, "y", None)]
+    assert LakeTable.open(path).compact().tiles == 1
+    assert state_of(path) == [(1, 1, "x", None), (2, 1, "y", None)]
+
+
+def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    create(path).upsert(frame([(1, 1, "x"), (2, 1, "y")]))
+    table = LakeTable.open(path)
+    table.upsert(frame([(3, 1, "z")]))
+    result = table.compact()
+    assert (result.version, result.rows, result.files, result.replaced_files) == (4, 3, 1, 1)
+    assert result.bytes == sum(base.add.size_bytes for base in table.view.base_files)
+    assert repr(result).startswith("CompactionResult(version=4, tiles=1, rows=3, files=1, ")
+    entry = table.history(limit=1)[0]
+    assert entry.operation == "COMPACT"
+    assert entry.parameters == {"readVersion": "2", "tiles": "1"}
+    assert entry.metrics["numOutputRows"] == "3"
+    assert entry.metrics["numLogBlocks"] == "1"

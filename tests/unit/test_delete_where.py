@@ -1,0 +1,117 @@
+"""Conditional deletes: what they delete, what comes back, and rows that change meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakemerge import CommitConflictError, FilterError, LakeTable
+from lakemerge.testing.faults import Call, Fault
+from tests.unit.faults import create, frame, listing, open_over, state_of
+
+ROWS = [(1, 10, "a"), (2, 10, "b"), (3, 10, "a"), (4, None, "a")]
+
+
+def loaded(path: Path, merger: str = "event-time") -> LakeTable:
+    table = create(path, merger=merger, buckets=2)
+    table.upsert(frame(ROWS))
+    return table
+
+
+def test_rows_go_at_their_own_ordering(tmp_path: Path) -> None:
+    """Older records stay out; equal ones come later and win, as do newer ones."""
+    table = loaded(tmp_path / "t")
+    result = table.delete_where("v = 'a'")
+    assert (result.rows, result.mode) == (3, "append")
+    assert state_of(tmp_path / "t") == [(2, 10, "b")]
+    table.compact()
+    table.upsert(frame([(1, 9, "old"), (3, 10, "equal"), (4, None, "equal"), (2, 11, "new")]))
+    assert state_of(tmp_path / "t") == [(2, 11, "new"), (3, 10, "equal"), (4, None, "equal")]
+    assert "v = 'a'" in [entry.info.get("predicate") for entry in table.history()]
+
+
+def test_under_commit_time_nothing_is_remembered(tmp_path: Path) -> None:
+    table = loaded(tmp_path / "t", "commit-time")
+    table.delete_where("o IS NULL OR k = 1")
+    assert state_of(tmp_path / "t") == [(2, 10, "b"), (3, 10, "a")]
+    table.upsert(frame([(1, 0, "again")]))
+    assert state_of(tmp_path / "t")[0] == (1, 0, "again")
+
+
+def test_the_merged_row_is_judged(tmp_path: Path) -> None:
+    """A stored row that a log record changed: neither its old nor a stale value counts."""
+    table = loaded(tmp_path / "t")
+    table.upsert(frame([(1, 11, "b"), (2, 11, "a"), (3, 9, "b")]))
+    table.delete_where("v = 'a'")
+    assert state_of(tmp_path / "t") == [(1, 11, "b")]
+
+
+def test_nothing_matches_and_everything_does(tmp_path: Path) -> None:
+    table = loaded(tmp_path / "t")
+    assert table.delete_where("v = 'zzz'").rows == 0
+    assert len(state_of(tmp_path / "t")) == 4
+    assert table.delete_where("true").rows == 4
+    assert state_of(tmp_path / "t") == []
+    assert create(tmp_path / "empty").delete_where("true").rows == 0
+
+
+@pytest.mark.parametrize("condition", ["", "no_such_column = 1", "v = ", "v"])
+def test_conditions_that_are_none(condition: str, tmp_path: Path) -> None:
+    table = loaded(tmp_path / "t")
+    before = listing(tmp_path / "t")
+    with pytest.raises(FilterError):
+        table.delete_where(condition)
+    assert listing(tmp_path / "t") == before
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rows_that_change_meanwhile_are_judged_again(compacted: bool, tmp_path: Path) -> None:
+    """Before the first attempt lands another writer adds a match and takes one away."""
+    path = tmp_path / "t"
+    loaded(path)
+
+    def change(call: Call) -> None:
+        other = LakeTable.open(path)
+        other.upsert(frame([(2, 12, "a"), (3, 12, "b"), (9, 12, "a")]))
+        if compacted:
+            other.compact()
+
+    table, _ = open_over(path, Fault(action=change, method="put_if_absent"))
+    result = table.delete_where("v = 'a'")
+    assert result.rows == 4
+    assert state_of(path) == [(3, 12, "b")]
+    kept = {file for file in listing(path) if "/log/" in file}
+    named = {file for commit in LakeTable.open(path).view.log_commits for file in commit.paths}
+    assert named <= kept
+    assert (len(kept), len(named)) == (2, 1 if compacted else 2), "the first attempt's log is gone"
+
+
+def test_a_compaction_meanwhile_disturbs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loaded(path).upsert(frame([(5, 1, "a")]))
+
+    def compact(call: Call) -> None:
+        LakeTable.open(path).compact()
+
+    table, store = open_over(path, Fault(action=compact, method="put_if_absent"))
+    assert table.delete_where("v = 'a'").version == 5
+    assert state_of(path) == [(2, 10, "b")]
+    assert sum(call.method == "publish" for call in store.calls) == 1, "it was judged once"
+
+
+def test_rows_that_never_rest_are_given_up_on(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loaded(path)
+    count = 0
+
+    def change(call: Call) -> None:
+        nonlocal count
+        count += 1
+        LakeTable.open(path).upsert(frame([(100 + count, 1, "b")]))
+
+    table, _ = open_over(path, Fault(action=change, method="put_if_absent", lasting=True))
+    with pytest.raises(CommitConflictError, match=r"rows changed 20 times.*nothing was deleted"):
+        table.delete_where("v = 'a'")
+    assert len(state_of(path)) == 4 + count
+    assert count == 20

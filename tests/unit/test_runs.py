@@ -1,0 +1,120 @@
+"""Streaming merges: cut points by hand, one hot key, and the memory a large tile takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakemerge import LakeTable, Settings
+from lakemerge.read.runs import Run, key_position, key_ranges
+from mergers.keys import key_columns
+from tests.unit.faults import create, frame, rows_of
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+def run(*batches: list[int], log: list[int] | None = None) -> Run:
+    def stream() -> Iterator[tuple[pa.Table, bool]]:
+        for number, batch in enumerate(batches):
+            if log is not None:
+                log.append(number)
+            yield pa.table({"k": pa.array(batch, pa.int64())}), number == len(batches) - 1
+
+    return Run(stream(), SCHEMA, ("k",))
+
+
+def steps(*runs: Run) -> list[list[list[int]]]:
+    return [[table.column("k").to_pylist() for table in step] for step in key_ranges(runs)]
+
+
+def test_steps_end_at_the_smallest_key_in_memory() -> None:
+    assert steps(run([1, 2], [5, 9]), run([2, 3, 4, 8], [9])) == [
+        [[1, 2], [2]],
+        [[5], [3, 4, 8]],
+        [[9], [9]],
+    ]
+
+
+def test_a_key_across_batches_comes_whole() -> None:
+    """The hot key fills three batches of one run, and begins another."""
+    assert steps(run([1, 7], [7, 7], [7, 8]), run([7, 9])) == [[[1, 7, 7, 7, 7], [7]], [[8], [9]]]
+
+
+def test_empty_runs_and_empty_batches() -> None:
+    assert steps(run()) == []
+    assert steps(run([]), run([], [])) == []
+    assert steps(run([], [1], [], [2]), run()) == [[[1], []], [[2], []]]
+
+
+def test_a_run_is_read_no_further_than_needed() -> None:
+    """While the first run is below, the second keeps the one batch it has."""
+    read: list[int] = []
+    ranges = key_ranges([run([1], [2], [3]), run([50], [60], log=read)])
+    for _ in range(2):
+        next(ranges)
+    assert read == [0]
+
+
+@pytest.mark.parametrize(("bound", "before", "after"), [(0, 0, 0), (1, 0, 2), (2, 2, 2), (3, 2, 3), (9, 3, 3)])
+def test_key_position(bound: int, before: int, after: int) -> None:
+    keys = key_columns(pa.table({"k": [1, 1, 3]}), ["k"])
+    assert key_position(keys, (bound,), after=False) == before
+    assert key_position(keys, (bound,), after=True) == after
+
+
+def test_a_hot_key_in_a_table(tmp_path: Path) -> None:
+    """Thousands of records of one key in row groups of two rows, merged with a budget of one byte."""
+    tiny = Settings(merge_budget_bytes=1, row_group_rows=2, write_budget_bytes=1)
+    table = create(tmp_path / "t", merger="commit-time", settings=tiny)
+    table.upsert(frame([(k, 0, "base") for k in range(5)]))
+    hot = [(2, n, f"v{n}", "-U" if n % 3 else "+U") for n in range(300)]
+    table.upsert(frame([*hot, (4, 1, "x", "-D")], ["k", "o", "v", "op"]), kind_column="op")
+    expected = [(0, 0, "base"), (1, 0, "base"), (2, 297, "v297"), (3, 0, "base")]
+    assert rows_of(table.to_arrow()) == expected
+    table.compact()
+    assert rows_of(table.to_arrow()) == expected
+
+
+def test_memory_is_bounded_by_the_budget(tmp_path: Path) -> None:
+    """One tile of 32 MiB with as much in its log, merged within 1 MiB: the peak is a small part of it."""
+    rows, budget = 64_000, 1 << 20
+    written = Settings(row_group_rows=2000)
+    table = LakeTable.create(
+        tmp_path / "t", "k BIGINT, o BIGINT, v BINARY", key=["k"], ordering=["o"], buckets=1, settings=written
+    )
+    # Bytes that no codec shrinks, so that sizes in files and in memory are alike.
+    noise = np.random.default_rng(1).integers(0, 256, rows * 512, dtype=np.uint8)
+    offsets = np.arange(rows + 1, dtype=np.int32) * 512
+    values = pa.Array.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(noise.tobytes())]
+    )
+    del noise
+    for ordering in (1, 2):
+        keys = np.arange(rows) * ordering
+        table.upsert(pa.table({"k": keys, "o": np.full(rows, ordering), "v": values}))
+    del values
+    small = LakeTable.open(tmp_path / "t", settings=Settings(merge_budget_bytes=budget, row_group_rows=2000, threads=1))
+    before = pa.total_allocated_bytes()
+    peak = total = seen = 0
+    for batch in small.scan():
+        total += batch.nbytes
+        seen += batch.num_rows
+        del batch
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert seen == rows + rows // 2
+    assert total > 32 << 20
+    assert peak < 12 * budget
+
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    previous = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        result = small.compact()
+    finally:
+        pa.set_memory_pool(previous)
+    assert result.rows == rows + rows // 2
+    assert pool.max_memory() < 24 * budget

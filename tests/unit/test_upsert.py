@@ -1,0 +1,286 @@
+"""Upserts without Spark: what is committed, races at commit, block indexes, transactions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge import CommitConflictError, FrameError, InputError, LakeTable, Settings
+from lakemerge.testing.faults import Call, Fault
+from lakemerge.write.upsert import choose_buckets
+from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
+
+MIB = 1 << 20
+COMMIT = "put_if_absent"
+
+
+def during_commit(action: Any, *, at: int = 1) -> Fault:
+    """Let ``action`` happen just before this table's ``at``-th attempt to commit."""
+
+    def act(call: Call) -> None:
+        action()
+
+    return Fault(action=act, method=COMMIT, at=at)
+
+
+def data_files(path: Path) -> set[str]:
+    return {file for file in listing(path) if not file.startswith("_delta_log/")}
+
+
+def referred(path: Path) -> set[str]:
+    """Every data file that the latest version names."""
+    view = LakeTable.open(path).view
+    tombstones = {base.tombstones for base in view.base_files if base.tombstones is not None}
+    logs = {file for commit in view.log_commits for file in commit.paths}
+    return {base.add.path for base in view.base_files} | tombstones | logs
+
+
+def test_the_first_write_loads_and_the_next_appends(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    first = table.upsert(frame([(1, 1, "a"), (1, 2, "b"), (2, 1, "c")]))
+    assert (first.version, first.mode, first.rows, first.files) == (1, "load", 3, 2)
+    second = table.upsert(frame([(3, 1, "d")]))
+    assert (second.version, second.mode, second.rows, second.files) == (2, "append", 1, 2)
+    assert second.bytes == sum(size for file, size in listing(tmp_path / "t").items() if "/log/" in file)
+    assert repr(second).startswith("UpsertResult(version=2, mode='append', rows=1, files=2, bytes=")
+    assert state_of(tmp_path / "t") == [(1, 2, "b"), (2, 1, "c"), (3, 1, "d")]
+    assert data_files(tmp_path / "t") == referred(tmp_path / "t")
+
+
+def test_an_empty_frame_is_a_version_and_not_the_first_load(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", buckets=None)
+    assert table.upsert(frame([])).version == 1
+    assert table.view.config.buckets is None
+    assert table.upsert(frame([(1, 1, "x")])).mode == "load"
+    assert table.upsert(frame([])).files == 1
+    assert state_of(tmp_path / "t") == [(1, 1, "x")]
+    assert [len(entry.metrics) > 0 for entry in table.history()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_of_two_loads_the_later_becomes_an_append(deletes: bool, tmp_path: Path) -> None:
+    """Its base files are gone, those of its tombstones too; its records are all there."""
+    path = tmp_path / "t"
+    create(path, buckets=2)
+    table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).upsert(frame([(1, 1, "a"), (2, 1, "b")]))))
+    rows = [(2, 5, "c", "+U"), (1, 5, "", "-D" if deletes else "-U"), (3, 5, "d", "+I")]
+    result = table.upsert(frame(rows, ["k", "o", "v", "op"]), kind_column="op")
+    assert (result.version, result.mode) == (2, "append")
+    expected = [(2, 5, "c"), (3, 5, "d")] if deletes else [(1, 1, "a"), (2, 5, "c"), (3, 5, "d")]
+    assert state_of(path) == expected
+    assert data_files(path) == referred(path)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(16, 1), (1, 16), (2, 8)])
+def test_first_writers_that_chose_other_bucket_counts(ours: int, theirs: int, tmp_path: Path) -> None:
+    """A table without a bucket count: the first to commit sets it, the other's blocks keep theirs, and are
+    read, filtered and compacted right. Sizes decide the counts, so the sizes are made to differ."""
+    path = tmp_path / "t"
+    create(path, buckets=None)
+    mine = frame([(k, 2, f"mine{k}") for k in range(0, 60, 2)])
+    other = frame([(k, 1, f"other{k}") for k in range(0, 60, 3)])
+    plan = {id(mine): ours, id(other): theirs}
+    with pytest.MonkeyPatch.context() as patch:
+        sizes = {mine.nbytes: plan[id(mine)], other.nbytes: plan[id(other)]}
+        patch.setattr("lakemerge.write.upsert.choose_buckets", sizes.__getitem__)
+        table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).upsert(other)))
+        assert table.upsert(mine).mode == "append"
+    assert table.view.config.buckets == theirs
+    assert {block.buckets for commit in table.view.log_commits for block in commit.blocks} == {ours}
+    expected = sorted({row[0]: row for row in [*rows_of(other), *rows_of(mine)]}.values(), key=repr)
+    assert state_of(path) == expected
+    assert rows_of(table.to_arrow(filter="k < 10", columns=["k"])) == [(k,) for k in (0, 2, 3, 4, 6, 8, 9)]
+    table.compact()
+    assert state_of(path) == expected
+    assert not LakeTable.open(path).view.log_commits
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "buckets"),
+    [
+        (0, 1),
+        (8 * MIB, 1),
+        (8 * MIB + 1, 2),
+        (64 * MIB, 8),
+        (128 * MIB, 16),
+        (2048 * MIB, 16),
+        (2049 * MIB, 32),
+        (None, 16),
+    ],
+)
+def test_the_bucket_count_follows_the_size(size_bytes: int | None, buckets: int) -> None:
+    assert choose_buckets(size_bytes) == buckets
+
+
+def test_many_blocks_go_to_an_index_file(tmp_path: Path) -> None:
+    """Inline or in a file, the blocks are the same; a file that is missing or damaged is named."""
+    written = []
+    for inline in (1, 100):
+        path = tmp_path / f"inline {inline}"
+        create(path, buckets=8)
+        LakeTable.open(path).upsert(frame([(0, 0, "base")]))
+        table = LakeTable.open(path, settings=Settings(inline_blocks=inline))
+        result = table.upsert(frame([(k, 1, f"v{k}") for k in range(40)]))
+        (commit,) = table.view.log_commits
+        assert (commit.index is not None) == (inline == 1)
+        assert result.files == (3 if commit.index else 2)
+        written.append(
+            [(b.slice, b.rows, b.key_min, b.key_max, b.data_bytes, b.version, b.buckets) for b in commit.blocks]
+        )
+        assert state_of(path) == sorted([(k, 1, f"v{k}") for k in range(40)], key=repr)
+        table.compact()
+        assert state_of(path) == sorted([(k, 1, f"v{k}") for k in range(40)], key=repr)
+    assert written[0] == written[1]
+    assert len(written[0]) == 8
+
+
+def test_a_repeated_transaction_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = create(path)
+    assert table.upsert(frame([(1, 1, "a")]), txn=("job", 7)).mode == "load"
+    before = listing(path)
+    for number in (7, 6, 0):
+        again = LakeTable.open(path).upsert(frame([(1, 9, "again")]), txn=("job", number))
+        assert (again.mode, again.version, again.rows, again.files) == ("repeated", 1, 0, 0)
+    assert listing(path) == before
+    assert table.upsert(frame([(2, 1, "b")]), txn=("job", 8)).version == 2
+    assert table.upsert(frame([(3, 1, "c")]), txn=("other", 1)).version == 3
+    assert state_of(path) == [(1, 1, "a"), (2, 1, "b"), (3, 1, "c")]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_same_transaction_twice_at_once_lands_once(loaded: bool, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    create(path)
+    if loaded:
+        LakeTable.open(path).upsert(frame([(0, 0, "base")]))
+    records = frame([(1, 1, "a")])
+    table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).upsert(records, txn=("job", 1))))
+    result = table.upsert(records, txn=("job", 1))
+    assert result.mode == "repeated"
+    assert [entry.operation for entry in table.history()] == ["UPSERT"] * (1 + loaded) + ["CREATE TABLE"]
+    assert data_files(path) == referred(path)
+
+
+@pytest.mark.parametrize("txn", [("", 1), ("a", -1), ("a", "1"), ("a",), "a1", ["a", 1], ("a", 1, 2)])
+def test_transactions_that_are_none(txn: Any, tmp_path: Path) -> None:
+    with pytest.raises(FrameError, match=r"txn must be .*'nightly-load', 42"):
+        create(tmp_path / "t").upsert(frame([]), txn=txn)
+    assert LakeTable.open(tmp_path / "t").version == 0
+
+
+def test_a_column_added_meanwhile_leaves_an_append_valid(tmp_path: Path) -> None:
+    """The frame was full when it was checked; the new column is unset in it."""
+    path = tmp_path / "t"
+    create(path).upsert(frame([(1, 1, "a")]))
+
+    def alter() -> None:
+        other = LakeTable.open(path)
+        other.alter(add_columns="w STRING")
+        other.upsert(frame([(1, 2, "kept")], ["k", "o", "w"], w=pa.string()))
+
+    table, _ = open_over(path, during_commit(alter))
+    assert table.upsert(frame([(1, 3, "b"), (1, 4, "c"), (2, 1, "d")])).version == 4
+    assert state_of(path) == [(1, 4, "c", "kept"), (2, 1, "d", None)]
+
+
+def test_a_column_added_meanwhile_turns_a_load_into_an_append(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    create(path)
+    table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).alter(add_columns="w INT")))
+    assert table.upsert(frame([(1, 1, "a")])).mode == "append"
+    assert state_of(path) == [(1, 1, "a", None)]
+    assert data_files(path) == referred(path)
+
+
+def test_another_merger_meanwhile_is_a_conflict(tmp_path: Path) -> None:
+    """Records prepared for one merger may not be folded by another: the epoch in the state says so."""
+    path = tmp_path / "t"
+    create(path).upsert(frame([(1, 1, "a")]))
+
+    def replace_epoch() -> None:
+        log = path / "_delta_log"
+        state = json.loads((log / f"{1:020d}.json").read_text().splitlines()[1])["domainMetadata"]
+        assert state["domain"] == "lakemerge.state"
+        body = json.loads(state["configuration"]) | {"mergerEpoch": 1}
+        info = {"commitInfo": {"operation": "ALTER", "timestamp": 0, "inCommitTimestamp": 10**13}}
+        action = {"domainMetadata": state | {"configuration": json.dumps(body)}}
+        (log / f"{2:020d}.json").write_text(json.dumps(info) + "\n" + json.dumps(action) + "\n")
+
+    table, _ = open_over(path, during_commit(replace_epoch))
+    with pytest.raises(CommitConflictError, match=r"merger or its options changed.*retry"):
+        table.upsert(frame([(2, 1, "b")]))
+    assert state_of(path) == [(1, 1, "a")]
+    assert data_files(path) == referred(path)
+
+
+def test_info_is_kept_and_its_reserved_names_are_refused(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a")]), info={"source": ["x.csv"], "job": 7})
+    info = table.history(limit=1)[0].info
+    assert (info["source"], info["job"]) == (["x.csv"], 7)
+    before = listing(tmp_path / "t")
+    with pytest.raises(InputError, match="operation"):
+        table.upsert(frame([(1, 1, "a")]), info={"operation": "x"})
+    assert listing(tmp_path / "t") == before
+
+
+def test_a_frame_that_fails_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
+    """Several log files were written before; the caller's own error comes out."""
+    path = tmp_path / "t"
+    create(path)
+    before = listing(path)
+    batches = frame([(k, 1, "x") for k in range(3)]).to_batches(max_chunksize=1)
+
+    def broken() -> Any:
+        yield from batches
+        raise LookupError("the source went away")
+
+    table = LakeTable.open(path, settings=Settings(write_budget_bytes=1))
+    with pytest.raises(LookupError, match="the source went away"):
+        table.upsert(pa.RecordBatchReader.from_batches(batches[0].schema, broken()))
+    assert listing(path) == before
+
+
+def test_log_files_hold_blocks_sorted_by_key(tmp_path: Path) -> None:
+    """One file a task, a block per slice, equal keys in arrival order, row groups as told."""
+    path = tmp_path / "t"
+    table = create(path, buckets=4, merger="event-time")
+    table.upsert(frame([(0, 0, "base")]))
+    partial = frame([(k % 20, k, "+U") for k in range(40, 0, -1)], ["k", "o", "op"])
+    LakeTable.open(path, settings=Settings(row_group_rows=3)).upsert(partial, kind_column="op")
+    (commit,) = LakeTable.open(path).view.log_commits
+    (log,) = {block.file.path for block in commit.blocks}
+    file = pq.ParquetFile(path / log)
+    assert file.schema_arrow.names == ["k", "o"], "kinds are left out where all are upserts"
+    groups = 0
+    for block in commit.blocks:
+        assert block.first_row_group == groups
+        groups += block.row_groups
+        rows = file.read_row_groups(range(block.first_row_group, groups)).to_pylist()
+        keys = [row["k"] for row in rows]
+        assert keys == sorted(keys)
+        for key in set(keys):
+            assert [row["o"] for row in rows if row["k"] == key] == [n for n in range(40, 0, -1) if n % 20 == key]
+        assert (block.rows, block.key_min, block.key_max) == (len(rows), (keys[0],), (keys[-1],))
+        assert block.row_groups == -(-len(rows) // 3)
+    assert groups == file.num_row_groups
+    assert sum(block.rows for block in commit.blocks) == 40
+
+
+def test_long_keys_have_no_bounds_and_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = create(path, schema="k STRING, o BIGINT, v STRING")
+    long = ["x" * 300 + str(n) for n in range(5)]
+    table.upsert(frame([(key, 1, "a") for key in [*long, "short"]], k=pa.string()))
+    table.upsert(frame([(long[3], 2, "b")], k=pa.string()))
+    (commit,) = table.view.log_commits
+    assert [(block.key_min, block.key_max) for block in commit.blocks] == [(None, None)]
+    assert rows_of(table.to_arrow(filter=f"k = '{long[3]}'", columns=["v"])) == [("b",)]
+    table.compact()
+    assert rows_of(table.to_arrow(filter="v = 'b'", columns=["k"])) == [(long[3],)]
