@@ -22,7 +22,7 @@ from lakemerge import LakeTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Bench", "compact", "load", "read", "upsert"]
+__all__ = ["Bench", "DeltaMerge", "compact", "load", "read", "upsert"]
 
 _UPSERT_TARGETS = {"small": 1.2, "large": 1.4}
 _DELTA_ROUNDS = 3
@@ -118,7 +118,7 @@ def upsert(bench: Bench) -> None:
     base = bench.inputs.initial
     table = bench.table("upserted", base)
     plain = bench.scratch / "upsert-plain"
-    merge = _DeltaMerge(bench, base) if bench.delta else None
+    merge = DeltaMerge(bench, base) if bench.delta else None
     for name, target in _UPSERT_TARGETS.items():
         frame = bench.parquet(bench.inputs.frame(name))
         append, insert = _append_to(plain, frame), _upsert_into(table, frame)
@@ -170,7 +170,7 @@ def _append_to(path: Path, frame: DataFrame) -> Callable[[], object]:
     return lambda: frame.write.mode("append").parquet(str(path))
 
 
-class _DeltaMerge:
+class DeltaMerge:
     """Delta's MERGE with deletion vectors: the same meaning by hand, the same rows, the same frames."""
 
     def __init__(self, bench: Bench, base: Path) -> None:

@@ -168,6 +168,8 @@ def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(len(array), to)
     if pa.types.is_dictionary(kind):
+        if kind.value_type in (pa.string_view(), pa.binary_view()):  # pyarrow can neither decode nor take these
+            return _convert(array.dictionary, to).take(array.indices)
         return _convert(array.dictionary_decode(), to)
     if isinstance(kind, pa.RunEndEncodedType):
         return _convert(pc.run_end_decode(array), to)

@@ -119,7 +119,7 @@ def _merger(handle: Handle, merger: str | Merger | None, options: Any, shape: Ta
     return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
 
 
-def _named(columns: Sequence[str], schema: pa.Schema, role: str, problems: list[str]) -> list[str]:
+def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> list[str]:
     if isinstance(columns, str):
         raise InputError(f"{role} columns must be a list of names; did you mean [{columns!r}]?")
     if not isinstance(columns, Collection) or not all(isinstance(name, str) for name in columns):

@@ -79,8 +79,9 @@ class FramePlan:
             return np.full(batch.num_rows, self.default_kind, dtype=np.int8)
         symbols = batch.column(self.kind_column)
         if pa.types.is_dictionary(symbols.type):
-            symbols = symbols.dictionary_decode()
-        codes = pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_SYMBOLS))
+            symbols = symbols.dictionary.cast(pa.string()).take(symbols.indices)
+        symbols = symbols.cast(pa.string())
+        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS))
         if codes.null_count:
             bad = pc.unique(symbols.filter(codes.is_null())).to_pylist()[:5]
             raise FrameError(

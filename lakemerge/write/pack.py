@@ -109,6 +109,8 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
 
 def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
     table = pa.Table.from_batches(held).combine_chunks()
+    # Deletes may hold null where the table's rows may not.
+    table = table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
     if all(part is None for part in kinds):
         return table, None
     parts = [

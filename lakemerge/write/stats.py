@@ -55,8 +55,11 @@ def _bound(into: dict[str, object], name: str, value: object, *, upper: bool) ->
     if isinstance(value, dt.datetime):
         # Delta keeps milliseconds: a minimum is cut, a maximum is moved up.
         if upper and value.microsecond % 1000:
-            value += dt.timedelta(milliseconds=1)
-        text = value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}"
+            try:
+                value += dt.timedelta(milliseconds=1)
+            except OverflowError:
+                return
+        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
         value = text + "Z" if value.tzinfo is not None else text
     elif isinstance(value, dt.date):
         value = value.isoformat()

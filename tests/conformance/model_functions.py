@@ -65,10 +65,12 @@ class Sum(Function):
         return _numeric(kind)
 
     def both(self, acc: Any, x: Any) -> Any:
-        return acc + x
+        with localcontext(prec=200):
+            return acc + x
 
     def retract(self, acc: Any, x: Any) -> Any:
-        return acc if x is None else (-x if acc is None else acc - x)
+        with localcontext(prec=200):
+            return acc if x is None else (-x if acc is None else acc - x)
 
 
 class Product(Function):
@@ -301,5 +303,5 @@ def check_range(value: Any, kind: pa.DataType) -> None:
         limit = 1 << (kind.bit_width - 1)
         if not -limit <= value < limit:
             raise Unreadable(f"{value} does not fit {kind}")
-    if isinstance(kind, pa.Decimal128Type) and abs(value) >= Decimal(10) ** (kind.precision - kind.scale):
+    if isinstance(kind, pa.Decimal128Type) and value.copy_abs() >= Decimal(10) ** (kind.precision - kind.scale):
         raise Unreadable(f"{value} does not fit {kind}")

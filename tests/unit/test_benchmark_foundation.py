@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks import foundation, foundation_log, phases
-from benchmarks.foundation_cases import Bench
+from benchmarks.foundation_cases import Bench, DeltaMerge
 from benchmarks.foundation_data import DIRTY_FRAMES, Inputs, merged_sql
 from benchmarks.measure import Report
 from benchmarks.tpch import CHANGES_BEGIN_US, LINEITEM, connect
@@ -126,7 +126,9 @@ def test_every_case_on_spark_gives_right_answers(
     foundation.run(options, inputs, tmp_path, report, spark)
     assert report.problems == []
     assert {line.case for line in report.lines} == {"load", "upsert", "read", "compact"}
-    assert len([line for line in report.lines if line.target is not None]) == 13
+    assert (
+        len([line for line in report.lines if line.target is not None]) == 14
+    )  # load 2, upsert 2 x 3 + 2, read 3, compact 1
     objects = [line for line in report.lines if line.unit == "objects"]
     assert [(line.value, line.target) for line in objects] == [(3, 4), (3, 4)]  # two log files and the commit
 
@@ -134,10 +136,17 @@ def test_every_case_on_spark_gives_right_answers(
 def test_a_merge_by_delta_gives_the_same_rows(
     spark: SparkSession, inputs: Inputs, report: Report, tmp_path: Path
 ) -> None:
-    options = foundation._options(["--cases", "upsert", "--repeat", "1"])
-    foundation.run(options, inputs, tmp_path, report, spark)
+    merge = DeltaMerge(Bench(spark, inputs, tmp_path, report, rounds=1, delta=True, large=False), inputs.third)
+    for name in ("small", "large"):
+        contender = merge.contender(name)
+        assert contender.before is not None
+        contender.before()
+        contender.run()
+        merge.check(name)
     assert report.problems == []
-    assert sum(line.what.startswith("Delta MERGE") for line in report.lines) == 2
+    assert any((tmp_path / "delta").glob("deletion_vector_*.bin"))
+    merge.check("small")
+    assert report.problems  # the table holds the other frame's rows now
 
 
 def test_a_wrong_answer_is_seen(spark: SparkSession, inputs: Inputs, report: Report, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_not_null_columns(tmp_path: Path) -> None:
     """Upserts must carry them, whether the key is there or not; deletes need not."""
     table = create(tmp_path, schema="k BIGINT, o BIGINT, v STRING NOT NULL")
     table.upsert(frame([(1, 1, "x")]))
-    with pytest.raises(FrameError, match="need the NOT NULL column.s. v"):
+    with pytest.raises(FrameError, match=r"need the NOT NULL column.s. v"):
         table.upsert(frame([(1, 2)], ["k", "o"]))
     with pytest.raises(FrameError, match="'v' is NOT NULL and null in 1 upsert"):
         table.upsert(frame([(1, 2, None, "+U"), (2, 2, None, "-D")], KINDS), kind_column="op")
@@ -170,6 +170,13 @@ def test_kinds_as_dictionary_and_in_any_case_of_name(tmp_path: Path) -> None:
     data = frame([(1, 1, "x", "+I"), (2, 1, "y", "-D")], ["k", "o", "v", "Op"])
     table.upsert(data.set_column(3, "Op", data.column(3).dictionary_encode()), kind_column="oP")
     assert state_of(tmp_path) == [(1, 1, "x")]
+    polars: Any = pl.DataFrame({"k": [1, 2], "o": [2, 2], "Op": ["-D", "+U"]})
+    table.upsert(polars.with_columns(pl.col("Op").cast(pl.Categorical)), kind_column="op")
+    assert state_of(tmp_path) == [(2, 2, None)]
+    table.upsert(polars.with_columns(pl.lit("-U").alias("Op")), kind_column="op")
+    with pytest.raises(FrameError, match=r"holds \['x'\]"):
+        table.upsert(polars.with_columns(pl.lit("x").alias("Op")), kind_column="op")
+    assert state_of(tmp_path) == [(2, 2, None)]
 
 
 def test_a_merger_may_refuse_kinds(tmp_path: Path) -> None:
@@ -184,6 +191,7 @@ def test_a_merger_may_refuse_kinds(tmp_path: Path) -> None:
     assert table.delete(frame([], ["k"])).version == 1, "no record, nothing to refuse"
 
 
+_END = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC)
 VALUES: dict[str, list[Any]] = {
     "BOOLEAN": [True, False],
     "TINYINT": [-128, 127],
@@ -192,10 +200,29 @@ VALUES: dict[str, list[Any]] = {
     "STRING": ["", "a", "\U0001f600", "é" * 300],
     "BINARY": [b"", b"\x00\xff", b"x" * 300],
     "DATE": [dt.date(1, 1, 1), dt.date(9999, 12, 31)],
-    "TIMESTAMP": [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)],
+    "TIMESTAMP": [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC), _END],
     "DECIMAL(9,2)": [Decimal("-9999999.99"), Decimal("0.01")],
-    "DECIMAL(38,0)": [Decimal("-" + "9" * 38), Decimal("1")],
+    "DECIMAL(38,0)": [Decimal("-" + "9" * 38), Decimal(1)],
 }
+
+
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "BINARY"])
+def test_every_partition_type(kind: str, tmp_path: Path) -> None:
+    """Partition values are text in commits; they come back as they went, from base files and from logs."""
+    table = LakeTable.create(tmp_path, f"p {kind}, k INT, v INT", key=["k", "p"], partition_by=["p"], buckets=1)
+    values = [value for value in VALUES[kind] if value != ""]
+    data = pa.table({"p": pa.array(values, table.schema.field("p").type), "k": pa.array([7] * len(values), pa.int32())})
+    for number in range(2):
+        table.upsert(data.append_column("v", pa.array([number] * len(values), pa.int32())))
+        for value in values:
+            found = LakeTable.open(tmp_path).to_arrow(
+                filter=pa.compute.field("p") == pa.scalar(value, data.schema[0].type)
+            )
+            assert rows_of(found) == [(value, 7, number)]
+        table.compact()
+    if kind == "STRING":
+        with pytest.raises(FrameError, match="empty string cannot be a partition value"):
+            table.upsert(pa.table({"p": [""], "k": pa.array([1], pa.int32()), "v": pa.array([1], pa.int32())}))
 
 
 @pytest.mark.parametrize("kind", VALUES)

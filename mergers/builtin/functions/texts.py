@@ -70,20 +70,20 @@ class Listagg(Function):
         return parts.take(pa.array(first)), np.bincount(parents[first], minlength=groups).astype(np.int64)
 
     def _without_hollow(self, events: ColumnEvents, adds: Bools) -> Bools:
-        """Without the texts that come first and of which only blanks are left once each part is kept
-        once, such as a lone delimiter: what is folded next finds a blank, and skips it."""
-        records = np.flatnonzero(adds)
-        if not len(records):
-            return adds
-        texts = events.values.take(pa.array(records))
-        left, counts = self._first_of_each(texts, np.arange(len(records)), len(records))
-        lists = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), left)
+        """What to fold where a text comes down to a blank once each part is kept once, such as a lone
+        delimiter: the next addition finds a blank accumulator, and skips it."""
+        segments = events.segments
+        texts = adds | (events.adds & events.groups.stored & events.filled)
+        records = np.flatnonzero(texts)
+        parts, counts = self._first_of_each(
+            events.values.take(pa.array(records)), np.arange(len(records), dtype=np.int64), len(records)
+        )
+        lists = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), parts)
         joined = pc.utf8_trim_whitespace(pc.binary_join(lists, self.delimiter))
         hollow = np.zeros_like(adds)
         hollow[records] = pc.equal(joined, "").to_numpy(zero_copy_only=False)
         if not hollow.any():
             return adds
-        segments = events.segments
-        solid = segments.first(adds & ~hollow)
-        begin = np.where(solid < 0, segments.last(adds), solid)
-        return adds & (segments.index >= segments.spread(begin))
+        solid = segments.first(texts & ~hollow)
+        begin = np.where(solid < 0, segments.last(events.adds), solid)
+        return texts & (segments.index >= segments.spread(begin))

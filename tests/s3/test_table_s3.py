@@ -1,0 +1,87 @@
+"""A whole table on an S3 server: the same answers as anywhere, through Arrow and through Spark."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakemerge import LakeTable, Settings
+from tests.s3.conftest import S3Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id BIGINT, name STRING, ts BIGINT"
+
+
+def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def create(url: str, options: Mapping[str, Any], **more: Any) -> LakeTable:
+    return LakeTable.create(url, SCHEMA, key=["id"], ordering=["ts"], buckets=2, storage_options=options, **more)
+
+
+def test_a_table_lives_on_s3(server: S3Server, bucket: str) -> None:
+    url = f"s3://{bucket}/some/table"
+    table = create(url, server.options, properties={"delta.checkpointInterval": "3"})
+    assert table.upsert(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"], "ts": [5, 5, 5]})).mode == "load"
+    assert table.upsert(pa.table({"id": [1, 2, 4], "name": ["late", "new", "d"], "ts": [4, 6, 1]})).mode == "append"
+    table.delete(pa.table({"id": [3], "ts": [5]}))
+    expected = [(1, "a", 5), (2, "new", 6), (4, "d", 1)]
+    assert rows_of(table.to_arrow()) == expected
+    dirty_version = table.version
+    assert table.compact().tiles == 2
+    again = LakeTable.open(f"s3a://{bucket}/some/table", storage_options=server.options)
+    assert rows_of(again.to_arrow()) == expected
+    again.upsert(pa.table({"id": [3], "name": ["late"], "ts": [4]}))
+    assert rows_of(again.to_arrow()) == expected
+    old = LakeTable.open(url, version=dirty_version - 1, storage_options=server.options)
+    assert rows_of(old.to_arrow()) == [(1, "a", 5), (2, "new", 6), (3, "c", 5), (4, "d", 1)]
+
+
+def test_writers_at_once_all_land(server: S3Server, bucket: str) -> None:
+    url = f"s3://{bucket}/race"
+    create(url, server.options).upsert(pa.table({"id": [0], "name": ["first"], "ts": [0]}))
+
+    def write(writer: int) -> None:
+        table = LakeTable.open(url, storage_options=server.options)
+        for number in range(3):
+            table.upsert(pa.table({"id": [1 + writer * 10 + number], "name": [f"w{writer}"], "ts": [number]}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    expected = {0} | {1 + writer * 10 + number for writer in range(4) for number in range(3)}
+    table = LakeTable.open(url, storage_options=server.options)
+    assert set(table.to_arrow(columns=["id"]).column("id").to_pylist()) == expected
+    assert table.version == 13
+
+
+def test_secrets_stay_out_of_the_table(server: S3Server, bucket: str) -> None:
+    table = create(f"s3://{bucket}/quiet", server.options)
+    table.upsert(pa.table({"id": [1], "name": ["a"], "ts": [1]}))
+    files = [stat.path for stat in table.handle.store.list("")]
+    assert files
+    assert not [path for path in files if b"hunter2" in table.handle.store.get(path)]
+    assert "hunter2" not in repr(table)
+    assert "hunter2" not in repr(table.handle)
+    assert pickle.loads(pickle.dumps(table.handle.store)).url == table.url
+
+
+def test_spark_works_through_python_where_it_has_no_s3(server: S3Server, bucket: str, spark: SparkSession) -> None:
+    table = create(f"s3://{bucket}/spark", server.options, spark=spark, settings=Settings(threads=2))
+    first = spark.range(0, 100).selectExpr("id", "'a' AS name", "5L AS ts").repartition(2)
+    assert table.upsert(first).mode == "load"
+    table.upsert(spark.range(50, 150).selectExpr("id", "'b' AS name", "IF(id % 2 = 0, 6L, 4L) AS ts"))
+    table.delete(spark.range(0, 10).selectExpr("id"))
+    expected = {id: "a" for id in range(10, 100)}
+    expected |= {id: "b" for id in range(50, 150) if id % 2 == 0 or id >= 100}
+    assert {row.id: row.name for row in table.to_df().collect()} == expected
+    table.compact()
+    assert {row.id: row.name for row in table.to_df(filter="id >= 0").collect()} == expected
+    assert table.to_df(columns=["name"], filter="id = 52").collect()[0].name == "b"

@@ -1,0 +1,106 @@
+"""The registry of mergers: it refuses rather than replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import pytest
+
+from lakemerge import Merger, MergerMissingError, MergerRegistrationError
+from mergers import CommitTime, EventTime, Groups, Merged, MergerRegistry, TableShape, default_registry
+
+ID = "0d3c6c1e-9c4a-4b86-a1a0-5e2a4f6b8c01"
+
+
+def merger(
+    name: Any = "mine", merger_id: Any = ID, *, qualname: str = "Mine", module: str = "a.module"
+) -> type[Merger]:
+    class Mine(Merger):
+        @classmethod
+        def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
+            raise NotImplementedError
+
+        def options(self) -> Mapping[str, object]:
+            return {}
+
+        def merge_groups(self, groups: Groups) -> Merged:
+            raise NotImplementedError
+
+    Mine.__qualname__, Mine.__module__ = qualname, module
+    for attribute, value in (("id", merger_id), ("name", name)):
+        if value is not None:
+            setattr(Mine, attribute, value)
+    return Mine
+
+
+def test_found_by_name_and_by_id() -> None:
+    mine = merger()
+    registry = MergerRegistry([EventTime, mine])
+    assert registry.resolve("mine") is registry.resolve(ID) is registry.of_table(ID, "whatever") is mine
+    assert list(registry) == [EventTime, mine]
+
+
+def test_built_ins_keep_their_ids() -> None:
+    """Tables persist them."""
+    ids = {kind.name: kind.id for kind in default_registry()}
+    assert ids["event-time"] == "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
+    assert ids["commit-time"] == "ce9acb64-bde0-424c-9b91-f6ebba25356d"
+    assert len(set(ids.values())) == len(ids)
+
+
+@pytest.mark.parametrize("wrong", [None, "", "mine", ID.upper(), "{" + ID + "}", ID.replace("-", ""), 7])
+def test_ids_that_are_none(wrong: Any) -> None:
+    with pytest.raises(
+        MergerRegistrationError, match=r"a\.module\.Mine needs a class attribute `id`.*for example [0-9a-f]{8}-"
+    ):
+        MergerRegistry([merger(merger_id=wrong)])
+
+
+@pytest.mark.parametrize("wrong", [None, "", 7])
+def test_names_that_are_none(wrong: Any) -> None:
+    with pytest.raises(MergerRegistrationError, match="needs a class attribute `name`"):
+        MergerRegistry([merger(wrong)])
+
+
+@pytest.mark.parametrize("wrong", ["a.module.Mine", CommitTime(), None])
+def test_what_is_no_class(wrong: Any) -> None:
+    with pytest.raises(MergerRegistrationError, match="not a class"):
+        MergerRegistry([wrong])
+
+
+def test_taken_ids_and_names_are_refused() -> None:
+    registry = MergerRegistry([merger()])
+    with pytest.raises(MergerRegistrationError, match=f"has the id {ID} of a.module.Mine; mint"):
+        registry.add(merger("other", qualname="Other"))
+    with pytest.raises(MergerRegistrationError, match=r"has the name 'mine' of a\.module\.Mine; choose another"):
+        registry.add(merger(merger_id="0d3c6c1e-9c4a-4b86-a1a0-5e2a4f6b8c02", qualname="Other"))
+    with pytest.raises(MergerRegistrationError, match="EventTime; mint"):
+        default_registry().extended([merger(merger_id=EventTime.id)])
+
+
+def test_the_same_class_defined_again_takes_its_place() -> None:
+    """A notebook cell that was run twice."""
+    first, second = merger(), merger()
+    registry = MergerRegistry([first])
+    registry.add(second)
+    assert list(registry) == [second]
+
+
+def test_extending_leaves_the_registry_as_it_was() -> None:
+    registry = MergerRegistry([EventTime])
+    assert list(registry.extended([merger()])) != list(registry) == [EventTime]
+
+
+def test_what_is_missing_is_named_with_near_misses() -> None:
+    registry = MergerRegistry([EventTime, CommitTime])
+    with pytest.raises(
+        MergerMissingError,
+        match=r"no merger 'comit-time'.*Did you mean 'commit-time'\? Registered: commit-time, event-time",
+    ):
+        registry.resolve("comit-time")
+    with pytest.raises(MergerMissingError) as caught:
+        registry.resolve("zzz")
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(MergerMissingError, match=rf"strategy {ID} \(named 'theirs' when it was created\)"):
+        registry.of_table(ID, "theirs")
