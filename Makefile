@@ -20,7 +20,7 @@ unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
-	@echo "make bench-foundation   costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
+	@echo "make bench-foundation  costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"

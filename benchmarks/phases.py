@@ -191,8 +191,9 @@ def _print(bench: Bench, case: str, name: str, driver: cProfile.Profile, tasks: 
     stats = pstats.Stats(driver)
     total = _total(stats)
     report.say(f"profile of {case} ({name}): {total:.3f} s on the driver")
-    for phase in plan.driver:
-        report.say(f"  {phase.label:<34}{seconds_in(stats, phase.functions):8.3f} s")
+    times = {phase.label: seconds_in(stats, phase.functions) for phase in plan.driver}
+    for label, seconds in {**times, "everything else": total - sum(times.values())}.items():
+        report.say(f"  {label:<34}{seconds:8.3f} s")
     if tasks:
         busy = sum(map(_total, tasks))
         report.say(f"  in {len(tasks)} calls inside tasks{'':<18}{busy:8.3f} s, summed")

@@ -23,6 +23,8 @@ from mergers.errors import LakeMergeError, MergerContractError
 
 __all__ = ["DELETE", "Delete", "Record", "RowMerger"]
 
+_DELETE, _RETRACT = int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)
+
 _Rank = tuple[tuple[Any, ...], ...]
 
 
@@ -130,7 +132,7 @@ class RowMerger(Merger):
         several = np.flatnonzero(groups.sizes > 1)
         if not len(several):
             return Merged(status=status, winner=winner)
-        fold, merged = _Fold(self, groups, several), dict[int, Mapping[str, Any]]()
+        fold, merged = _Fold(self, groups), dict[int, Mapping[str, Any]]()
         for group in several.tolist():
             state = fold.group(group)
             if state is None:
@@ -160,28 +162,33 @@ class _Tombstone:
 class _Fold:
     """The fold of groups of several records, one record at a time."""
 
-    def __init__(self, merger: RowMerger, groups: Groups, several: Ints) -> None:
+    def __init__(self, merger: RowMerger, groups: Groups) -> None:
         self._merger = merger
         self._groups = groups
         self._shape = groups.shape
         self._checks = {field.name: _checker(field) for field in groups.shape.schema}
         names = groups.shape.schema.names
-        records = np.concatenate([np.arange(groups.offsets[g], groups.offsets[g + 1]) for g in several.tolist()])
+        records = np.flatnonzero(np.repeat(groups.sizes > 1, groups.sizes))
         taken = pa.array(groups.order[records])
         columns = [groups.rows.column(name).take(taken).to_pylist() for name in names]
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         self._rows = dict(zip(records.tolist(), rows, strict=True))
         self._ordered = groups.has_ordering if groups.shape.ordering else None
+        # Python's own lists: an element of a numpy array costs more than what is done with it.
+        self._offsets: list[int] = groups.offsets.tolist()
+        self._kinds: list[int] = groups.kinds.tolist()
+        self._sources: list[int] = groups.sources.tolist()
+        self._versions: list[int] = groups.versions.tolist()
         self._unset = [[name for name in names if name not in carried] for carried in groups.presence]
 
     def group(self, group: int) -> _Row | _Tombstone | None:
         """The state after the last record of a group."""
         state: _Row | _Tombstone | None = None
-        for record in range(*self._groups.offsets[group : group + 2].tolist()):
-            kind = self._groups.kinds[record]
-            if kind == RowKind.DELETE:
+        for record in range(self._offsets[group], self._offsets[group + 1]):
+            kind = self._kinds[record]
+            if kind == _DELETE:
                 state = self._deleted(state, record)
-            elif kind != RowKind.UPDATE_BEFORE:
+            elif kind != _RETRACT:
                 state = self._upserted(state, record)
         return state
 
@@ -202,13 +209,13 @@ class _Fold:
         return _Row(values, record)
 
     def _merged(self, state: _Row, record: int, values: Mapping[str, Any]) -> _Row | None:
-        source = self._groups.sources[record]
+        source = self._sources[record]
         unset = self._unset[source]
         filled = {**values, **{name: state.values[name] for name in unset}} if unset else values
         carried = self._groups.presence[source] if unset else None
         ordering = self._shape.ordering
         older = Record(state.values, carried=None, ordering=ordering, version=None)
-        newer = Record(filled, carried=carried, ordering=ordering, version=int(self._groups.versions[record]))
+        newer = Record(filled, carried=carried, ordering=ordering, version=self._versions[record])
         try:
             result = self._merger.merge(older, newer)
         except LakeMergeError:
@@ -221,9 +228,9 @@ class _Fold:
             return _Row(filled, None if unset else record)
         if result is DELETE:
             return None
-        return _Row(self._checked(result, older, newer), None)
+        return _Row(self._checked(result, state.values, filled), None)
 
-    def _checked(self, result: object, older: Record, newer: Record) -> dict[str, Any]:
+    def _checked(self, result: object, older: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
         """The row that a merger returned, each value as its column would give it back."""
         if not isinstance(result, Mapping):
             raise self._error(older, (f"returned {result!r}, which is neither a row nor DELETE",))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemerge import Laws, Record, RowMerger
+from lakemerge import Record, RowMerger
 from mergers import TableShape
 
 __all__ = ["OrderMerger"]
@@ -34,9 +34,6 @@ class OrderMerger(RowMerger):
         ahead = self._step(newer) > self._step(older)
         first, second = (newer, older) if ahead else (older, newer)
         return {name: second[name] if value is None else value for name, value in first.items()}
-
-    def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        return Laws()
 
     def problems(self, shape: TableShape) -> list[str]:
         if "state" in shape.values and shape.schema.field("state").type == pa.string():

@@ -61,6 +61,8 @@ class ParquetFiles:
                     rows -= batch.num_rows
                     yield _shaped(pa.Table.from_batches([batch]), schema), rows == 0
         except (pa.ArrowException, OSError, IndexError) as error:
+            if not _is_damage(error):
+                raise
             raise TableDamagedError(f"file {path!r} cannot be read: {error}", path=path) from error
 
     def _file(self, path: str, size_bytes: int | None) -> pq.ParquetFile:
@@ -74,6 +76,8 @@ class ParquetFiles:
                     path=path,
                 ) from error
             except (pa.ArrowException, OSError) as error:
+                if not _is_damage(error):
+                    raise
                 raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
         return self._open[path]
 
@@ -96,6 +100,14 @@ class ParquetFiles:
         """Uncompressed bytes of the columns, in proportion to their number."""
         total = sum(file.metadata.row_group(group).total_byte_size for group in groups)
         return total * len(columns) // max(1, len(file.schema_arrow.names))
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is at fault. pyarrow reports damage as a bare ``OSError``; one with a number or
+    a class of its own comes from the store (no connection, no permission), and may pass."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return True
+    return type(error) is OSError and error.errno is None
 
 
 def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:

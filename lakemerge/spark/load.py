@@ -36,6 +36,19 @@ from mergers.keys import group_starts, key_columns
 __all__ = ["bulk_load"]
 
 _BUCKET = "_lm_bucket"
+_WRITER = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    # Row numbers never repeat: a dictionary of them is built only to be thrown away.
+    f"parquet.enable.dictionary#{POSITION_COLUMN}": "false",
+}
+_WRITER = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    # Row numbers never repeat: a dictionary of them would be built only to be thrown away.
+    f"parquet.enable.dictionary#{POSITION_COLUMN}": "false",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 
@@ -63,8 +76,7 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     spark = frame.sparkSession
     try:
         with _parquet_session(spark):
-            options = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-            _shaped(frame, write).write.options(**options).parquet(write.handle.store.spark_url(folder))
+            _shaped(frame, write).write.options(**_WRITER).parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
     except BaseException:
         discard_base_files(write.handle.store, write.pack.name)

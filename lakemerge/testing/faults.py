@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -130,11 +130,13 @@ class FaultStore(Store):
         with self._call("open_input", path):
             return self._store.open_input(path, size_bytes=size_bytes)
 
-    @contextmanager
-    def open_output(self, path: str) -> Iterator[pa.NativeFile]:
+    def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         with self._call("open_output", path):
             output = self._store.open_output(path)
-        call = Call("publish", path)
+        return self._output(output, Call("publish", path))
+
+    @contextmanager
+    def _output(self, output: AbstractContextManager[pa.NativeFile], call: Call) -> Iterator[pa.NativeFile]:
         with output as file:
             yield file
             due = self._count(call)

@@ -19,6 +19,7 @@ __all__ = ["file_statistics"]
 
 _COLUMNS = 32
 _PREFIX = 32
+_HIGHEST = "\U0010ffff"
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
@@ -51,7 +52,9 @@ def _bound(into: dict[str, object], name: str, value: object, *, upper: bool) ->
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return
     if isinstance(value, str) and len(value) > _PREFIX:
-        value = value[:_PREFIX] + ("\U0010ffff" if upper else "")
+        if upper and value[_PREFIX] == _HIGHEST:
+            return  # nothing short bounds it
+        value = value[:_PREFIX] + (_HIGHEST if upper else "")
     if isinstance(value, dt.datetime):
         # Delta keeps milliseconds: a minimum is cut, a maximum is moved up.
         if upper and value.microsecond % 1000:

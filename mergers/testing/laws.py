@@ -54,7 +54,8 @@ def find_counterexample(
     """Search for records that break a law, whether or not the merger declares it.
 
     :param full_frames: upserts carry every column; else any columns beside key and ordering.
-    :param values: per column the values to draw from, where a merger does not take any of its type.
+    :param values: per column the values to draw from, null among them if it may be, where a merger
+        does not take any of the column's type.
     :param max_examples: histories to try. The search draws the same ones each time.
     :returns: the smallest found; ``None`` is no proof.
     """

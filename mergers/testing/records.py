@@ -145,10 +145,10 @@ def _record(
 
 def _column(shape: TableShape, domain: Domain, name: str) -> st.SearchStrategy[Any]:
     field = shape.schema.field(name)
-    values = st.sampled_from(list(domain[name])) if name in domain else _values(field.type)
-    if name in shape.key:
-        return values
-    return values | st.none() if field.nullable else values
+    if name in domain:
+        return st.sampled_from(list(domain[name]))
+    values = _values(field.type)
+    return values | st.none() if field.nullable and name not in shape.key else values
 
 
 def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:

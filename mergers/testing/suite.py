@@ -50,6 +50,9 @@ class MergerSuite:
         options = json.loads(json.dumps(dict(self.merger.options())))
         again = type(self.merger).from_options(options, self.shape)
         assert json.loads(json.dumps(dict(again.options()))) == options, f"{options} came back as {again.options()}"
+        if type(self.merger).__eq__ is not object.__eq__:
+            assert again == self.merger, f"{self.merger} came back as {again}"
+        self._check(lambda history: self._same("as it was", self.merger, "from its options", again, history))
 
     def test_an_unknown_option_is_refused(self) -> None:
         options = {**self.merger.options(), "no such option": 1}

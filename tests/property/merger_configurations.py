@@ -126,9 +126,10 @@ _VARIANTS: dict[str, Mapping[str, Any]] = {
 
 def _aggregated(names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Columns and their functions: one for each type, and for each variant."""
-    fields, chosen = [], dict[str, Any]()
+    fields: list[str] = []
+    chosen: dict[str, Any] = {}
     for name in names:
-        variants = [{}, {"delimiter": ",", "distinct": True}] if name == "listagg" else [{}]
+        variants: list[Mapping[str, Any]] = [{}, {"delimiter": ",", "distinct": True}] if name == "listagg" else [{}]
         variants += [_VARIANTS[name]] if name in _VARIANTS else []
         for kind in _FUNCTIONS[name]:
             for variant in variants:

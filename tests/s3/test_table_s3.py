@@ -79,8 +79,8 @@ def test_spark_works_through_python_where_it_has_no_s3(server: S3Server, bucket:
     assert table.upsert(first).mode == "load"
     table.upsert(spark.range(50, 150).selectExpr("id", "'b' AS name", "IF(id % 2 = 0, 6L, 4L) AS ts"))
     table.delete(spark.range(0, 10).selectExpr("id"))
-    expected = {id: "a" for id in range(10, 100)}
-    expected |= {id: "b" for id in range(50, 150) if id % 2 == 0 or id >= 100}
+    expected = dict.fromkeys(range(10, 100), "a")
+    expected |= {key: "b" for key in range(50, 150) if key % 2 == 0 or key >= 100}
     assert {row.id: row.name for row in table.to_df().collect()} == expected
     table.compact()
     assert {row.id: row.name for row in table.to_df(filter="id >= 0").collect()} == expected

@@ -23,7 +23,7 @@ said = {}
 table = LakeTable.create(path, "id BIGINT, at INT, v STRING", key=["id"], ordering=["at"], spark=spark)
 load = table.upsert(spark.sql("SELECT id, 1 AS at, concat('v', id) AS v FROM range(100)"))
 said["load"] = [load.mode, load.version, load.rows]
-append = table.upsert(spark.sql("SELECT id, id - 49 AS at, NULL AS v FROM range(45, 55)").selectExpr("id", "int(at) at", "v"))
+append = table.upsert(spark.sql("SELECT id, int(id - 49) AS at, NULL AS v FROM range(45, 55)"))
 said["append"] = [append.mode, append.version, append.rows]
 try:
     table.upsert(spark.sql("SELECT bigint(null) AS id, 1 AS at, 'v' AS v"))
@@ -41,7 +41,8 @@ def look():
 said["dirty"] = look()
 said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
-spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING").write.format("lakemerge").mode("append").save(path)
+door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
+door.write.format("lakemerge").mode("append").save(path)
 said["door"] = [tuple(row) for row in table.to_df(filter="id = 1").collect()]
 spark.stop()
 print(json.dumps(said))
@@ -68,7 +69,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert said["load"] == ["load", 1, 100]
     assert said["append"] == ["append", 2, 10]
     assert "key column 'id' is null in 1 row(s)" in said["refused"]
-    # Orderings -4 to 0 are older than the row's 1, and so is none from id 50 on; key 0 is deleted.
+    # Of ids 45 to 49 the appended records are older, of ids 50 to 54 they are not; key 0 is deleted.
     rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
     assert said["dirty"] == said["clean"] == [rows, [99, 94], 5, 99]
     assert said["compacted"] == [True, 0]

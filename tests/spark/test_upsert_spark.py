@@ -125,8 +125,9 @@ def check_statistics(stats: dict[str, Any], file: Any, key: list[str]) -> None:
     assert stats["minValues"].keys() == stats["maxValues"].keys() == {*key, "at", "v"} - {"b"}
     for name, low in stats["minValues"].items():
         values = [_plain(value) for value in file[name].to_pylist()]
-        as_json = {Decimal: float, dt.date: str}.get(type(values[0]), lambda value: value)
-        assert (low, stats["maxValues"][name]) == (as_json(min(values)), as_json(max(values)))
+        spelled: dict[type, Callable[[Any], Any]] = {Decimal: float, dt.date: str}
+        in_json = spelled.get(type(values[0]), lambda value: value)
+        assert (low, stats["maxValues"][name]) == (in_json(min(values)), in_json(max(values)))
 
 
 def _plain(value: Any) -> Any:
@@ -171,7 +172,7 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, list[tuple[
         DDL,
         {},
         {"kind_column": "op"},
-        "id, 1 AS at, v, OP FROM VALUES (1L, 'a', '+I'), (2L, 'b', '-D'), (3L, 'c', '-U'), (4L, 'd', '+U') AS t(id, v, OP)",
+        "id, 1 AS at, v, op FROM VALUES (1, 'a', '+I'), (2L, 'b', '-D'), (3L, 'c', '-U'), (4L, 'd', '+U') t(id, v, op)",
         [(1, 1, "a"), (4, 1, "d")],
     ),
     "struct fields in another order": (

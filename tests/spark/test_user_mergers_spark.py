@@ -176,3 +176,33 @@ def test_register_checks_the_classes(spark: SparkSession) -> None:
 
     with pytest.raises(MergerRegistrationError, match="lower-case UUID"):
         register(spark, mergers=[Nameless])
+
+
+def test_the_order_example(spark: SparkSession, tmp_path: Path) -> None:
+    """The example of the guide: a stream a service, with a late and a repeated event."""
+    path = Path(__file__).resolve().parents[2] / "docs" / "examples" / "order_merger.py"
+    spec = importlib.util.spec_from_file_location("spark_order_merger", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    table = LakeTable.create(
+        str(tmp_path / "orders"), "order_id BIGINT, state STRING, order_info STRING, payment_info STRING",
+        key=["order_id"], merger="order", mergers=[module.OrderMerger], options={"states": ["CREATED", "PAID"]},
+        buckets=1, spark=spark,
+    )  # fmt: skip
+    payments = spark.createDataFrame(
+        [(1, "PAID", "card"), (2, "PAID", "cash")], "order_id BIGINT, state STRING, payment_info STRING"
+    )
+    created = spark.createDataFrame(
+        [(2, "CREATED", "a lamp"), (1, "CREATED", "two books"), (3, "CREATED", "a pen")],
+        "order_id BIGINT, state STRING, order_info STRING",
+    )
+    table.upsert(payments)
+    table.upsert(created.union(created))
+    table.upsert(payments)
+    expected = [(1, "PAID", "two books", "card"), (2, "PAID", "a lamp", "cash"), (3, "CREATED", "a pen", None)]
+    assert sorted(map(tuple, table.to_df().collect())) == expected
+    table.compact()
+    assert sorted(map(tuple, table.to_df().collect())) == expected

@@ -18,7 +18,7 @@ PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.table"
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
-HEAVY = frozenset({"deltalake", "pandas", "polars", "pyspark", "s3fs"})
+HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "s3fs"})
 
 ERRORS = {
     "CommitConflictError": "retry: another commit made this one invalid",
@@ -28,6 +28,8 @@ ERRORS = {
     "InputError": "catches everything that the caller can fix",
     "InstallError": "catches everything that an installation or registration fixes",
     "LakeMergeError": "the root: catches everything",
+    "MergeOverflowError": "fix the data: a total that its column cannot hold",
+    "MergeValueError": "fix the data: a stored value that cannot be merged",
     "MergerConfigurationError": "fix the input: merger or options",
     "MergerContractError": "fix the merger",
     "MergerMissingError": "install: register the table's merger",

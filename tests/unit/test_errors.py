@@ -25,12 +25,12 @@ from lakemerge import (
     TableDamagedError,
     UnsupportedFeatureError,
 )
+from lakemerge.testing.faults import Fail, Fault
 from mergers import Groups, Merged, Merger, TableShape
 from mergers.builtin.commit_time import CommitTime
-from tests.unit.faults import create, frame, listing, rows_of, state_of
+from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
 ALL = [getattr(lakemerge.errors, name) for name in lakemerge.errors.__all__]
-GROUPS = {"InputError", "InstallError", "RetryError", "TableError"}
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -199,7 +199,9 @@ def test_a_damaged_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["base/", "_lakemerge/log/", "_lakemerge/tombstones/", "-index.parquet"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other bytes"])
-def test_a_damaged_file_is_named(what: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(
+    what: str, damage: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Reading, writing by condition and compacting refuse; what is fine still works."""
     table = dirty(tmp_path)
     expected = state_of(tmp_path)
@@ -208,7 +210,7 @@ def test_a_damaged_file_is_named(what: str, damage: str, tmp_path: Path) -> None
     paths |= {path for commit in table.view.log_commits for path in commit.paths}
     broken = [path for path in paths if what in path and ("index" in what) == ("index" in path)]
     assert broken
-    saved = tmp_path.parent / "saved"
+    saved = tmp_path_factory.mktemp("saved") / "table"
     shutil.copytree(tmp_path, saved)
     for path in broken:
         if damage == "missing":
@@ -289,3 +291,15 @@ def test_base_files_that_do_not_tile(tmp_path: Path) -> None:
     with pytest.raises(TableDamagedError, match="do not tile"):
         LakeTable.open(tmp_path).to_arrow()
     assert pq.read_table(tmp_path / "base").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("gone"), PermissionError(13, "no"), OSError(5, "I/O error")], ids=repr
+)
+def test_a_store_that_fails_is_no_damaged_table(error: OSError, tmp_path: Path) -> None:
+    """The store's own error comes out; restoring files from a backup would not help."""
+    dirty(tmp_path)
+    for method, path in (("open_input", "base/"), ("open_input", "/log/"), ("get", "-index")):
+        table, _ = open_over(tmp_path, Fault(action=Fail(error), method=method, path=path))
+        with pytest.raises(type(error), match=str(error.args[-1])):
+            table.to_arrow()

@@ -18,10 +18,12 @@ from lakemerge import LakeTable, Laws, Merger, Record, RecordRefusedError, RowKi
 from mergers import CommitTime, EventTime, Groups, Merged, Status, TableShape
 from mergers.testing import MergerSuite, find_counterexample
 from mergers.testing.laws import Law
+from tests.model import ModelTable
 
 ID = pa.field("id", pa.int64(), nullable=False)
 SHAPE = TableShape(pa.schema([ID, pa.field("v", pa.int64(), nullable=False)]), ("id",), ())
 FLOATS = TableShape(pa.schema([ID, pa.field("v", pa.float64(), nullable=False)]), ("id",), ())
+SMALL = TableShape(pa.schema([ID, ("v", pa.int64()), ("ts", pa.int64())]), ("id",), ("ts",))
 ORDERED = TableShape(pa.schema([ID, ("v", pa.int64()), ("w", pa.string()), ("ts", pa.int64())]), ("id",), ("ts",))
 
 
@@ -77,7 +79,7 @@ class Last(UpsertsOnly):
     ids=["sum", "sum-of-floats", "difference", "highest", "last"],
 )
 def test_laws_that_hold_and_laws_that_do_not(merger: Merger, shape: TableShape, obeyed: set[str]) -> None:
-    found = {law: find_counterexample(merger, shape, law, max_examples=150) for law in get_args(Law)}
+    found = {law: find_counterexample(merger, shape, law, max_examples=60) for law in get_args(Law)}
     assert {law for law, counterexample in found.items() if counterexample is None} == obeyed
 
 
@@ -99,16 +101,18 @@ def test_the_smallest_history_is_printed() -> None:
 
 
 def test_partial_frames_of_event_time_are_not_associative() -> None:
-    """The example of the semantics document: a late name would ride on a newer record's ordering."""
-    assert find_counterexample(EventTime(), ORDERED, "associative", max_examples=100) is None
-    found = find_counterexample(EventTime(), ORDERED, "associative", full_frames=False, max_examples=1000)
+    """As the semantics document says; and what the checker calls the left fold is the model's."""
+    assert find_counterexample(EventTime(), SMALL, "associative", max_examples=50) is None
+    found = find_counterexample(EventTime(), SMALL, "associative", full_frames=False, max_examples=300)
     assert found is not None
-    assert len(found.before) == 1
-    late, newer = found.records
-    [state] = found.before
-    order = [-1 if step.values["ts"] is None else step.values["ts"] for step in (late, state, newer)]
-    assert order[0] < order[1] <= order[2]
-    assert set(late.values) != set(newer.values)
+    assert len({frozenset(step.values) for step in found.records}) == 2
+    model = ModelTable(SMALL.schema, key=SMALL.key, ordering=SMALL.ordering)
+    for step in (*found.before, *found.records):
+        model.write(list(step.values), [step.values], [step.kind.symbol])
+    [row] = model.rows()
+    assert found.expected == f"one after the other: {row}"
+    assert found.found.startswith("combined first: ")
+    assert str(row) not in found.found
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class TestWeighted(MergerSuite):
     merger = Weighted(3)
     schema = SHAPE.schema
     key = ("id",)
-    max_examples = 25
+    max_examples = 15
 
 
 class TestEventTime(MergerSuite):
@@ -136,7 +140,7 @@ class TestEventTime(MergerSuite):
     schema = ORDERED.schema
     key = ("id",)
     ordering = ("ts",)
-    max_examples = 25
+    max_examples = 15
 
 
 class LosesAnOption(Weighted):
@@ -222,8 +226,8 @@ class HidesANeed(EventTime):
         (SeesStorage(), ORDERED, "test_fold_may_be_split_anywhere", "stored after record"),
         (SeesOtherKeys(), ORDERED, "test_keys_do_not_touch_each_other", "each key alone"),
         (
-            HidesANeed.from_options({"delete_when": {"column": "v", "values": [0, 1, 2]}}, ORDERED),
-            ORDERED,
+            HidesANeed.from_options({"delete_when": {"column": "v", "values": [0, 1, 2]}}, SMALL),
+            SMALL,
             "test_needs_is_honest",
             "v",
         ),
@@ -231,7 +235,7 @@ class HidesANeed(EventTime):
     ids=lambda value: value if isinstance(value, str) and value.startswith("test_") else "",
 )
 def test_the_suite_notices(merger: Merger, shape: TableShape, test: str, message: str) -> None:
-    names = {"merger": merger, "schema": shape.schema, "key": shape.key, "ordering": shape.ordering}
+    names = {"merger": merger, "schema": shape.schema, "key": shape.key, "ordering": shape.ordering, "max_examples": 30}
     suite = type("Suite", (MergerSuite,), names)()
     with pytest.raises(Exception, match=message) as caught:
         getattr(suite, test)()
@@ -270,7 +274,7 @@ class UnlawfulCommitTime(CommitTime):
 def test_plans_without_laws_give_the_same_rows(granted: type[Merger], withheld: type[Merger], tmp_path: Path) -> None:
     """Two tables with one history: the one without laws keeps every record in its logs."""
     kept = 0
-    for seed in range(12):
+    for seed in range(6):
         rng = random.Random(seed)
         options = {"delete_when": {"column": "w", "values": ["a"]}} if seed % 2 else {}
         pair = [
@@ -294,7 +298,7 @@ def test_plans_without_laws_give_the_same_rows(granted: type[Merger], withheld: 
             assert rows(lawful) == rows(unlawful), f"seed {seed}, write {number}"
             assert logged(unlawful) == given, f"seed {seed}, write {number}"
             kept += logged(unlawful) - logged(lawful)
-    assert kept > 50
+    assert kept > 20
 
 
 def records(rng: random.Random, *, full: bool) -> pa.Table:

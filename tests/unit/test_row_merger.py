@@ -275,7 +275,7 @@ def test_options_persist_and_come_back_typed(tmp_path: Path) -> None:
                 "option 'share' must be float, not True",
                 "option 'mode' must be Literal['a', 'b'], not 'c'",
                 "option 'steps' must be tuple[str, ...], not ['x', 1]",
-                "option 'weights' must be Optional[Mapping[str, int]], not {'k': '2'}",
+                "option 'weights' must be Mapping[str, int] | None, not {'k': '2'}",
                 "option 'strict' must be bool, not 1",
             ],
         ),
@@ -288,9 +288,7 @@ def test_options_persist_and_come_back_typed(tmp_path: Path) -> None:
 def test_every_problem_with_options_is_told(options: dict[str, object], problems: list[str]) -> None:
     with pytest.raises(MergerConfigurationError) as caught:
         Optioned.from_options(options, SHAPE)
-    found = [str(problem).replace("Mapping[str, int] | None", "Optional[Mapping[str, int]]") for problem in
-             caught.value.problems]  # type: ignore[attr-defined]  # fmt: skip
-    assert found == problems
+    assert list(caught.value.problems) == problems  # type: ignore[call-overload]
 
 
 class Undecorated(Watching):
@@ -363,7 +361,7 @@ def test_nothing_named_in_metadata_is_imported(tmp_path: Path, monkeypatch: pyte
     stranger = LakeTable.open(path)
     assert stranger.view.snapshot.metadata.configuration["merger.class"] == "lm_bait.Merger"
     for act in (stranger.to_arrow, lambda: stranger.upsert(longs(id=[1], v=[1]))):
-        with pytest.raises(MergerMissingError, match="lm_bait.Merger"):
+        with pytest.raises(MergerMissingError, match=r"lm_bait\.Merger"):
             act()
     with pytest.raises(MergerMissingError):
         LakeTable.create(str(tmp_path / "other"), "id BIGINT", key=["id"], merger="lm_bait.Merger")

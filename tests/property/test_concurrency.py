@@ -1,0 +1,144 @@
+"""Operating-system processes that write, compact and read one local table at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge import CommitConflictError, LakeTable, Settings
+from lakemerge.log import AddFile
+
+WRITERS = int(os.environ.get("LAKEMERGE_WRITERS", "6"))
+UPSERTS = 10
+BATCH = 7
+SHARED = 5
+DDL = "k STRING, o BIGINT, batch STRING, size INT"
+SETTINGS = Settings(threads=1, row_group_rows=4, write_budget_bytes=400, inline_blocks=6)
+
+_SPAWN = multiprocessing.get_context("spawn")
+"""As on other systems; a fork would copy the threads of Arrow in an unknown state."""
+
+Report = tuple[str, object]
+
+
+def batch_of(writer: int, number: int) -> pa.Table:
+    """Rows of keys nobody else writes, and one record for each of a few keys that all writers share.
+    The ordering of shared keys rises and falls from batch to batch, with ties between writers."""
+    name = f"{writer}.{number}"
+    own = [(f"own {name} {i}", 0, name, BATCH) for i in range(BATCH)]
+    shared = [(f"shared {i}", number * 7 % UPSERTS, name, BATCH) for i in range(SHARED)]
+    columns = [[row[i] for row in own + shared] for i in range(4)]
+    types = [pa.string(), pa.int64(), pa.string(), pa.int32()]
+    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["k", "o", "batch", "size"])
+
+
+def write(path: str, writer: int, reports: Queue[Report]) -> None:
+    table = LakeTable.open(path, settings=SETTINGS)
+    for number in range(UPSERTS):
+        result = table.upsert(
+            batch_of(writer, number), txn=(f"writer {writer}", number), info={"batch": f"{writer}.{number}"}
+        )
+        reports.put(("acknowledged", (f"{writer}.{number}", result.version, result.mode)))
+
+
+def compact(path: str, done: Event, reports: Queue[Report]) -> None:
+    table = LakeTable.open(path, settings=SETTINGS)
+    while not done.is_set():
+        try:
+            reports.put(("compacted", table.compact().tiles))
+        except CommitConflictError as error:  # the other compactor was first
+            reports.put(("lost", str(error)))
+
+
+def read(path: str, done: Event, reports: Queue[Report]) -> None:
+    """Every version seen holds whole batches, and all that the versions before it held."""
+    table = LakeTable.open(path, settings=SETTINGS)
+    last: set[str] = set()
+    version = -1
+    while not done.is_set():
+        rows = [row for row in table.to_arrow().to_pylist() if row["k"].startswith("own")]
+        counts = Counter(row["batch"] for row in rows)
+        torn = {batch: count for batch, count in counts.items() if count != BATCH}
+        if torn or not last <= counts.keys() or len({row["k"] for row in rows}) != len(rows):
+            reports.put(("error", f"after version {version}: torn {torn}, lost {last - counts.keys()}"))
+        last, version = set(counts), table.version
+        reports.put(("read", len(counts)))
+
+
+def guarded(run: Callable[..., None], *arguments: Any) -> None:
+    reports = arguments[-1]
+    try:
+        run(*arguments)
+    except BaseException:
+        reports.put(("error", traceback.format_exc()))
+        raise
+    finally:
+        reports.put(("ended", run.__name__))
+
+
+def test_many_processes_on_one_table(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    table = LakeTable.create(path, DDL, key=["k"], ordering=["o"], settings=SETTINGS)
+    reports: Queue[Report] = _SPAWN.Queue()
+    done = _SPAWN.Event()
+    writers = [_SPAWN.Process(target=guarded, args=(write, path, number, reports)) for number in range(WRITERS)]
+    others = [_SPAWN.Process(target=guarded, args=(run, path, done, reports)) for run in (compact, compact, read)]
+    for process in (*writers, *others):
+        process.start()
+    found = collect(reports, writers=WRITERS, others=len(others), done=done)
+    for process in (*writers, *others):
+        process.join(60)
+        assert process.exitcode == 0, found["error"]
+    assert not found["error"], "\n".join(map(str, found["error"]))
+    assert found["read"]
+    assert sum(tiles for tiles in found["compacted"] if isinstance(tiles, int)), "no compaction did anything"
+
+    acknowledged: dict[str, tuple[int, str]] = {name: rest for name, *rest in found["acknowledged"]}
+    names = {f"{writer}.{number}" for writer in range(WRITERS) for number in range(UPSERTS)}
+    assert acknowledged.keys() == names
+    order = sorted(names, key=lambda name: acknowledged[name][0])
+    assert len({version for version, _ in acknowledged.values()}) == len(names), "a version of its own for each"
+    by_info = {entry.info["batch"]: entry.version for entry in table.history() if "batch" in entry.info}
+    assert by_info == {name: version for name, (version, _) in acknowledged.items()}
+    assert [mode for _, mode in acknowledged.values()].count("load") <= 1
+
+    expected: dict[str, tuple[Any, ...]] = {}
+    for name in order:
+        writer, number = map(int, name.split("."))
+        for row in batch_of(writer, number).to_pylist():
+            if row["k"] not in expected or row["o"] >= expected[row["k"]][1]:
+                expected[row["k"]] = tuple(row.values())
+    for _ in range(2):
+        rows = [tuple(row.values()) for row in LakeTable.open(path).to_arrow().to_pylist()]
+        assert sorted(rows) == sorted(expected.values())
+        LakeTable.open(path).compact()
+    assert not LakeTable.open(path).view.log_commits
+    check_files(path)
+
+
+def collect(reports: Queue[Report], *, writers: int, others: int, done: Event) -> dict[str, list[Any]]:
+    """All reports by kind; the others are told to stop when the last writer has ended."""
+    found: dict[str, list[Any]] = {kind: [] for kind in ("acknowledged", "compacted", "ended", "error", "lost", "read")}
+    while len(found["ended"]) < writers + others:
+        kind, fact = reports.get(timeout=240)
+        found[kind].append(fact)
+        if found["ended"].count("write") == writers:
+            done.set()
+    return found
+
+
+def check_files(path: str) -> None:
+    """Base files are those of some version: whoever lost a race took its files away."""
+    log = LakeTable.open(path).handle.log
+    actions = [action for _, commit in log.commits(since=-1) for action in commit]
+    named = {action.path for action in actions if isinstance(action, AddFile)}
+    assert {stat.path for stat in log.store.list("base")} == named

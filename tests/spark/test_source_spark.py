@@ -1,0 +1,135 @@
+"""``format("lakemerge")`` in a session that nobody configured for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemerge import LakeTable
+
+DDL = "id BIGINT, at INT, v STRING"
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1: ids 0 to 9; version 2: id 3 changed, with a log of its own."""
+    path = tmp_path_factory.mktemp("table")
+    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    table.upsert(spark.range(10).selectExpr("id", "1 AS at", "concat('v', id) AS v"))
+    table.upsert(spark.createDataFrame([(3, 2, "new")], DDL))
+    return path
+
+
+def load(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    return spark.read.format("lakemerge").options(**options).load(str(path))
+
+
+def save(frame: DataFrame, path: Path, mode: str = "append", **options: Any) -> None:
+    frame.write.format("lakemerge").mode(mode).options(**options).save(str(path))
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def objects(path: Path) -> set[str]:
+    return {os.path.relpath(os.path.join(folder, name), path) for folder, _, names in os.walk(path) for name in names}
+
+
+def test_the_session_is_plain(spark: SparkSession) -> None:
+    settings = {key for key, _ in spark.sparkContext.getConf().getAll()}
+    assert not any("lakemerge" in key or key.startswith("spark.sql.python.") for key in settings)
+
+
+def test_load(spark: SparkSession, folder: Path) -> None:
+    expected = [(i, 1, f"v{i}") for i in range(10) if i != 3] + [(3, 2, "new")]
+    found = load(spark, folder)
+    assert found.schema == spark.createDataFrame([], DDL).schema
+    assert rows(found) == sorted(expected)
+    # Spark filters and projects what the source gave.
+    assert rows(found.where("v LIKE 'n%' OR id = 9").select("v")) == [("new",), ("v9",)]
+    assert rows(load(spark, folder, version=1).where("id = 3")) == [(3, 1, "v3")]
+
+
+def test_columns_and_schema_prune(spark: SparkSession, folder: Path) -> None:
+    found = load(spark, folder, columns="V , id")
+    assert found.columns == ["v", "id"]
+    assert rows(found.where("id = 3")) == [("new", 3)]
+    asked = spark.read.format("lakemerge").schema("v STRING").load(str(folder))
+    assert rows(asked) == sorted([(f"v{i}",) for i in range(10) if i != 3] + [("new",)])
+
+
+REFUSED_READS: dict[str, tuple[dict[str, Any], str | None, str]] = {
+    "unknown column": ({"columns": "id,z"}, None, r"unknown column\(s\) 'z'; the table has id, at, v"),
+    "unknown column of a schema": ({}, "id BIGINT, z STRING", r"unknown column\(s\) 'z'; the table has id, at, v"),
+    "another type": ({}, "id INT", "Return schema mismatch"),
+    "version to come": ({"version": 77}, None, "version 77 is not in the table's history, which reaches from 0 to 2"),
+    "version that is no number": ({"version": "x"}, None, "option version must be a whole number, not 'x'"),
+    "both": ({"version": 1, "timestamp": "2024-01-01"}, None, "ask for a version or for a timestamp"),
+    "bad time": ({"timestamp": "1999-01-01"}, None, "no version is known for"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_READS)
+def test_refused_reads(spark: SparkSession, folder: Path, name: str) -> None:
+    options, schema, message = REFUSED_READS[name]
+    reader = spark.read.format("lakemerge").options(**options)
+    with pytest.raises(PySparkException, match=message):
+        (reader if schema is None else reader.schema(schema)).load(str(folder)).collect()
+
+
+def test_no_table(spark: SparkSession, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(PySparkException, match=r"there is no Delta log at .*missing"):
+        load(spark, missing)
+    with pytest.raises(PySparkException, match="give the table's path"):
+        spark.read.format("lakemerge").load()
+    with pytest.raises(PySparkException, match=r"there is no Delta log at .*missing"):
+        save(spark.createDataFrame([(1, 1, "a")], DDL), missing)
+    assert not missing.exists()
+    plain = tmp_path / "plain"
+    spark.range(3).write.format("delta").save(str(plain))
+    with pytest.raises(PySparkException, match="is a Delta table, but not a LakeMerge table"):
+        load(spark, plain)
+
+
+def test_append_is_upsert(spark: SparkSession, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    # The first write is a load, and goes through the kernel: equal keys become one row.
+    save(spark.createDataFrame([(1, 1, "a"), (1, 2, "b"), (2, 1, "c")], DDL).coalesce(1), tmp_path)
+    assert rows(table.to_df()) == [(1, 2, "b"), (2, 1, "c")]
+    assert table.history(limit=1)[0].parameters["mode"] == "load"
+    assert not any(name.startswith("_lakemerge") for name in objects(tmp_path))
+    kinds = spark.createDataFrame([(1, 3, None, "-D"), (2, 0, "late", "+U"), (3, 1, "d", "+I")], DDL + ", op STRING")
+    save(kinds.coalesce(1), tmp_path, kindColumn="op")
+    assert rows(table.to_df()) == [(2, 1, "c"), (3, 1, "d")]
+    assert table.version == 2
+    narrow = spark.createDataFrame([(3, 2)], "ID INT, AT SMALLINT")
+    for _ in range(2):
+        save(narrow, tmp_path, txnAppId="stream", txnVersion=7)
+    assert (table.version, rows(table.to_df())) == (3, [(2, 1, "c"), (3, 2, "d")])
+    assert table.view.snapshot.txns["stream"].version == 7
+
+
+def test_refused_writes(spark: SparkSession, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    good = spark.createDataFrame([(1, 1, "a")], DDL)
+    save(good, tmp_path)
+    before = objects(tmp_path)
+    for frame, mode, options, message in (
+        (good, "overwrite", {}, r'takes mode\("append"\)'),
+        (good, "ignore", {}, "cannot be written in the .Ignore. mode"),
+        (good.selectExpr("bigint(null) AS id", "at", "v"), "append", {}, "key column 'id' is null in 1 row"),
+        (good.selectExpr("*", "1 AS z"), "append", {}, "unknown column 'z'; the table has id, at, v"),
+        (good.selectExpr("*", "1 AS V"), "append", {}, "columns 'v' and 'V' are both 'v'"),
+        (good.selectExpr("*", "'?' AS op"), "append", {"kindColumn": "op"}, r"kind column 'op' holds \['\?'\]"),
+        (good.selectExpr("id", "at", "string(raise_error('boom')) AS v"), "append", {}, "boom"),
+    ):
+        with pytest.raises(PySparkException, match=message):
+            save(frame, tmp_path, mode, **options)
+        assert (table.version, objects(tmp_path)) == (1, before), message

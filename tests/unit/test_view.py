@@ -1,0 +1,144 @@
+"""Tiles: which base file, which key range, which log blocks; made by hand, no files."""
+
+from __future__ import annotations
+
+import decimal
+from dataclasses import replace
+
+import pytest
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.log import AddFile
+from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, LogBlock, LogFile, SliceId, key_from_json, key_to_json
+from lakemerge.slices.view import Tile, build_tiles
+
+FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
+
+
+def base(
+    lower: int | None, *, through: int = 5, bucket: int = 0, buckets: int = 4, partition: tuple[str, ...] = ()
+) -> BaseFile:
+    bound: Key | None = None if lower is None else (lower,)
+    tag = BaseFile.tag(bucket=bucket, buckets=buckets, lower=bound, through=through, ordinal=7, rows=3, tombstones=None)
+    names = [f"p{i}" for i in range(len(partition))]
+    path = f"base/{partition}{bucket}/{lower}"
+    add = AddFile(path, dict(zip(names, partition, strict=True)), 1000, 0, True, tags={SLICE_TAG: tag})
+    return BaseFile.of(add, names)
+
+
+def block(
+    low: int | None,
+    high: int | None,
+    *,
+    version: int = 6,
+    bucket: int = 0,
+    buckets: int = 4,
+    partition: tuple[str, ...] = (),
+) -> LogBlock:
+    bounds: list[Key | None] = [None if bound is None else (bound,) for bound in (low, high)]
+    return LogBlock(FILE, 0, 1, SliceId(partition, bucket), buckets, 2, 50, bounds[0], bounds[1], version)
+
+
+def tiles(files: list[BaseFile], blocks: list[LogBlock], buckets: int = 4) -> dict[tuple[int, Key | None], Tile]:
+    found = list(build_tiles(files, blocks, buckets=buckets))
+    assert len({(tile.slice, tile.lower) for tile in found}) == len(found)
+    return {(tile.slice.bucket, tile.lower): tile for tile in found}
+
+
+def test_files_and_blocks_meet_in_their_slice() -> None:
+    found = tiles([base(None, bucket=1)], [block(1, 2, bucket=2), block(3, 4, bucket=1)])
+    assert found.keys() == {(1, None), (2, None)}
+    assert found[1, None].blocks == (block(3, 4, bucket=1),)
+    assert (found[2, None].base, found[2, None].merged_through, found[2, None].buckets) == (None, -1, 4)
+    assert found[2, None].stored_bytes == 50
+    assert found[1, None].stored_bytes == 1050
+    assert not tiles([], [])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "where"),
+    [
+        (0, 9, [None]),
+        (9, 10, [None, (10,)]),
+        (10, 19, [(10,)]),
+        (19, 20, [(10,), (20,)]),
+        (0, 99, [None, (10,), (20,)]),
+        (20, 20, [(20,)]),
+        (None, 5, [None]),
+        (25, None, [(20,)]),
+        (None, None, [None, (10,), (20,)]),
+    ],
+)
+def test_a_block_is_live_where_its_keys_may_be(low: int | None, high: int | None, where: list[Key | None]) -> None:
+    """Bounds of a tile: the lower one belongs to it, the upper one to the next."""
+    found = tiles([base(20), base(None), base(10)], [block(low, high)])
+    assert [tile.lower for tile in found.values() if tile.blocks] == where
+    assert {tile.lower: tile.upper for tile in found.values()} == {None: (10,), (10,): (20,), (20,): None}
+
+
+def test_a_block_is_live_above_the_watermark_of_each_file() -> None:
+    files = [base(None, through=6), replace(base(10, through=5))]
+    found = tiles(files, [block(0, 99, version=version) for version in (5, 6, 7)])
+    assert [b.version for b in found[0, None].blocks] == [7]
+    assert [b.version for b in found[0, (10,)].blocks] == [6, 7]
+    assert not found[0, None].is_clean
+    assert tiles(files, [block(0, 99, version=5)])[0, None].is_clean
+
+
+@pytest.mark.parametrize(
+    ("bucket", "buckets", "where"),
+    [(5, 8, {1}), (3, 4, {3}), (1, 2, {1, 3}), (0, 1, {0, 1, 2, 3})],
+)
+def test_blocks_of_another_bucket_count(bucket: int, buckets: int, where: set[int]) -> None:
+    """5 of 8 is 1 of 4; 1 of 2 is 1 or 3 of 4."""
+    given = block(1, 2, bucket=bucket, buckets=buckets)
+    assert {tile.slice.bucket for tile in tiles([], [given]).values()} == where
+    assert {number for number in range(4) if given.covers(SliceId((), number), 4)} == where
+    assert not given.covers(SliceId(("x",), min(where)), 4)
+
+
+def test_partitions_are_kept_apart() -> None:
+    found = list(build_tiles([base(None, partition=("a",))], [block(1, 1, partition=("b",))], buckets=4))
+    assert {(tile.slice.partition, tile.is_clean) for tile in found} == {(("a",), True), (("b",), False)}
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([base(10)], "do not tile"),
+        ([base(None), replace(base(None), ordinal=8)], "do not tile"),
+        ([base(None, buckets=8)], "8 buckets in a table of 4"),
+    ],
+)
+def test_files_that_make_no_layout(files: list[BaseFile], says: str) -> None:
+    with pytest.raises(TableDamagedError, match=says):
+        tiles(files, [])
+
+
+KEYS: list[Key] = [
+    (1, "a"),
+    (-(2**63),),
+    ("",),
+    (b"\x00\xff",),
+    (decimal.Decimal("-1.50"), b""),
+    ("é\U0001f600", 2**63 - 1),
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_keys_go_through_json(key: Key) -> None:
+    assert key_from_json(key_to_json(key)) == key
+    tag = BaseFile.tag(bucket=1, buckets=2, lower=key, through=3, ordinal=4, rows=5, tombstones="t")
+    add = AddFile("p", {}, 1, 0, True, tags={SLICE_TAG: tag})
+    file = BaseFile.of(add, ())
+    assert (file.lower, file.tombstones, file.merged_through, file.ordinal, file.rows) == (key, "t", 3, 4, 5)
+    assert file.slice == SliceId((), 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["1", '["a"]', '{"bucket": 1}', "{", '{"bucket":1,"buckets":2,"through":0,"ordinal":0,"rows":0,"from":[1.5]}'],
+)
+def test_tags_that_cannot_be_read(body: str) -> None:
+    with pytest.raises(TableDamagedError, match=r"'p'.*lakemerge\.slice"):
+        BaseFile.of(AddFile("p", {}, 1, 0, True, tags={SLICE_TAG: body}), ())
