@@ -61,7 +61,7 @@ class LakeTable:
         name: str | None = None,
         description: str | None = None,
         properties: Mapping[str, str] | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
         spark: SparkSession | None = None,
@@ -106,7 +106,7 @@ class LakeTable:
         *,
         version: int | None = None,
         timestamp: dt.datetime | str | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
         spark: SparkSession | None = None,
@@ -315,7 +315,7 @@ class LakeTable:
 
 def _handle(
     path: str | os.PathLike[str],
-    storage_options: Mapping[str, str] | None,
+    storage_options: Mapping[str, object] | None,
     mergers: Sequence[type[Merger]],
     settings: Settings | None,
 ) -> Handle:

@@ -24,20 +24,20 @@ from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
 
-DDL = "c STRING, id BIGINT, at INT, v STRING, amount DECIMAL(10,2), day DATE, seen TIMESTAMP, tags ARRAY<STRING>"
-NAMES = ["c", "id", "at", "v", "amount", "day", "seen", "tags"]
+DDL = "c STRING, id BIGINT, seq INT, v STRING, amount DECIMAL(10,2), day DATE, seen TIMESTAMP, tags ARRAY<STRING>"
+NAMES = ["c", "id", "seq", "v", "amount", "day", "seen", "tags"]
 PLACES = ("NO", "S E", "x/y=%z")
 Rows = dict[tuple[str, int], tuple[Any, ...]]
 
 
-def row(place: str, number: int, at: int) -> tuple[Any, ...]:
+def row(place: str, number: int, seq: int) -> tuple[Any, ...]:
     """Strings are longer than the bounds that statistics keep of them."""
     return (
         place,
         number,
-        at,
+        seq,
         "v" * 40 + str(number),
-        Decimal(number * at).scaleb(-2),
+        Decimal(number * seq).scaleb(-2),
         dt.date(1600, 1, 1) + dt.timedelta(number),
         dt.datetime(2024, 1, 1, 0, 0, 0, number, tzinfo=dt.UTC),
         None if number % 3 == 0 else (place, str(number)),
@@ -51,7 +51,7 @@ class Written:
         self.path = path
         self.spark = spark
         self.table = LakeTable.create(
-            path, DDL, key=["c", "id"], ordering=["at"], partition_by=partition_by, buckets=2, spark=spark
+            path, DDL, key=["c", "id"], ordering=["seq"], partition_by=partition_by, buckets=2, spark=spark
         )
         self.rows: Rows = {(place, number): row(place, number, 1) for place in PLACES for number in range(20)}
         self.upsert(list(self.rows.values()))
@@ -65,9 +65,9 @@ class Written:
         self.table.upsert(frame if self.spark is None else self.spark.createDataFrame(frame))
         self.rows |= {(values[0], values[1]): values for values in rows}
 
-    def change(self, at: int) -> None:
+    def change(self, seq: int) -> None:
         """New and changed rows, deletes, and a place that loses all of its rows."""
-        self.upsert([row(place, number, at) for place in PLACES[:2] for number in range(15, 25)])
+        self.upsert([row(place, number, seq) for place in PLACES[:2] for number in range(15, 25)])
         self.table.delete_where(f"c = '{PLACES[2]}' OR id IN (1, 2)")
         self.rows = {key: values for key, values in self.rows.items() if key[0] != PLACES[2] and key[1] not in (1, 2)}
 
@@ -117,7 +117,7 @@ def check(spark: SparkSession, written: Written, rows: Rows) -> None:
     last = "v" * 40 + "7"
     conditions: list[tuple[str, Callable[[tuple[Any, ...]], bool]]] = [
         ("id >= 0", lambda values: True),
-        ("id = 17 AND at > 1", lambda values: values[1] == 17 and values[2] > 1),
+        ("id = 17 AND seq > 1", lambda values: values[1] == 17 and values[2] > 1),
         (f"v = '{last}'", lambda values: bool(values[3] == last)),
         (f"c = '{PLACES[1]}'", lambda values: bool(values[0] == PLACES[1])),
     ]

@@ -14,7 +14,7 @@ import pytest
 from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
-from lakemerge.testing.faults import Call, Fail, Fault, FaultStore, Kill
+from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
 from tests.unit.faults import Row, create, frame, listing, open_over, state_of
 
 SPREAD = Settings(inline_blocks=1, threads=1)
