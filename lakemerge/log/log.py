@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from lakemerge.errors import CommitConflictError, InputError, NotATableError, TableDamagedError, VersionNotFoundError
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    NotATableError,
+    OutcomeUnknownError,
+    TableDamagedError,
+    VersionNotFoundError,
+)
 from lakemerge.log.actions import Action, CommitInfo, decode, decode_commit_info
 from lakemerge.log.checkpoint import write_checkpoint
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
@@ -186,7 +193,7 @@ class DeltaLog:
                 tip, landed = self._advance_for_commit(tip)
                 earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
                 if earlier is not None:
-                    return Committed(earlier, tip if earlier == tip.version else self.snapshot(version=earlier))
+                    return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, work.txn_id))
                 if begin is not None:
                     between += landed
                 check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
@@ -208,6 +215,19 @@ class DeltaLog:
         that names a later one. Idempotent; it replaces a damaged checkpoint of that version."""
         check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+
+    def _landed_at(self, version: int, txn_id: str) -> Snapshot:
+        """The snapshot of a commit that is known to have landed. A failure to read it must not look
+        like a failed commit, after which callers delete their files."""
+        try:
+            return self.snapshot(version=version)
+        except Exception as error:
+            raise OutcomeUnknownError(
+                f"the commit landed as version {version}, which could not be read back: {error}. Its files were kept; "
+                "open the table again.",
+                version=version,
+                txn_id=txn_id,
+            ) from error
 
     def _load(self, version: int | None) -> Snapshot:
         hint = read_hint(self.store) if version is None else None

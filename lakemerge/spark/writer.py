@@ -37,6 +37,9 @@ __all__ = ["frame_schema", "pack_partition", "upsert_dataframe"]
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 _BELIEVABLE_BYTES = 2**40
+_ROWS_TO_FILES = 4
+"""Spark's estimate for a file source is the size of the files; as Arrow data the rows take about this
+many times as much."""
 
 
 def upsert_dataframe(
@@ -136,7 +139,7 @@ def _estimated_bytes(frame: DataFrame) -> int | None:
     if match is None:
         return None
     estimate = float(match[1]) * 2 ** _UNITS[match[2]]
-    return int(estimate) if estimate < _BELIEVABLE_BYTES else None
+    return int(estimate * _ROWS_TO_FILES) if estimate < _BELIEVABLE_BYTES else None
 
 
 def _quoted(name: str) -> str:

@@ -210,7 +210,10 @@ def files(path: Path) -> dict[str, bytes]:
 
 def test_no_other_engine_writes_it(spark: SparkSession, tmp_path: Path) -> None:
     written = Written(tmp_path, None, [])
+    # Files that a vacuum would delete, and logs that no other engine knows of.
     written.change(2)
+    written.compact()
+    written.change(3)
     before, seen = files(tmp_path), in_order(written.table.to_arrow())
     path = str(tmp_path)
     frame = pa.Table.from_pylist(
@@ -243,7 +246,8 @@ def test_no_other_engine_writes_it(spark: SparkSession, tmp_path: Path) -> None:
         lambda: deltalake.write_deltalake(path, frame, mode="overwrite"),
         lambda: theirs.delete("id = 5"),
         theirs.optimize.compact,
-        lambda: theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False),
+        lambda: theirs.vacuum(0, dry_run=False, enforce_retention_duration=False),
+        lambda: theirs.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True),
         lambda: pl.DataFrame(frame).write_delta(path, mode="append"),
     ]
     for write in rust_writes:

@@ -266,6 +266,16 @@ def test_an_outcome_that_cannot_be_found_out(log: DeltaLog, store: Stutter, tmp_
     assert log.snapshot().version == 1
 
 
+def test_a_landed_commit_that_cannot_be_read_back_is_no_failed_commit(log: DeltaLog, tmp_path: Path) -> None:
+    begin = create(log)
+    write(log, write(log, begin, add("a"), txn_id="mine"), add("b"))
+    commit = tmp_path / "_delta_log" / f"{0:020d}.json"
+    commit.rename(tmp_path / "elsewhere")  # version 1, where "mine" landed, can no longer be replayed
+    with pytest.raises(OutcomeUnknownError, match="landed as version 1") as caught:
+        write(log, begin, add("a"), txn_id="mine")
+    assert caught.value.facts == {"version": 1, "txn_id": "mine"}
+
+
 def test_a_store_that_refuses_outright_is_no_unknown_outcome(log: DeltaLog, store: Stutter) -> None:
     begin = create(log)
     for refusal in (StoreError("no such primitive"), PermissionError("read only")):
