@@ -35,13 +35,6 @@ from mergers.keys import group_starts, key_columns
 
 __all__ = ["bulk_load"]
 
-_BUCKET = "_lm_bucket"
-_WRITER = {
-    "compression": "zstd",
-    "parquet.compression.codec.zstd.level": "1",
-    # Row numbers never repeat: a dictionary of them is built only to be thrown away.
-    f"parquet.enable.dictionary#{POSITION_COLUMN}": "false",
-}
 _WRITER = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
@@ -126,16 +119,11 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     ]
     keys = [functions.col(_quoted(name)) for name in config.key]
     bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
-    ordered = (
-        frame.select(*columns)
-        .withColumn(_BUCKET, bucket)
-        .repartitionById(write.pack.buckets, functions.col(_BUCKET))
-        .sortWithinPartitions(*keys)
-    )
+    ordered = frame.select(*columns).repartitionById(write.pack.buckets, bucket).sortWithinPartitions(*keys)
     # The low 33 bits of this id count the rows of a partition.
     position = functions.monotonically_increasing_id().bitwiseAND(functions.lit(2**33 - 1)).cast("int")
     hidden = {FILE_COLUMN: functions.spark_partition_id(), POSITION_COLUMN: position}
-    return ordered.withColumns(hidden).drop(_BUCKET)
+    return ordered.withColumns(hidden)
 
 
 @contextlib.contextmanager
