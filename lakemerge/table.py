@@ -213,7 +213,8 @@ class LakeTable:
         return scan(self._handle, self._current(), columns=columns, filter=filter)
 
     def to_df(self, *, columns: Sequence[str] | None = None, filter: str | Column | None = None) -> DataFrame:
-        """The rows as a Spark DataFrame of this version.
+        """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
+        a ``PythonException`` that holds our error's text.
 
         Clean slices are read by Spark's own Parquet reader, dirty ones through the merge kernel.
 

@@ -12,10 +12,11 @@ from typing import Literal
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from lakemerge import LakeMergeError, LakeTable, register
+from lakemerge import LakeMergeError, LakeTable, MergeOverflowError, register
 from tests.conformance.arrow_engine import settings_for
 from tests.conformance.custom_mergers import CUSTOM_MERGERS
 from tests.conformance.modes import MODES
@@ -81,7 +82,12 @@ class SparkHandle:
         condition: str | Column | None = None
         if filter is not None:
             condition = filter.sql() if form == "sql" else expr(filter.sql())
-        result = table.to_df(columns=names, filter=condition).toArrow()
+        try:
+            result = table.to_df(columns=names, filter=condition).toArrow()
+        except PythonException as error:  # a task's error reaches the driver as Spark's, with ours in its text
+            if "mergers.errors.Merge" in str(error):
+                raise MergeOverflowError(str(error)) from error
+            raise
         loader = self.spark.read.format("lakemerge")
         if version is not None:
             loader = loader.option("version", version)
