@@ -59,6 +59,8 @@ def _plan(
 ) -> _ScanPlan:
     merger = handle.merger(view)
     names = asked_columns(view, columns)
+    if not names:
+        raise InputError("an Arrow table without columns has no rows; ask for at least one column, such as a key")
     condition = parse_filter(filter, view.config.schema)
     return _ScanPlan(
         spec=MergeSpec(handle.store, view.config, merger, handle.settings),

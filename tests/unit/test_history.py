@@ -6,9 +6,10 @@ import datetime as dt
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from lakemerge import LakeTable, VersionNotFoundError
+from lakemerge import InputError, LakeTable, VersionNotFoundError
 from tests.unit.faults import create, frame, rows_of
 
 
@@ -96,3 +97,11 @@ def test_commits_of_strangers_are_listed(tmp_path: Path) -> None:
     (tmp_path / f"_delta_log/{1:020d}.json").write_text(json.dumps({"txn": {"appId": "x", "version": 1}}) + "\n")
     entry = LakeTable.open(tmp_path).history(limit=1)[0]
     assert (entry.version, entry.operation, entry.parameters, entry.metrics, entry.info) == (1, None, {}, {}, {})
+
+
+def test_a_read_asks_for_at_least_one_column(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "id BIGINT", key=["id"])
+    table.upsert(pa.table({"id": [1, 2]}))
+    for read in (table.to_arrow, table.scan):
+        with pytest.raises(InputError, match="at least one column"):
+            read(columns=[])
