@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.spark.portable import portable
 
-__all__ = ["active_session", "bins", "collect_results", "map_evenly", "parallelism", "result_batch"]
+__all__ = ["active_session", "bins", "collect_results", "map_evenly", "parallelism", "quoted", "result_batch"]
 
 RESULT_DDL = "result BINARY"
 
@@ -98,3 +98,8 @@ def collect_results(frame: DataFrame) -> list[Any]:
             raise value
         results.append(value)
     return results
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark SQL reads it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"

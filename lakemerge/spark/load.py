@@ -24,7 +24,7 @@ from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.model import SLICE_TAG, BaseFile
-from lakemerge.spark.jobs import map_evenly
+from lakemerge.spark.jobs import map_evenly, quoted
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import BASE_FOLDER, FILE_COLUMN, POSITION_COLUMN, discard_base_files
 from lakemerge.write.commits import NotEmptyError, commit_load
@@ -114,10 +114,10 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     config = write.pack.config
     sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
     columns = [
-        functions.col(_quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name)
+        functions.col(quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name)
         for field in config.schema
     ]
-    keys = [functions.col(_quoted(name)) for name in config.key]
+    keys = [functions.col(quoted(name)) for name in config.key]
     bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
     ordered = frame.select(*columns).repartitionById(write.pack.buckets, bucket).sortWithinPartitions(*keys)
     # The low 33 bits of this id count the rows of a partition.
@@ -236,7 +236,3 @@ def _commit(write: Write, checked: Sequence[_Checked]) -> UpsertResult | None:
         discard_base_files(write.handle.store, write.pack.name)
         return write.result(outcome.version, mode="repeated")
     return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

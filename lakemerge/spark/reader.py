@@ -20,7 +20,7 @@ from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_tile
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import bins, parallelism
+from lakemerge.spark.jobs import bins, parallelism, quoted
 from lakemerge.spark.portable import portable
 from lakemerge.storage.local import LocalStore
 
@@ -60,7 +60,7 @@ def read_dataframe(
     frame = parts[0] if len(parts) == 1 else parts[0].union(parts[1])
     if filter is not None:
         frame = frame.where(filter)
-    return frame if read == names else frame.select(*(functions.col(_quoted(name)) for name in names))
+    return frame if read == names else frame.select(*(functions.col(quoted(name)) for name in names))
 
 
 def _native(
@@ -108,7 +108,3 @@ def _understood(filter: str | Column | None, schema: pa.Schema) -> Filter | None
 def _unglobbed(url: str) -> str:
     """A path that means itself: Spark's readers take paths for patterns."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

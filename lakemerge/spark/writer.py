@@ -25,7 +25,7 @@ from lakemerge.log import AddFile
 from lakemerge.results import UpsertResult
 from lakemerge.schema import from_delta_json, type_ddl
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
+from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, quoted, result_batch
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.portable import portable
 from lakemerge.write.base_file import ordinals_needed
@@ -72,7 +72,7 @@ def upsert_dataframe(
     if loaded is not None:
         return loaded
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
-    wanted = frame.select(*(functions.col(_quoted(name)) for name in [*write.frame.sources, *kind]))
+    wanted = frame.select(*(functions.col(quoted(name)) for name in [*write.frame.sources, *kind]))
     spec = portable(write.pack)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +140,3 @@ def _estimated_bytes(frame: DataFrame) -> int | None:
         return None
     estimate = float(match[1]) * 2 ** _UNITS[match[2]]
     return int(estimate * _ROWS_TO_FILES) if estimate < _BELIEVABLE_BYTES else None
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
