@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from lakemerge.options import Settings
 from lakemerge.read.merge import MergedRange
 from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, SliceId, keys_at
 from lakemerge.storage.base import Store
-from lakemerge.write.pack import log_writer_options
+from lakemerge.write.encoding import writer_options
 from lakemerge.write.stats import file_statistics
 from mergers.keys import key_columns
 
@@ -100,21 +101,25 @@ def write_base_files(
     return adds
 
 
-def discard_base_files(store: Store, name: str) -> None:
-    """Delete the base and tombstone files of a write that surely did not land."""
+def discard_base_files(store: Store, name: str, *, keep: Collection[BaseFile] = ()) -> None:
+    """Delete the base and tombstone files of a write that surely did not land; or, before it does,
+    those that are not part of ``keep``."""
+    kept = frozenset(path for base in keep for path in (base.add.path, base.tombstones) if path is not None)
     for prefix in (f"{TOMBSTONE_FOLDER}/{name}", f"{BASE_FOLDER}/{name}/"):
-        delete_prefix(store, prefix)
+        delete_prefix(store, prefix, keep=kept)
 
 
-def delete_prefix(store: Store, prefix: str) -> None:
-    """Delete the files whose path begins with ``prefix``; it names a folder and the start of a name.
+def delete_prefix(store: Store, prefix: str, *, keep: Collection[str] = ()) -> None:
+    """Delete the files whose path begins with ``prefix``, but for those in ``keep``; a prefix names a
+    folder and the start of a name.
 
     Nothing refers to them, so a failure is only logged: it must neither hide the error that ended a
     write nor turn a commit that landed into a failure.
     """
     try:
         listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-        store.delete([stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)])
+        paths = [stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)]
+        store.delete([path for path in paths if path not in keep])
     except Exception:
         _logger.warning("files at %s* could not be deleted; they are in no version of the table", prefix, exc_info=True)
 
@@ -138,14 +143,7 @@ class _OpenFile:
         self._tombstones: list[pa.Table] = []
         self._output = spec.store.open_output(self._path)
         self._sink = self._output.__enter__()
-        names = spec.config.schema.names
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema.remove_metadata(),
-            **log_writer_options(),
-            use_dictionary=[*names, FILE_COLUMN],
-            column_encoding={POSITION_COLUMN: "DELTA_BINARY_PACKED"},
-        )
+        self._writer: Any = None
 
     @property
     def is_full(self) -> bool:
@@ -160,11 +158,23 @@ class _OpenFile:
             positions = pa.array(np.arange(self._rows, self._rows + rows, dtype=np.int32))
             ordinals = pa.array(np.full(rows, self._ordinal, dtype=np.int32))
             columns = [*part.rows.select(self._spec.config.schema.names).columns, ordinals, positions]
-            table = pa.table(columns, schema=self._schema).replace_schema_metadata(None)
-            self._writer.write_table(table, row_group_size=self._spec.settings.row_group_rows)
+            self._write(pa.table(columns, schema=self._schema).replace_schema_metadata(None))
             self._rows += rows
 
+    def _write(self, table: pa.Table) -> None:
+        limit = self._spec.settings.row_group_rows
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                table.schema,
+                **writer_options(table, group_rows=limit),
+                column_encoding={POSITION_COLUMN: "DELTA_BINARY_PACKED"},
+            )
+        self._writer.write_table(table, row_group_size=limit)
+
     def close(self, now_ms: int) -> AddFile:
+        if self._writer is None:
+            self._write(self._schema.remove_metadata().empty_table())
         self._writer.close()
         size = self._sink.tell()
         footer = self._writer.writer.metadata
@@ -193,7 +203,8 @@ class _OpenFile:
         # The footer goes to a file that is never published; a writer left open would try to write it
         # when it is collected, long after the file has gone.
         with contextlib.suppress(Exception):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         error = RuntimeError("the write was abandoned")
         self._output.__exit__(type(error), error, None)
 
@@ -202,7 +213,8 @@ class _OpenFile:
             return None
         path = f"{TOMBSTONE_FOLDER}/{self._spec.name}-{self._ordinal:010d}.parquet"
         with self._spec.store.open_output(path) as sink:
-            pq.write_table(pa.concat_tables(self._tombstones), sink, **log_writer_options())
+            rows = pa.concat_tables(self._tombstones)
+            pq.write_table(rows, sink, **writer_options(rows, group_rows=rows.num_rows))
         return path
 
 

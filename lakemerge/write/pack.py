@@ -22,13 +22,14 @@ from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, k
 from lakemerge.slices.partition import partition_value
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
+from lakemerge.write.encoding import writer_options
 from lakemerge.write.frame import FramePlan
 from mergers import Frame, Merger, RowKind
 from mergers.contract import Ints, Kinds
 from mergers.kernel import combine
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "log_writer_options", "pack"]
+__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "pack"]
 
 LOG_FOLDER = "_lakemerge/log"
 KIND_COLUMN = "_lm_kind"
@@ -62,11 +63,6 @@ class Packed:
     @property
     def files(self) -> tuple[LogFile, ...]:
         return tuple(dict.fromkeys(block.file for block in self.blocks))
-
-
-def log_writer_options() -> dict[str, object]:
-    """Parquet options shared by log and base files: what Spark's vectorised reader likes best."""
-    return {"compression": "zstd", "compression_level": 1, "store_decimal_as_integer": True, "version": "2.6"}
 
 
 def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed:
@@ -122,6 +118,8 @@ def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tupl
 
 def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str) -> list[LogBlock]:
     table, kinds, slices, starts = _arrange(table, kinds, spec)
+    if not table.num_rows:
+        return []  # a merger that ignores deletes keeps no record of a frame of deletes
     columns = tuple(table.column_names)
     keys = key_columns(table, spec.config.key)
     ends = [*starts[1:].tolist(), table.num_rows]
@@ -131,7 +129,8 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     written: list[tuple[int, int]] = []
     groups = 0
     limit = spec.settings.row_group_rows
-    with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **log_writer_options()) as writer:
+    options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)))
+    with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
         for start, end in zip(starts.tolist(), ends, strict=True):
             writer.write_table(table.slice(start, end - start), row_group_size=limit)
             count = -(-(end - start) // limit)

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.errors import FrameError, InputError, OutcomeUnknownError
+from lakemerge.errors import FrameError, InputError, MergeOverflowError, OutcomeUnknownError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.read.merge import MergeSpec, merge_tile
@@ -219,10 +219,15 @@ def discard(write: Write) -> None:
 
 def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadTiles) -> UpsertResult | None:
     """Merge packed blocks into base files and commit those; ``None`` if the table is not empty any
-    more, with the base files deleted and the logs still there."""
+    more or a total does not fit its column, with the base files deleted and the logs still there."""
     staged = [replace(block, version=write.begin.version + 1) for block in blocks]
     tiles = list(build_tiles([], staged, buckets=write.pack.buckets))
-    adds = load_tiles(write, tiles)
+    try:
+        adds = load_tiles(write, tiles)
+    except MergeOverflowError:
+        # No reason to refuse the records: later ones may bring the total back into range.
+        discard_base_files(write.handle.store, write.pack.name)
+        return None
     bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
     files = len(adds) + sum(base.tombstones is not None for base in bases) + 1
     size = sum(add.size_bytes for add in adds)

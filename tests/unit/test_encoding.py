@@ -1,0 +1,66 @@
+"""Which columns of a file get a dictionary, seen in the files that are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge import LakeTable
+from lakemerge.write.encoding import writer_options
+
+ROWS = 20_000
+
+
+def dictionaries(path: Path, table: pa.Table, *, group_rows: int) -> dict[str, bool]:
+    pq.write_table(table, path, row_group_size=group_rows, **writer_options(table, group_rows=group_rows))
+    return _dictionaries(path)
+
+
+def _dictionaries(path: Path) -> dict[str, bool]:
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    return {column.path_in_schema: "RLE_DICTIONARY" in column.encodings for column in columns}
+
+
+def test_columns_that_repeat_have_a_dictionary_and_others_none(tmp_path: Path) -> None:
+    table = pa.table({"few": np.arange(ROWS) % 7, "all": np.arange(ROWS), "text": [f"t{i}" for i in range(ROWS)]})
+    found = dictionaries(tmp_path / "f", table, group_rows=ROWS)
+    assert found == {"few": True, "all": False, "text": False}
+    assert pq.read_table(tmp_path / "f").equals(table)
+
+
+def test_a_sorted_column_is_judged_by_rows_from_all_over_it(tmp_path: Path) -> None:
+    # Each value twenty times in a row: neighbours repeat, and so does the column.
+    table = pa.table({"runs": np.arange(ROWS) // 20, "pairs": np.arange(ROWS) // 2})
+    assert dictionaries(tmp_path / "f", table, group_rows=ROWS) == {"runs": True, "pairs": False}
+
+
+def test_a_dictionary_pays_within_a_row_group_or_not_at_all(tmp_path: Path) -> None:
+    table = pa.table({"v": np.random.default_rng(1).integers(0, 2_000, ROWS)})
+    assert dictionaries(tmp_path / "large", table, group_rows=ROWS) == {"v": True}
+    assert dictionaries(tmp_path / "small", table, group_rows=500) == {"v": False}
+
+
+def test_leaves_of_nested_columns_have_dictionaries(tmp_path: Path) -> None:
+    nested = pa.array([{"x": i % 3, "y": [i % 2]} for i in range(100)])
+    table = pa.table({"s": nested, "m": pa.array([[("k", 1)]] * 100, pa.map_(pa.string(), pa.int64()))})
+    found = dictionaries(tmp_path / "f", table, group_rows=100)
+    assert found == {"s.x": True, "s.y.list.element": True, "m.key_value.key": True, "m.key_value.value": True}
+
+
+def test_an_empty_file_has_the_columns(tmp_path: Path) -> None:
+    table = pa.table({"v": pa.array([], pa.int64())})
+    pq.write_table(table, tmp_path / "f", **writer_options(table, group_rows=1))
+    assert pq.read_table(tmp_path / "f").equals(table)
+
+
+def test_base_files_of_a_compaction_are_encoded_so(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("kind", pa.string())]), key=["id"])
+    table.upsert(pa.table({"id": np.arange(ROWS), "kind": ["a", "b"] * (ROWS // 2)}))
+    table.upsert(pa.table({"id": [3], "kind": ["c"]}))
+    table.compact()
+    for path in table.view.snapshot.files:
+        assert _dictionaries(tmp_path / "t" / path) == {"id": False, "kind": True, "_lm_file": True, "_lm_pos": False}
