@@ -8,6 +8,7 @@ import lakemerge.shadow  # noqa: F401 - checks before the first import from anot
 
 from lakemerge.errors import (
     CommitConflictError,
+    CompactFirstError,
     DependencyMissingError,
     FilterError,
     FrameError,
@@ -34,13 +35,14 @@ from lakemerge.errors import (
 )
 from lakemerge.options import Settings
 from lakemerge.registration import register
-from lakemerge.results import CompactionResult, UpsertResult
+from lakemerge.results import CompactionResult, SkippedTile, UpsertResult
 from lakemerge.table import LakeTable
 from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
 
 __all__ = [
     "DELETE",
     "CommitConflictError",
+    "CompactFirstError",
     "CompactionResult",
     "Delete",
     "DependencyMissingError",
@@ -67,6 +69,7 @@ __all__ = [
     "RowMerger",
     "SchemaError",
     "Settings",
+    "SkippedTile",
     "StoreError",
     "TableDamagedError",
     "TableError",

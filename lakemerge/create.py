@@ -16,7 +16,7 @@ from lakemerge.slices.partition import is_partitionable
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 
-__all__ = ["create_table"]
+__all__ = ["choose_merger", "create_table"]
 
 _MAX_BUCKETS = 2**16
 
@@ -51,7 +51,7 @@ def create_table(
         raise SchemaError("the table cannot be created: " + "; ".join(problems), problems=tuple(problems))
     fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
     shape = TableShape(pa.schema(fields), tuple(key), tuple(ordering))
-    chosen = _merger(handle, merger, options, shape)
+    chosen = choose_merger(handle, merger, options, shape)
     config = TableConfig(
         schema=shape.schema,
         key=shape.key,
@@ -104,7 +104,8 @@ def _protocol(schema: pa.Schema) -> Protocol:
     return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
 
 
-def _merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
+def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
+    """The merger that a caller names, configured for a table of that shape; ``None``: the default."""
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"options must be a mapping of names to values, not {options!r}")
     if isinstance(merger, Merger):

@@ -19,6 +19,7 @@ from mergers.errors import (
 
 __all__ = [
     "CommitConflictError",
+    "CompactFirstError",
     "DependencyMissingError",
     "FilterError",
     "FrameError",
@@ -109,6 +110,12 @@ class CommitConflictError(RetryError):
     """Another commit made this one invalid. Nothing was written; read again and retry."""
 
     code = "commit-conflict"
+
+
+class CompactFirstError(RetryError):
+    """The merger cannot change while there are logs only the present one can fold. Compact, then try again."""
+
+    code = "compact-first"
 
 
 class OutcomeUnknownError(RetryError):

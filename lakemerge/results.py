@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CompactionResult", "UpsertResult"]
+__all__ = ["CompactionResult", "SkippedTile", "UpsertResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,20 @@ class UpsertResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedTile:
+    """A key range of a slice that a compaction left as it was, logs included: a total in it does not
+    fit its column. A later record that brings the total back into range lets the next one go on."""
+
+    partition: tuple[str | None, ...]
+    """Values of the partition columns, as Delta writes them."""
+    bucket: int
+    key: Mapping[str, object]
+    """A key that does not fit; there may be others in the tile."""
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
     """What a compaction did; with nothing to do, no version was made."""
 
@@ -41,14 +56,18 @@ class CompactionResult:
     rows: int
     """Rows in the files written."""
     files: int
-    """Base files written."""
+    """Base files written; by a minor compaction, files of changed rows."""
     bytes: int
     """Bytes of those files."""
     replaced_files: int
+    """Base files that left the table."""
     seconds: float
+    skipped: tuple[SkippedTile, ...] = ()
+    """Tiles that could not be merged; reads of the keys named in them fail, writes do not."""
 
     def __repr__(self) -> str:
+        skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
         return (
             f"CompactionResult(version={self.version}, tiles={self.tiles}, rows={self.rows:,}, files={self.files}, "
-            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f})"
+            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
         )

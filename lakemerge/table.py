@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.alter import add_columns as add_columns_to
+from lakemerge.alter import alter_table
 from lakemerge.create import create_table
 from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
@@ -113,8 +113,8 @@ class LakeTable:
     ) -> LakeTable:
         """Open a table, at its latest version or at an earlier one.
 
-        :param timestamp: the last version committed at or before it; a datetime with a zone, or an
-            ISO 8601 string (UTC where it names no zone).
+        :param timestamp: the last version committed at or before it, which must not be after the last
+            commit; a datetime with a zone, or an ISO 8601 string (UTC where it names no zone).
         :raises lakemerge.NotATableError: nothing is there, or a plain Delta table.
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """
@@ -181,7 +181,10 @@ class LakeTable:
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
-        """Delete by key.
+        """Write a ``-D`` record for each key: the row goes where the table's merger takes it for removal.
+
+        Under ``event-time``, ``commit-time`` and mergers with ``remove_record_on_delete`` it does. Elsewhere it
+        may be a retraction, be ignored, or be refused, as docs/merge-semantics.md says of each merger.
 
         :param keys: a frame as for :meth:`upsert`. With all ordering columns a delete applies only
             where it is newer; with none of them it is unconditional.
@@ -192,7 +195,11 @@ class LakeTable:
         """Delete the rows that meet a SQL condition, each at its own ordering: records that are
         older stay out, newer ones bring the row back.
 
-        The condition is judged anew if other writers commit meanwhile.
+        The condition is judged anew if other writers commit meanwhile. Times in it that name no zone
+        are in the session's zone where the table was opened with a session, else in UTC.
+
+        :raises lakemerge.RecordRefusedError: with the table's merger such deletes do not remove rows (sums
+            without ``remove_record_on_delete``, sequence groups, ``first-row``); nothing was written.
         """
         result = delete_where(self._handle, self._writable(), condition, info=info or {}, spark=self._spark)
         self._follow()
@@ -202,7 +209,8 @@ class LakeTable:
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
-        :param filter: a SQL condition or an Arrow expression over the table's columns.
+        :param filter: a SQL condition or an Arrow expression over the table's columns. Times in a
+            SQL condition that name no zone are UTC.
         """
         return read_arrow(self._handle, self._current(), columns=columns, filter=filter)
 
@@ -218,7 +226,8 @@ class LakeTable:
 
         Clean slices are read by Spark's own Parquet reader, dirty ones through the merge kernel.
 
-        :param filter: a SQL condition or a Spark Column. A SQL condition also prunes files.
+        :param filter: a SQL condition or a Spark Column, both as Spark understands them: times that
+            name no zone are in the session's zone. A SQL condition also prunes files.
         """
         from lakemerge.spark.reader import read_dataframe
 
@@ -228,23 +237,47 @@ class LakeTable:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns).createOrReplaceTempView(name)
 
-    def compact(self) -> CompactionResult:
+    def compact(self, *, minor: bool = False) -> CompactionResult:
         """Merge all live logs into base files. Never blocks writers; never changes an answer.
+
+        A *minor* compaction leaves base files as they are and writes the changed rows beside them, in
+        proportion to what changed since the last one; reads then need no merge. Other Delta readers
+        see what changed only after a full one.
+
+        Where a total does not fit its column, that part of the table stays as it is; the result's
+        ``skipped`` and a warning in the log name key and column.
 
         Runs on Spark where the table was opened with a session, else in this process.
         """
         from compaction import compact
 
-        result = compact(self._handle, self._writable(), spark=self._spark)
+        result = compact(self._handle, self._writable(), minor=minor, spark=self._spark)
         self._follow()
         return result
 
-    def alter(self, *, add_columns: str | pa.Schema) -> int:
-        """Add nullable columns (DDL or ``pa.Schema``) at the end of the schema; returns the version.
+    def alter(
+        self,
+        *,
+        add_columns: str | pa.Schema | None = None,
+        merger: str | Merger | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> int:
+        """Change the table's definition in one commit; returns the version.
 
-        Earlier records do not carry them.
+        Another merger or other options fold the records written from then on, onto the rows as they
+        stand; versions before the change are read as ever. Key and ordering columns cannot change.
+        What the table has already makes no commit.
+
+        :param add_columns: nullable columns (DDL or ``pa.Schema``) for the end of the schema. Earlier
+            records do not carry them.
+        :param merger: as for :meth:`create`. Its options are those given with it, else its defaults.
+        :param options: without ``merger``: all options of the present one.
+        :raises lakemerge.CompactFirstError: merger or options would change under logs that are not
+            compacted: call :meth:`compact` first.
+        :raises lakemerge.MergerConfigurationError: options do not validate against the schema.
+        :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
-        snapshot = add_columns_to(self._handle, self._writable(), add_columns)
+        snapshot = alter_table(self._handle, self._writable(), add_columns=add_columns, merger=merger, options=options)
         self._view = self._handle.view(snapshot)
         return snapshot.version
 

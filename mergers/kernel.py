@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
-from mergers.errors import MergerContractError
+from mergers.errors import MergerContractError, MergeValueError
 from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
 
 __all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
@@ -56,9 +57,13 @@ class Folded:
 
 
 def tombstone_schema(shape: TableShape) -> pa.Schema:
-    """Key columns, ordering columns, and the version of the record that set the tombstone."""
-    names = [*shape.key, *(name for name in shape.ordering if name not in shape.key)]
-    return pa.schema([*(shape.schema.field(name) for name in names), pa.field(VERSION_COLUMN, pa.int64())])
+    """Key columns, ordering columns, and the version of the record that set the tombstone.
+
+    Ordering columns may be null also where the table's may not: deletes are not checked for nulls.
+    """
+    key = [shape.schema.field(name) for name in shape.key]
+    ordering = [shape.schema.field(name).with_nullable(True) for name in shape.ordering]
+    return pa.schema([*key, *ordering, pa.field(VERSION_COLUMN, pa.int64())])
 
 
 def fold(
@@ -73,12 +78,16 @@ def fold(
     """Fold log records onto stored state.
 
     :param base: rows sorted by key, keys unique; at least the columns that the merger needs for
-        ``columns``, key and ordering included.
+        ``columns``, key and ordering included. Where the merger gives back one of its inputs whole
+        (:class:`mergers.Laws`, ``selective``), those that it needs to decide suffice.
     :param tombstones: as :func:`tombstone_schema`, sorted by key; no key of them is in ``base``.
     :param frames: in commit order.
     :param columns: the columns of the result's rows, in the schema's order whatever the order here.
+
+    Raises :class:`MergeValueError` where a row comes out with null in a NOT NULL column.
     """
-    needed = [name for name in shape.schema.names if name in base.column_names]
+    needed = [name for name in shape.schema.names if name in base.column_names or name in columns]
+    lacking = [name for name in needed if name not in base.column_names]
     log, kinds, sources, versions, presence = _concatenate(frames, shape, needed)
     log_keys = key_columns(log, shape.key)
     order = sort_order(log_keys)
@@ -88,7 +97,7 @@ def fold(
 
     at, in_base = locate(key_columns(base, shape.key), touched)
     tomb_at, in_tombs = locate(key_columns(tombstones, shape.key), touched)
-    base_rows = base.select(needed).take(pa.array(at[in_base]))
+    base_rows = base.select([name for name in needed if name not in lacking]).take(pa.array(at[in_base]))
     tomb_rows = tombstones.take(pa.array(tomb_at[in_tombs]))
     rows = pa.concat_tables([base_rows, tomb_rows, log], promote_options="default").combine_chunks()
 
@@ -113,6 +122,12 @@ def fold(
         versions=all_versions[position],
     )
     merged = _checked(merger.merge_groups(groups), groups, merger)
+    if lacking and merged.columns:
+        raise MergerContractError(
+            f"merger {merger.name!r} declares that it is selective, but made the column(s) "
+            f"{', '.join(sorted(merged.columns))} itself",
+            merger=merger.name,
+        )
 
     is_row = merged.status == Status.ROW
     unchanged = np.zeros_like(is_row)
@@ -240,7 +255,23 @@ def _rows(groups: Groups, merged: Merged, written: Ints, columns: Sequence[str])
     picked = pa.array(written)
     arrays = [merged.columns[n].take(picked) if n in merged.columns else taken.column(n) for n in columns]
     fields = [groups.shape.schema.field(name) for name in columns]
-    return pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in fields]))
+    rows = pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in fields]))
+    for field in fields:
+        if not field.nullable and rows.column(field.name).null_count:
+            _refuse_nulls(groups, merged, written, field.name, rows.column(field.name))
+    return rows
+
+
+def _refuse_nulls(groups: Groups, merged: Merged, written: Ints, name: str, values: pa.ChunkedArray) -> NoReturn:
+    at = groups.order[merged.winner[written[values.is_null().to_numpy().argmax()]]]
+    key = {column: groups.rows.column(column)[int(at)].as_py() for column in groups.shape.key}
+    raise MergeValueError(
+        f"column {name!r} is NOT NULL, and the merge leaves null in it for key {key}, so the row cannot be read or "
+        "compacted. Nothing is lost: a record that sets the column makes it readable.",
+        key=key,
+        column=name,
+        keys=values.null_count,
+    )
 
 
 def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints, versions: Ints) -> pa.Table:

@@ -322,6 +322,7 @@ class ModelTable:
                 raise Misconfigured(f"{column!r} has no order")
         self._key = tuple(key)
         self._ordering = tuple(ordering)
+        self._mergers = mergers
         self._merger = mergers[name](Spec(schema, self._key, self._ordering, dict(options or {})))
         self._snapshots = [_Snapshot(schema, {})]
 
@@ -353,6 +354,13 @@ class ModelTable:
     def add_columns(self, fields: Sequence[pa.Field[Any]]) -> int:
         """Nullable columns at the end of the schema; unset in every record before."""
         self._snapshots.append(_Snapshot(pa.schema([*self.schema, *fields]), self._snapshots[-1].states))
+        return self.version
+
+    def change_merger(self, merger: str, options: Mapping[str, Any]) -> int:
+        """Fold what comes from now on by another merger, onto the states as they are. Raises
+        :class:`Misconfigured`, and then nothing has changed."""
+        self._merger = self._mergers[merger](Spec(self.schema, self._key, self._ordering, dict(options)))
+        self._snapshots.append(self._snapshots[-1])
         return self.version
 
     def rows(self, version: int | None = None) -> list[Row]:

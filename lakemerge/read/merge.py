@@ -1,4 +1,4 @@
-"""Merging one tile: base file plus live log blocks through the kernel, in key ranges.
+"""Merging one tile: stored rows plus live log blocks through the kernel, in key ranges.
 
 Readers and compaction both come here; the kernel does not know which of them asked.
 """
@@ -15,16 +15,18 @@ from lakemerge.config import TableConfig
 from lakemerge.options import Settings
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.runs import Run, key_position, key_ranges
-from lakemerge.slices.model import Key, LogBlock
+from lakemerge.slices.minor import Positions, read_positions
+from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, Key, LogBlock, hidden_fields
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import KIND_COLUMN
 from mergers import Frame, Merger, fold
-from mergers.kernel import overlay_rows, tombstone_schema
-from mergers.keys import key_columns
+from mergers.contract import Bools
+from mergers.kernel import Folded, overlay_rows, tombstone_schema
+from mergers.keys import key_columns, sort_order
 
-__all__ = ["MergeSpec", "MergedRange", "merge_tile"]
+__all__ = ["ChangedRange", "MergeSpec", "MergedRange", "changed_ranges", "merge_tile"]
 
 
 _Batches = Iterator[tuple[pa.Table, bool]]
@@ -57,50 +59,142 @@ def merge_tile(
     """The rows of a tile, range by range in key order.
 
     :param columns: the columns of the result; at least one.
-    :param sort: whether rows are sorted by key within a range (else only the ranges are).
+    :param sort: whether rows are sorted by key within a range (else only the ranges are, and of a tile
+        without logs not even those).
     """
-    config, shape = spec.config, spec.config.shape
+    shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
-    if tile.is_clean and not sort:
+    if tile.is_merged and not sort:
         # Nothing to merge and no tombstones to keep: key and ordering need not be read.
-        schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in names])
-        for table, _ in _base(spec, tile, schema, files, spec.settings.merge_budget_bytes):
-            yield MergedRange(table, tombstone_schema(shape).empty_table())
+        schema = _nullable(shape.schema, names)
+        for stream in _stored(spec, tile, schema, files, spec.settings.merge_budget_bytes):
+            for table, _ in stream:
+                yield MergedRange(table, tombstone_schema(shape).empty_table())
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
-    schema = pa.schema([field.with_nullable(True) for field in shape.schema if field.name in needed])
+    schema = _nullable(shape.schema, needed)
+    for base, folded in _fold_ranges(spec, tile, schema, schema, names, files):
+        yield MergedRange(overlay_rows(base, folded, names, sort=sort), folded.tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRange:
+    """What the live logs of a tile change in a key range."""
+
+    superseded: pa.Table
+    """``_lm_file`` and ``_lm_pos`` of stored rows that are no longer the row of their key."""
+    rows: pa.Table
+    """The rows in their place, and new ones, sorted by key; the columns asked for, nullable."""
+    tombstones: pa.Table
+    """All of the range after the fold; see :func:`mergers.kernel.tombstone_schema`."""
+
+
+def changed_ranges(
+    spec: MergeSpec, tile: Tile, *, columns: Collection[str], files: ParquetFiles
+) -> Iterator[ChangedRange]:
+    """What the live logs change in a tile, range by range in key order.
+
+    Where the merger gives back one of its inputs whole, of the stored rows only the columns that
+    decide are read: one that wins stays where it is.
+    """
+    shape = spec.config.shape
+    names = [name for name in shape.schema.names if name in columns]
+    full = all(len(block.file.columns) == len(shape.schema) for block in tile.blocks)
+    decided_by = () if spec.merger.laws(shape, full_frames=full).selective else names
+    always = set(shape.key) | set(shape.ordering)
+    stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
+    logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
+    for base, folded in _fold_ranges(spec, tile, _with_positions(stored), logs, names, files):
+        gone = base.select([FILE_COLUMN, POSITION_COLUMN]).take(pa.array(folded.superseded))
+        yield ChangedRange(gone, folded.rows, folded.tombstones)
+
+
+def _fold_ranges(
+    spec: MergeSpec, tile: Tile, stored: pa.Schema, logged: pa.Schema, columns: Sequence[str], files: ParquetFiles
+) -> Iterator[tuple[pa.Table, Folded]]:
+    """Per key range, the stored rows sorted by key, and what the live logs change in them.
+
+    :param stored: what to read of stored rows.
+    :param logged: what to read of log records.
+    """
+    config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
     per_block = budget if tile.log_bytes <= budget else max(1, budget // len(tile.blocks))
-    runs = [
-        Run(_base(spec, tile, schema, files, budget), schema, shape.key),
-        Run(_tombstones(spec, tile, files), tombstone_schema(shape), shape.key),
-    ]
+    runs = [Run(stream, stored, shape.key) for stream in _stored(spec, tile, stored, files, budget)]
+    count = len(runs)
+    runs.append(Run(_tombstones(spec, tile, files), tombstone_schema(shape), shape.key))
     for block in tile.blocks:
-        block_schema = _block_schema(schema, block)
-        runs.append(Run(_block(block, block_schema, tile, config, files, per_block), block_schema, shape.key))
-    for base, tombstones, *logs in key_ranges(runs):
+        schema = _block_schema(logged, block)
+        runs.append(Run(_block(block, schema, tile, config, files, per_block), schema, shape.key))
+    for parts in key_ranges(runs):
+        base = _interleaved(parts[:count], stored, shape.key)
+        tombstones, logs = parts[count], parts[count + 1 :]
         folded = fold(
             spec.merger,
             shape,
             base=base,
             tombstones=tombstones,
             frames=[_frame(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows],
-            columns=names,
+            columns=columns,
         )
-        yield MergedRange(overlay_rows(base, folded, names, sort=sort), folded.tombstones)
+        yield base, folded
 
 
-def _base(spec: MergeSpec, tile: Tile, schema: pa.Schema, files: ParquetFiles, budget: int) -> _Batches:
-    if tile.base is not None and tile.base.rows:
-        add = tile.base.add
-        yield from files.stream(add.path, size_bytes=add.size_bytes, schema=schema, budget_bytes=budget)
+def _nullable(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema if field.name in names])
+
+
+def _with_positions(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, *hidden_fields()])
+
+
+def _stored(spec: MergeSpec, tile: Tile, schema: pa.Schema, files: ParquetFiles, budget: int) -> list[_Batches]:
+    """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
+    stream is sorted by key, and no key is in two of them."""
+    if tile.base is None:
+        return []
+    base = tile.base
+    parts = [(base.add.path, base.add.size_bytes, base.ordinal, base.rows)]
+    gone: Positions = {}
+    if tile.minor is not None:
+        gone = read_positions(spec.store, tile.minor.positions)
+        parts += [(winner.path, winner.size_bytes, winner.ordinal, winner.rows) for winner in tile.minor.winners]
+    share = max(1, budget // len(parts))
+    return [
+        _left(files.stream(path, size_bytes=size, schema=schema, budget_bytes=share), gone.get(ordinal))
+        for path, size, ordinal, rows in parts
+        if rows
+    ]
+
+
+def _left(stream: _Batches, gone: Bools | None) -> _Batches:
+    """The rows that are not superseded; tables may come out empty."""
+    at = 0
+    for table, last in stream:
+        here = np.empty(0, dtype=np.bool_) if gone is None else gone[at : at + table.num_rows]
+        at += table.num_rows
+        if here.any():
+            keep = np.ones(table.num_rows, dtype=np.bool_)
+            keep[: len(here)] = ~here
+            yield table.filter(pa.array(keep)), last
+        else:
+            yield table, last
+
+
+def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """Sorted tables without a common key as one sorted table."""
+    filled = [part for part in parts if part.num_rows]
+    if len(filled) <= 1:
+        return filled[0] if filled else schema.empty_table()
+    both = pa.concat_tables(filled).combine_chunks()
+    return both.take(pa.array(sort_order(key_columns(both, key))))
 
 
 def _tombstones(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> _Batches:
-    if tile.base is not None and tile.base.tombstones is not None:
+    if tile.tombstones is not None:
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
-        yield from files.stream(tile.base.tombstones, size_bytes=None, schema=schema, budget_bytes=budget)
+        yield from files.stream(tile.tombstones, size_bytes=None, schema=schema, budget_bytes=budget)
 
 
 def _block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:

@@ -24,7 +24,7 @@ __all__ = ["prune_tiles"]
 
 def prune_tiles(view: TableView, tiles: Sequence[Tile], condition: Filter | None) -> list[Tile]:
     """The tiles that may hold matching rows; tiles without any row are left out too."""
-    there = [tile for tile in tiles if tile.blocks or (tile.base is not None and tile.base.rows)]
+    there = [tile for tile in tiles if not tile.is_empty]
     if condition is None or not there:
         return there
     keep = prune(condition, [_statistics(tile, view.config, condition.columns) for tile in there])

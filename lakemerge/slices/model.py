@@ -19,6 +19,8 @@ from lakemerge.log import AddFile
 from mergers.ordering import plain_integers
 
 __all__ = [
+    "FILE_COLUMN",
+    "POSITION_COLUMN",
     "SLICE_TAG",
     "BaseFile",
     "Key",
@@ -26,12 +28,15 @@ __all__ = [
     "LogFile",
     "Partition",
     "SliceId",
+    "hidden_fields",
     "key_from_json",
     "key_to_json",
     "keys_at",
 ]
 
 SLICE_TAG = "lakemerge.slice"
+FILE_COLUMN = "_lm_file"
+POSITION_COLUMN = "_lm_pos"
 
 Partition = tuple[str | None, ...]
 """Partition values in the order of the partition columns, as Delta serialises them."""
@@ -142,6 +147,12 @@ class LogBlock:
         common = min(self.buckets, buckets)
         same = self.slice.bucket % common == slice_id.bucket % common
         return same and self.slice.partition == slice_id.partition
+
+
+def hidden_fields() -> list[pa.Field]:
+    """The physical columns of base and winner files that are not in the Delta schema: the file's
+    ordinal and the row in the file."""
+    return [pa.field(FILE_COLUMN, pa.int32()), pa.field(POSITION_COLUMN, pa.int32())]
 
 
 def key_to_json(key: Key) -> list[object]:

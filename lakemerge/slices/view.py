@@ -2,21 +2,23 @@
 
 The unit of every merge is the *tile*: one base file (or none), the key range it is responsible for,
 and the live log blocks that reach into that range. Liveness has one rule (docs/table-format.md,
-section 4): a log row is live iff its commit's version > ``merged_through`` of the base file whose
-range holds its key.
+section 4): a log row is live iff its commit's version > ``merged_through`` of the tile whose range
+holds its key: that of the base file or, where a minor compaction merged on, of its minor entry.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import Snapshot
 from lakemerge.slices.blocks import LogCommit, read_log_commit
+from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
 from lakemerge.slices.model import BaseFile, Key, LogBlock, SliceId
 from lakemerge.storage.base import Store
 
@@ -36,15 +38,35 @@ class Tile:
     """Excluded; ``None``: open."""
     blocks: tuple[LogBlock, ...]
     """In commit order."""
+    minor: Minor | None = None
+    """Present only with a base file; ``blocks`` are then those after it."""
 
     @property
     def is_clean(self) -> bool:
         """Whether the base file alone is the answer."""
+        return not self.blocks and self.minor is None
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether no log is left to fold: base file, positions and winners are the answer."""
         return not self.blocks
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it surely has no row."""
+        winners = () if self.minor is None else self.minor.winners
+        return not (self.blocks or winners or (self.base is not None and self.base.rows))
+
+    @property
     def merged_through(self) -> int:
-        return -1 if self.base is None else self.base.merged_through
+        return _merged_through(self.base, self.minor)
+
+    @property
+    def tombstones(self) -> str | None:
+        """Path of the tile's tombstones."""
+        if self.minor is not None:
+            return self.minor.tombstones
+        return None if self.base is None else self.base.tombstones
 
     @property
     def log_bytes(self) -> int:
@@ -55,7 +77,8 @@ class Tile:
     def stored_bytes(self) -> int:
         """Parquet bytes a merge of the tile reads, estimated."""
         base = 0 if self.base is None else self.base.add.size_bytes
-        return base + self.log_bytes
+        winners = 0 if self.minor is None else sum(winner.size_bytes for winner in self.minor.winners)
+        return base + winners + self.log_bytes
 
 
 class TableView:
@@ -86,10 +109,34 @@ class TableView:
         return tuple(sorted(commits, key=lambda commit: commit.version))
 
     @cached_property
+    def minors(self) -> Mapping[str, Minor]:
+        """Minor entries by the path of their base file."""
+        domains = [d for name, d in self.snapshot.domains.items() if name.startswith(MINOR_DOMAIN_PREFIX)]
+        minors = {minor.base: minor for minor in map(Minor.of, domains)}
+        if strays := minors.keys() - self.snapshot.files.keys():
+            raise TableDamagedError(
+                f"version {self.version} has minor compactions of base files that are not in the table "
+                f"({sorted(strays)}); another writer than LakeMerge must have removed the files",
+                paths=tuple(sorted(strays)),
+            )
+        return minors
+
+    @cached_property
     def tiles(self) -> tuple[Tile, ...]:
-        """Every tile of every slice that has files or live logs."""
+        """Every tile of every slice that has files or live logs.
+
+        Raises :class:`TableDamagedError` for a live log that was written under another merger.
+        """
         blocks = [block for commit in self.log_commits for block in commit.blocks]
-        return tuple(build_tiles(self.base_files, blocks, buckets=self.config.buckets or 1))
+        tiles = tuple(build_tiles(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors))
+        strange = {commit.version for commit in self.log_commits if commit.merger_epoch != self.state.merger_epoch}
+        if strange and any(block.version in strange for tile in tiles for block in tile.blocks):
+            raise TableDamagedError(
+                f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "
+                "merger than it has now; another writer than LakeMerge must have changed it",
+                versions=tuple(sorted(strange)),
+            )
+        return tiles
 
     @property
     def is_empty(self) -> bool:
@@ -102,10 +149,17 @@ class TableView:
         return [commit for commit in self.log_commits if commit.version not in live]
 
 
-def build_tiles(base_files: Sequence[BaseFile], blocks: Sequence[LogBlock], *, buckets: int) -> Iterator[Tile]:
+def build_tiles(
+    base_files: Sequence[BaseFile],
+    blocks: Sequence[LogBlock],
+    *,
+    buckets: int,
+    minors: Mapping[str, Minor] = MappingProxyType({}),
+) -> Iterator[Tile]:
     """Tiles of all slices, in no particular order of slices, by key within a slice.
 
     :param blocks: in commit order.
+    :param minors: by the path of their base file.
     """
     by_slice: dict[SliceId, list[BaseFile]] = defaultdict(list)
     for base in base_files:
@@ -120,7 +174,7 @@ def build_tiles(base_files: Sequence[BaseFile], blocks: Sequence[LogBlock], *, b
         for slice_id in _slices_of(block, buckets):
             logs[slice_id].append(block)
     for slice_id in by_slice.keys() | logs.keys():
-        yield from _tiles_of(slice_id, buckets, by_slice.get(slice_id, ()), logs.get(slice_id, ()))
+        yield from _tiles_of(slice_id, buckets, by_slice.get(slice_id, ()), logs.get(slice_id, ()), minors)
 
 
 def _slices_of(block: LogBlock, buckets: int) -> Iterator[SliceId]:
@@ -133,7 +187,13 @@ def _slices_of(block: LogBlock, buckets: int) -> Iterator[SliceId]:
             yield SliceId(block.slice.partition, bucket)
 
 
-def _tiles_of(slice_id: SliceId, buckets: int, files: Sequence[BaseFile], blocks: Sequence[LogBlock]) -> Iterator[Tile]:
+def _tiles_of(
+    slice_id: SliceId,
+    buckets: int,
+    files: Sequence[BaseFile],
+    blocks: Sequence[LogBlock],
+    minors: Mapping[str, Minor],
+) -> Iterator[Tile]:
     if not files:
         yield Tile(slice_id, buckets, None, None, None, tuple(blocks))
         return
@@ -145,11 +205,19 @@ def _tiles_of(slice_id: SliceId, buckets: int, files: Sequence[BaseFile], blocks
         )
     uppers: list[Key | None] = [file.lower for file in ordered[1:]]
     for file, upper in zip(ordered, [*uppers, None], strict=True):
+        minor = minors.get(file.add.path)
+        through = _merged_through(file, minor)
         live = tuple(
             block
             for block in blocks
-            if block.version > file.merged_through
+            if block.version > through
             and (upper is None or block.key_min is None or block.key_min < upper)
             and (file.lower is None or block.key_max is None or block.key_max >= file.lower)
         )
-        yield Tile(slice_id, buckets, file, file.lower, upper, live)
+        yield Tile(slice_id, buckets, file, file.lower, upper, live, minor)
+
+
+def _merged_through(base: BaseFile | None, minor: Minor | None) -> int:
+    if minor is not None:
+        return minor.through
+    return -1 if base is None else base.merged_through

@@ -1,14 +1,16 @@
 """Bulk load inside the JVM: shuffle by bucket, sort by key, Spark's own Parquet writer.
 
-It skips the kernel, so it must prove that the kernel would give the same rows: every key once, no
-null where none may be, no value that the merger takes for a delete. The proof reads the key columns
-and footers of the files written, before they are committed; where it fails for duplicates or deletes,
-the load starts over through the kernel.
+It skips the kernel, so it must prove that the kernel would give the same rows: every key once and in
+its bucket, no null where none may be, no value that the merger takes for a delete. The proof reads the
+key columns and footers of the files written, before they are committed; where it fails for another
+reason than nulls, the load starts over through the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,18 +21,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge.errors import FrameError, OutcomeUnknownError, TableDamagedError
+from lakemerge.errors import FrameError, OutcomeUnknownError
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
-from lakemerge.slices.model import SLICE_TAG, BaseFile
+from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, SLICE_TAG, BaseFile
+from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.spark.jobs import map_evenly, quoted
 from lakemerge.storage.local import LocalStore
-from lakemerge.write.base_file import BASE_FOLDER, FILE_COLUMN, POSITION_COLUMN, discard_base_files
+from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
 from lakemerge.write.commits import NotEmptyError, commit_load
 from lakemerge.write.pack import PackSpec
 from lakemerge.write.stats import file_statistics
 from lakemerge.write.upsert import Write
+from mergers import Merger
 from mergers.keys import group_starts, key_columns
 
 __all__ = ["bulk_load"]
@@ -42,6 +46,8 @@ _WRITER = {
     f"parquet.enable.dictionary#{POSITION_COLUMN}": "false",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+_logger = logging.getLogger(__name__)
+_settings_in_use = threading.Lock()
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 
@@ -61,6 +67,7 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
         and _casts_alike(frame, write)
         and not config.partition_by
         and merger.lone_upsert_is_row(config.shape)
+        and not _checks_more(merger)
         and isinstance(write.handle.store, LocalStore)
     )
     if not applies:
@@ -96,6 +103,16 @@ def _casts_alike(frame: DataFrame, write: Write) -> bool:
     return all(_nests_alike(given.field(source).type, field.type) for source, field in pairs)
 
 
+def _checks_more(merger: Merger) -> bool:
+    """Whether records are checked by a class that builds on the one that says that there is nothing to
+    check (:meth:`Merger.lone_upsert_is_row`)."""
+    checking, saying = (
+        next(cls for cls in type(merger).__mro__ if method in vars(cls))
+        for method in ("check_records", "lone_upsert_is_row")
+    )
+    return checking is not saying and issubclass(checking, saying)
+
+
 def _nests_alike(given: Any, wanted: Any) -> bool:
     if given.num_fields != wanted.num_fields:
         return False
@@ -128,21 +145,26 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
 
 @contextlib.contextmanager
 def _parquet_session(spark: SparkSession) -> Iterator[None]:
-    """Session settings that files of a table need; put back afterwards."""
+    """Session settings that files of a table need; put back afterwards.
+
+    Spark has no options of a single write for them. One load of the process at a time: else one that
+    ends would put them back under another.
+    """
     wanted = {
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.writeLegacyFormat": "false",
         "spark.sql.files.maxRecordsPerFile": "0",
     }
-    before = {name: str(spark.conf.get(name)) for name in wanted}
-    try:
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+    with _settings_in_use:
+        before = {name: str(spark.conf.get(name)) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                spark.conf.set(name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +198,10 @@ def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | N
     for file in proven:
         if file.problem is not None:
             raise FrameError(file.problem)
+    buckets = [file.bucket for file in proven if file.add is not None]
+    if len(set(buckets)) < len(buckets):
+        _logger.warning("Spark wrote several files of one bucket; the rows are loaded through the kernel")
+        return None
     return proven if len(proven) == len(checked) else None
 
 
@@ -196,11 +222,14 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         return None
     if len(group_starts(key_columns(table, config.key))) != table.num_rows:
         return None
-    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
-    if len(buckets) > 1:
-        raise TableDamagedError(f"Spark wrote rows of several buckets into {path!r}", path=path)
-    if not buckets:
+    if not table.num_rows:
         return _Checked(None, -1, 0, None)
+    # The partition that Spark put the rows into is to be their bucket; that rests on its planner.
+    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
+    first = bucket_numbers([table.column(name).slice(0, 1) for name in config.key], spec.buckets).tolist()
+    if buckets != first:
+        _logger.warning("%s has rows of bucket %s, not of %s; they are loaded through the kernel", path, first, buckets)
+        return None
     tag = BaseFile.tag(
         bucket=buckets[0],
         buckets=spec.buckets,

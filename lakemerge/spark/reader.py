@@ -1,13 +1,13 @@
 """Reading a version as a Spark DataFrame.
 
-Slices without live logs are read by Spark's own Parquet reader; dirty ones by the merge kernel in
+Tiles without live logs are read by Spark's own Parquet reader; dirty ones by the merge kernel in
 Python tasks of even size. Both see the same version, however long the query runs.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions
@@ -15,11 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.read.filter import Filter, parse_filter
+from lakemerge.read.literals import parse_zone
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_tile
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
+from lakemerge.spark.files import scan_clean, scan_minor
 from lakemerge.spark.jobs import bins, parallelism, quoted
 from lakemerge.spark.portable import portable
 from lakemerge.storage.local import LocalStore
@@ -40,7 +42,7 @@ def read_dataframe(
     """See :meth:`lakemerge.LakeTable.to_df`."""
     names = asked_columns(view, columns)
     merger = handle.merger(view)
-    condition = _understood(filter, view.config.schema)
+    condition = _understood(spark, filter, view.config.schema)
     # Spark judges the filter itself, so it needs the columns; only a text tells which.
     read = list(view.config.schema.names)
     if filter is None:
@@ -51,28 +53,17 @@ def read_dataframe(
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     native = isinstance(handle.store, LocalStore)
     clean = [tile for tile in tiles if native and tile.is_clean]
-    dirty = [tile for tile in tiles if not (native and tile.is_clean)]
-    parts = []
-    if clean or not dirty:
-        parts.append(_native(spark, handle, view, clean, read))
+    minor = [tile for tile in tiles if native and tile.is_merged and not tile.is_clean]
+    dirty = [tile for tile in tiles if not (native and tile.is_merged)]
+    parts = scan_minor(spark, handle, view, minor, read)
+    if clean or not (minor or dirty):
+        parts.append(scan_clean(spark, handle, view, clean, read))
     if dirty:
         parts.append(_merged(spark, spec, dirty, read, condition))
-    frame = parts[0] if len(parts) == 1 else parts[0].union(parts[1])
+    frame = reduce(DataFrame.union, parts)
     if filter is not None:
         frame = frame.where(filter)
     return frame if read == names else frame.select(*(functions.col(quoted(name)) for name in names))
-
-
-def _native(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
-) -> DataFrame:
-    """Clean base files through Spark's Parquet reader, as if they were a plain folder of files."""
-    ddl = to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns]))
-    paths = [_unglobbed(handle.store.spark_url(tile.base.add.path)) for tile in tiles if tile.base is not None]
-    if not paths:
-        return spark.createDataFrame([], schema=ddl)
-    reader = spark.read.schema(ddl).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
-    return reader.parquet(*paths)
 
 
 def _merged(
@@ -95,16 +86,13 @@ def _merged(
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))
 
 
-def _understood(filter: str | Column | None, schema: pa.Schema) -> Filter | None:
-    """The filter where this library can judge it too; any other is left to Spark alone."""
+def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:
+    """The filter where this library can judge it too, and means by it what the session does; any other is
+    left to Spark alone."""
     if not isinstance(filter, str):
         return None
+    zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
     try:
-        return parse_filter(filter, schema)
+        return parse_filter(filter, schema, zone=zone)
     except FilterError:
         return None
-
-
-def _unglobbed(url: str) -> str:
-    """A path that means itself: Spark's readers take paths for patterns."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)

@@ -25,6 +25,7 @@ from lakemerge.log import (
     Txn,
 )
 from lakemerge.slices.blocks import LogCommit
+from lakemerge.slices.minor import Minor
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView, Tile, build_tiles
 
@@ -140,15 +141,23 @@ def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> int:
 def commit_compaction(
     handle: Handle,
     read: TableView,
-    replaced: Sequence[Tile],
-    adds: Sequence[AddFile],
     provenance: Provenance,
     metrics: Mapping[str, object],
+    *,
+    replaced: Sequence[Tile] = (),
+    adds: Sequence[AddFile] = (),
+    merged: Sequence[Tile] = (),
+    minors: Sequence[Minor] = (),
 ) -> Committed:
-    """Replace the base files of tiles that were read at ``read.version``, and drop dead logs.
+    """Put merged rows in the place of logs that were read at ``read.version``, and drop dead logs.
 
-    Raises :class:`CommitConflictError` if another compaction replaced one of them, or if merger,
+    Raises :class:`CommitConflictError` if another compaction changed one of the tiles, or if merger,
     layout or schema changed. Log appends do not disturb it.
+
+    :param replaced: tiles whose base files go away, with their minor entries.
+    :param adds: the base files that come in their place.
+    :param merged: tiles whose base files stay.
+    :param minors: the minor entries that these get, in place of those they have.
     """
 
     def build(tip: Snapshot | None, _: object) -> Attempt:
@@ -156,16 +165,19 @@ def commit_compaction(
         _check_same_meaning(read, view)
         if (view.state.layout_epoch, view.state.schema_epoch) != (read.state.layout_epoch, read.state.schema_epoch):
             raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
-        _check_unreplaced(view, replaced)
+        _check_uncompacted(view, [*replaced, *merged])
         now = handle.now_ms()
         removes = [_remove(tile.base.add, now) for tile in replaced if tile.base is not None]
+        ended = [tile.minor.removal() for tile in replaced if tile.minor is not None]
         gone = {remove.path for remove in removes}
         fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
         files = [base for base in view.base_files if base.add.path not in gone] + fresh
+        kept = {path: minor for path, minor in view.minors.items() if path not in gone}
+        kept |= {minor.base: minor for minor in minors}
         blocks = [block for commit in view.log_commits for block in commit.blocks]
-        tiles = list(build_tiles(files, blocks, buckets=view.config.buckets or 1))
+        tiles = list(build_tiles(files, blocks, buckets=view.config.buckets or 1, minors=kept))
         dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(tiles)]
-        return Attempt([*removes, *adds, *dead], metrics)
+        return Attempt([*removes, *adds, *ended, *(minor.domain() for minor in minors), *dead], metrics)
 
     outcome = _commit(handle, read, build, provenance)
     if isinstance(outcome, AlreadyDone):
@@ -227,6 +239,7 @@ def _rows_changed(begin: TableView, tip: TableView) -> bool:
     return (
         any(commit.version > begin.version for commit in tip.log_commits)
         or any(base.merged_through > begin.version for base in tip.base_files)
+        or any(minor.through > begin.version for minor in tip.minors.values())
         or (begin.is_empty and not tip.is_empty)
     )
 
@@ -243,12 +256,16 @@ def _with_buckets(metadata: Metadata, config: TableConfig, buckets: int) -> Meta
     return replace(metadata, configuration={**metadata.configuration, **chosen})
 
 
-def _check_unreplaced(view: TableView, tiles: Sequence[Tile]) -> None:
-    files = view.snapshot.files
+def _check_uncompacted(view: TableView, tiles: Sequence[Tile]) -> None:
+    files, minors = view.snapshot.files, view.minors
     with_base = {base.slice for base in view.base_files}
     for tile in tiles:
-        there = tile.slice not in with_base if tile.base is None else files.get(tile.base.add.path) == tile.base.add
-        if not there:
+        if tile.base is None:
+            same = tile.slice not in with_base
+        else:
+            path = tile.base.add.path
+            same = files.get(path) == tile.base.add and minors.get(path) == tile.minor
+        if not same:
             raise CommitConflictError(
                 f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, "
                 "nothing is lost"

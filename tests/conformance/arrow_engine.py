@@ -64,8 +64,8 @@ class ArrowHandle:
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
 
-    def compact(self) -> None:
-        self.table.compact()
+    def compact(self, *, minor: bool) -> None:
+        self.table.compact(minor=minor)
 
     def reopen(self) -> None:
         self.table = LakeTable.open(self.path, settings=self.settings, mergers=CUSTOM_MERGERS)

@@ -52,7 +52,7 @@ class ModelHandle:
     def add_columns(self, ddl: str) -> None:
         self.model.add_columns(list(arrow_schema(ddl)))
 
-    def compact(self) -> None:
+    def compact(self, *, minor: bool) -> None:
         """Changes no answer."""
 
     def reopen(self) -> None:

@@ -5,6 +5,7 @@ Sketches, bitmaps and ``merge_map_with_keytime`` have no plain-Python model and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any, ClassVar
@@ -178,9 +179,20 @@ class BoolOr(_Boolean):
 def _distinct(items: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for item in items:
-        if item not in found:
+        if not any(same(item, other) for other in found):
             found.append(item)
     return found
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal as orderings are (section 4), at any depth: NaN equals NaN, -0.0 equals 0.0, and null equals null."""
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    return bool(left == right)
 
 
 class Listagg(Function):
@@ -217,8 +229,9 @@ class Collect(Function):
             return None
         left = list(acc)
         for item in x or []:
-            if item in left:
-                left.remove(item)
+            found = next((place for place, other in enumerate(left) if same(item, other)), None)
+            if found is not None:
+                del left[found]
         return left
 
 
@@ -229,13 +242,15 @@ class MergeMap(Function):
         return pa.types.is_map(kind)
 
     def both(self, acc: Any, x: Any) -> Any:
-        return list((dict(acc) | dict(x)).items())
+        result: list[Any] = []
+        for key, value in (*acc, *x):
+            result = [pair for pair in result if not same(pair[0], key)] + [(key, value)]
+        return result
 
     def retract(self, acc: Any, x: Any) -> Any:
         if acc is None:
             return None
-        gone = dict(x or [])
-        return [(key, value) for key, value in acc if key not in gone]
+        return [(key, value) for key, value in acc if not any(same(key, gone) for gone, _ in x or [])]
 
 
 class NestedUpdate(Function):
@@ -264,7 +279,7 @@ class NestedUpdate(Function):
 
     def _same(self, left: Any, right: Any) -> bool:
         names = self.config.get("nested_key") or left.keys()
-        return all(left[name] == right[name] for name in names)
+        return all(same(left[name], right[name]) for name in names)
 
 
 FUNCTIONS: dict[str, type[Function]] = {

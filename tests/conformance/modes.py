@@ -10,6 +10,7 @@ ALONE = (
     Mode("as-written"),
     Mode("never-compacted", compaction="never"),
     Mode("compacted-always", compaction="always"),
+    Mode("minor-compacted", compaction="minor"),
     Mode("compacted-at-random", compaction="random", seed=1),
     Mode("row-by-row", batching="rows"),
     Mode("joined", batching="joined"),
@@ -29,6 +30,8 @@ COMBINED = (
     Mode("random-joined-sql", compaction="random", batching="joined", reads="sql", calls="kinds", buckets=4, seed=2),
     Mode("random-rows-spread", compaction="random", batching="rows", spread=True, reads="sql", buckets=1, seed=3),
     Mode("always-joined-spread", compaction="always", batching="joined", spread=True, reads="expression", buckets=1),
+    Mode("minor-rows-sql", compaction="minor", batching="rows", reads="sql", calls="deletes", buckets=1),
+    Mode("minor-joined-spread", compaction="minor", batching="joined", spread=True, reads="expression", buckets=4),
     Mode("never-rows-sql", compaction="never", batching="rows", reads="sql", calls="kinds"),
 )
 """Several at once; every pair of a compaction, a batching and spreading stands in one of them."""

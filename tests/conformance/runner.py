@@ -89,7 +89,7 @@ class AddColumns:
 
 @dataclass(frozen=True)
 class Compact:
-    pass
+    minor: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,12 @@ class Mode:
 
     ``calls``: ``plain`` passes a kind column only where some row is not ``+U``, ``kinds`` always,
     ``deletes`` makes a commit of nothing but ``-D`` through ``delete``. ``reads``: as the case asks,
-    by SQL string, by expression, or everything and then selected by hand.
+    by SQL string, by expression, or everything and then selected by hand. ``compaction``: ``minor``
+    is a minor one after every change, ``random`` is full or minor.
     """
 
     name: str
-    compaction: Literal["case", "never", "always", "random"] = "case"
+    compaction: Literal["case", "never", "always", "minor", "random"] = "case"
     batching: Literal["case", "rows", "joined"] = "case"
     spread: bool = False
     reads: Literal["full", "sql", "expression"] = "full"
@@ -184,7 +185,7 @@ class Handle(Protocol):
 
     def add_columns(self, ddl: str) -> None: ...
 
-    def compact(self) -> None: ...
+    def compact(self, *, minor: bool) -> None: ...
 
     def version(self) -> int: ...
 
@@ -280,15 +281,19 @@ def _joined(steps: Sequence[Step]) -> list[Step]:
 
 
 def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[Step]:
-    if mode.compaction not in ("always", "random"):
+    if mode.compaction not in ("always", "minor", "random"):
         return list(steps)
+
+    def compact() -> Compact:
+        return Compact(mode.compaction == "minor" or (mode.compaction == "random" and rng.random() < 0.5))
+
     result: list[Step] = []
     for step in steps:
         result.append(step)
         changes = isinstance(step, AddColumns) or (isinstance(step, Write) and step.refused != "write-or-read")
-        if changes and (mode.compaction == "always" or rng.random() < 0.5):
-            result.append(Compact())
-    return [Compact(), *result] if rng.random() < 0.5 else result
+        if changes and (mode.compaction != "random" or rng.random() < 0.5):
+            result.append(compact())
+    return [compact(), *result] if rng.random() < 0.5 else result
 
 
 def applies(case: Case, mode: Mode, *, base: Mode) -> bool:
@@ -325,7 +330,7 @@ def run_case(case: Case, mode: Mode, engine: Engine) -> None:
                 handle.add_columns(step.ddl)
                 schema = pa.schema([*schema, *arrow_schema(step.ddl)])
             case Compact():
-                handle.compact()
+                handle.compact(minor=step.minor)
             case Expect():
                 at, shape = (None, schema) if step.as_of is None else versions[step.as_of]
                 _expect(handle, step, at, shape, mode, about)
@@ -363,7 +368,7 @@ def _refused(handle: Handle, engine: Engine, schema: pa.Schema, step: Write, mod
     with pytest.raises(engine.errors):
         handle.read()
     with contextlib.suppress(*engine.errors):
-        handle.compact()
+        handle.compact(minor=mode.compaction == "minor")
     with pytest.raises(engine.errors):
         handle.read()
 

@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Compact:
-    pass
+    minor: bool
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[
         case "write":
             action = draw(_writes(table, columns))
         case "compact":
-            action = Compact()
+            action = Compact(draw(st.booleans()))
         case "add":
             action = AddColumn(draw(st.sampled_from(_ADDED)))
         case _:
@@ -204,7 +204,7 @@ def check_history(history: History, engine: Engine) -> None:
             case Write():
                 _write_both(action, actual, expected, engine, about)
             case Compact():
-                actual.compact()
+                actual.compact(minor=action.minor)
             case AddColumn():
                 actual.add_columns(action.ddl)
                 expected.add_columns(action.ddl)

@@ -6,6 +6,7 @@ commits cut where the history says, stored state fed back, and frames pre-combin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -28,6 +29,7 @@ from tests.model import ModelTable, Refused, Unreadable
 __all__ = ["CONFIGURATIONS", "Commit", "Configuration", "History", "check", "histories"]
 
 KEYS = (1, 2, 3)
+NAN = math.nan
 _VALUES: dict[str, Sequence[Any]] = {
     "INT": (None, 0, 1, 2, 3, -7),
     "BIGINT": (None, 1, 2, 3, 2**62, -(2**63), 2**63 - 1),
@@ -46,6 +48,24 @@ _VALUES: dict[str, Sequence[Any]] = {
         [{"a": 1, "v": "x"}],
         [{"a": 2, "v": "y"}, {"a": 1, "v": "z"}],
         [{"a": None, "v": None}, {"a": 3, "v": "x"}],
+    ),
+    "ARRAY<DOUBLE>": (None, [], [NAN], [0.0, 1.5], [-0.0, NAN, None], [1.5, 1.5]),
+    "ARRAY<ARRAY<DOUBLE>>": (
+        None,
+        [[]],
+        [[NAN], None],
+        [[0.0, 1.5], [-0.0, 1.5]],
+        [[-0.0, 1.5], [0.0]],
+        [None, [None]],
+    ),
+    "MAP<DOUBLE,STRING>": (None, [], [(0.0, "a")], [(-0.0, "b"), (NAN, "c")], [(NAN, "d"), (1.5, None)]),
+    "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,FLOAT>>>": (
+        None,
+        [],
+        [{"a": NAN, "v": [(1, 0.0)]}],
+        [{"a": 0.0, "v": None}, {"a": NAN, "v": [(1, -0.0)]}],
+        [{"a": -0.0, "v": None}, {"a": 1.5, "v": [(1, NAN), (2, None)]}],
+        [{"a": 1.5, "v": [(1, NAN), (2, None)]}, {"a": None, "v": []}],
     ),
 }
 """Values of a column by its type."""
@@ -105,9 +125,9 @@ _FUNCTIONS = {
     "count": ("INT", "BIGINT"),
     "last_value": ("STRING", "ARRAY<INT>"),
     "last_non_null_value": ("STRING", "MAP<INT,STRING>"),
-    "collect": ("ARRAY<INT>",),
-    "merge_map": ("MAP<INT,STRING>",),
-    "nested_update": ("ARRAY<STRUCT<a:INT,v:STRING>>",),
+    "collect": ("ARRAY<INT>", "ARRAY<DOUBLE>", "ARRAY<ARRAY<DOUBLE>>"),
+    "merge_map": ("MAP<INT,STRING>", "MAP<DOUBLE,STRING>"),
+    "nested_update": ("ARRAY<STRUCT<a:INT,v:STRING>>", "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,FLOAT>>>"),
     "min": ("INT", "DOUBLE", "STRING"),
     "max": ("DECIMAL(5,2)", "BINARY", "BOOLEAN"),
     "first_value": ("INT", "STRING"),

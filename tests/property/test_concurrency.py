@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import traceback
@@ -52,9 +53,11 @@ def write(path: str, writer: int, reports: Queue[Report]) -> None:
 
 def compact(path: str, done: Event, reports: Queue[Report]) -> None:
     table = LakeTable.open(path, settings=SETTINGS)
-    while not done.is_set():
+    for minor in itertools.cycle([True, True, False]):
+        if done.is_set():
+            return
         try:
-            reports.put(("compacted", table.compact().tiles))
+            reports.put(("compacted", table.compact(minor=minor).tiles))
         except CommitConflictError as error:  # the other compactor was first
             reports.put(("lost", str(error)))
 

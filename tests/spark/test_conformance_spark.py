@@ -30,9 +30,12 @@ SAMPLE = [
     (case, replace(mode, buckets=2))
     for mode in MODES
     if mode.name != "as-written" and mode.batching != "rows"
-    for case in random.Random(f"spark/{mode}").sample([c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 1)
+    for case in random.Random(f"spark/{mode}").sample(
+        [c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 5 if mode.compaction == "minor" else 1
+    )
 ]
-"""A case of every other mode; commits of single rows are left to the runner without Spark."""
+"""A case of every other mode, more where Spark reads in a way of its own; commits of single rows are
+left to the runner without Spark."""
 
 
 class SparkHandle:
@@ -58,8 +61,8 @@ class SparkHandle:
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
 
-    def compact(self) -> None:
-        self.table.compact()
+    def compact(self, *, minor: bool) -> None:
+        self.table.compact(minor=minor)
 
     def version(self) -> int:
         return self.table.version
@@ -138,7 +141,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (118, 9, 12)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (118, 9, 22)
 
 
 @pytest.mark.parametrize("case", PLAYED, ids=str)

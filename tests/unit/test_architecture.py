@@ -22,6 +22,7 @@ HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring",
 
 ERRORS = {
     "CommitConflictError": "retry: another commit made this one invalid",
+    "CompactFirstError": "retry: after a compaction",
     "DependencyMissingError": "install: an extra of this package",
     "FilterError": "fix the input: the filter",
     "FrameError": "fix the input: the frame of a write",
@@ -61,6 +62,7 @@ PUBLIC = {
         "RowKind": "the values of a kind column",
         "RowMerger": "base class of a user's merger of two rows",
         "Settings": "limits and sizes of writers and readers",
+        "SkippedTile": "what CompactionResult.skipped holds",
         "UpsertResult": "what LakeTable.upsert returns",
         "register": "gives merger classes to Spark's format('lakemerge')",
         "register_merger": "makes a user's merger known by its id",

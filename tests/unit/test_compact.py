@@ -223,6 +223,6 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     assert repr(result).startswith("CompactionResult(version=4, tiles=1, rows=3, files=1, ")
     entry = table.history(limit=1)[0]
     assert entry.operation == "COMPACT"
-    assert entry.parameters == {"readVersion": "2", "tiles": "1"}
+    assert entry.parameters == {"readVersion": "2", "tiles": "1", "mode": "full"}
     assert entry.metrics["numOutputRows"] == "3"
     assert entry.metrics["numLogBlocks"] == "1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings
+from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings, StoreError
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
@@ -67,6 +69,7 @@ DEEDS = [
     Deed("append", _loaded, lambda table: table.upsert(frame(NEW)), UPSERTED),
     Deed("append with txn", _loaded, lambda table: table.upsert(frame(NEW), txn=("app", 1)), UPSERTED),
     Deed("compaction", _dirty, lambda table: table.compact(), MERGED),
+    Deed("minor compaction", _dirty, lambda table: table.compact(minor=True), MERGED),
     Deed("delete_where", _dirty, lambda table: table.delete_where("v = 'old'"), [(1, 20, "new"), (7, 20, "new")]),
 ]
 
@@ -265,3 +268,21 @@ def test_a_load_whose_clean_up_fails_is_still_a_load(tmp_path: Path) -> None:
     assert table.upsert(frame(OLD)).mode == "load"
     assert state_of(path) == OLD
     assert not table.compact().files
+
+
+def test_a_disk_that_is_full_at_the_commit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is sure that nothing was created: the error is its own, at once, and no file stays."""
+    path = tmp_path / "table"
+    _loaded(path)
+    before = listing(path)
+
+    def link(_source: str, _target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        with pytest.raises(StoreError, match=r"No space left on device.*free some space"):
+            LakeTable.open(path).upsert(frame(NEW))
+    assert listing(path) == before
+    LakeTable.open(path).upsert(frame(NEW))
+    assert state_of(path) == UPSERTED

@@ -1,0 +1,138 @@
+"""Compacting one tile: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.errors import MergeOverflowError
+from lakemerge.handle import Handle
+from lakemerge.log import AddFile
+from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.results import SkippedTile
+from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
+from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, BaseFile
+from lakemerge.slices.view import Tile
+from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files, write_tombstones
+from lakemerge.write.rows_file import RowsFile
+from mergers.contract import Bools
+
+__all__ = ["Merged", "Rewritten", "TileJob", "run_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileJob:
+    """One tile to compact. Picklable."""
+
+    tile: Tile
+    minor: bool
+    """Whether its base file stays; then it has one."""
+    first_ordinal: int
+    ordinals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """New base files, with all that the tile holds."""
+
+    adds: list[AddFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A new minor entry beside the same base file."""
+
+    minor: Minor
+    rows: int
+    """In the winner file written."""
+    bytes: int
+    """Of all files written."""
+
+
+def run_job(job: TileJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
+    """Merge the logs of one tile. Of a tile that is skipped some files may have been written."""
+    try:
+        with ParquetFiles(merge.store) as files:
+            if job.minor and job.tile.base is not None:
+                return _merge_beside(job.tile, job.tile.base, job.first_ordinal, merge, write, files)
+            return Rewritten(_rewrite(job, merge, write, files))
+    except MergeOverflowError as error:
+        key = error.facts.get("key")
+        return SkippedTile(
+            partition=job.tile.slice.partition,
+            bucket=job.tile.slice.bucket,
+            key=key if isinstance(key, Mapping) else {},
+            column=str(error.facts.get("column", "")),
+            reason=error.message,
+        )
+
+
+def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
+    return write_base_files(
+        merge_tile(merge, job.tile, columns=merge.config.schema.names, sort=True, files=files),
+        write,
+        job.tile.slice,
+        lower=job.tile.lower,
+        ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
+        now_ms=Handle.now_ms(),
+    )
+
+
+def _merge_beside(
+    tile: Tile, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
+) -> Merged:
+    """Write the tile's changed rows as a winner file, and which stored rows they supersede."""
+    prefix = f"{MERGED_FOLDER}/{write.name}/{tile.slice.bucket:05d}-{ordinal:010d}"
+    config = write.config
+    earlier = () if tile.minor is None else tile.minor.winners
+    sizes = {base.ordinal: base.rows} | {winner.ordinal: winner.rows for winner in earlier}
+    gone = {number: np.zeros(rows, dtype=np.bool_) for number, rows in sizes.items()}
+    if tile.minor is not None:
+        for number, bits in read_positions(write.store, tile.minor.positions).items():
+            gone[number][: len(bits)] = bits[: sizes[number]]
+    tombstones: list[pa.Table] = []
+    with contextlib.ExitStack() as on_error:
+        winners = None
+        for part in changed_ranges(merge, tile, columns=config.schema.names, files=files):
+            _mark(gone, part.superseded)
+            tombstones.append(part.tombstones)
+            if part.rows.num_rows and winners is None:
+                path = f"{prefix}.parquet"
+                winners = RowsFile(write.store, path, schema=config.schema, ordinal=ordinal, settings=write.settings)
+                on_error.callback(winners.abandon)
+            if winners is not None:
+                winners.add(part.rows)
+        if winners is not None:
+            winners.close()
+        on_error.pop_all()
+    left = [winner for winner in earlier if not gone[winner.ordinal].all()]
+    rows = size = 0
+    if winners is not None:
+        rows, size = winners.rows, winners.size_bytes
+        left.append(WinnerFile(winners.path, size, ordinal, rows))
+    kept = {base.ordinal, *(winner.ordinal for winner in left)}
+    superseded = {number: bits for number, bits in gone.items() if number in kept and bits.any()}
+    positions = f"{prefix}.positions.parquet" if superseded else None
+    if positions is not None:
+        size += write_positions(write.store, positions, superseded)
+    minor = Minor(
+        base=base.add.path,
+        base_ordinal=base.ordinal,
+        through=write.merged_through,
+        positions=positions,
+        winners=tuple(left),
+        tombstones=write_tombstones(write, ordinal, tombstones),
+    )
+    return Merged(minor, rows, size)
+
+
+def _mark(gone: Mapping[int, Bools], superseded: pa.Table) -> None:
+    numbers = superseded.column(FILE_COLUMN).to_numpy()
+    rows = superseded.column(POSITION_COLUMN).to_numpy()
+    for number in np.unique(numbers).tolist():
+        gone[number][rows[numbers == number]] = True

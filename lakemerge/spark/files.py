@@ -1,0 +1,106 @@
+"""Merged tiles through Spark's own Parquet reader: no row passes through Python.
+
+Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
+are read in one scan, and superseded rows are left out by position: the scan carries the hidden
+columns, and a bitmap per file comes from the positions files by a scalar subquery
+(docs/architecture.md, "How to exclude natively").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lakemerge.handle import Handle
+from lakemerge.schema import to_ddl
+from lakemerge.slices.minor import POSITIONS_SCHEMA
+from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, hidden_fields
+from lakemerge.slices.view import TableView, Tile
+from lakemerge.spark.jobs import quoted
+
+__all__ = ["scan_clean", "scan_minor"]
+
+_MAX_BITS = 2**28
+"""Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
+
+
+def scan_clean(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> DataFrame:
+    """Base files of clean tiles, as if they were a plain folder of files."""
+    schema = _schema(view, columns)
+    paths = [tile.base.add.path for tile in tiles if tile.base is not None]
+    return _parquet(spark, handle, schema, paths) if paths else spark.createDataFrame([], schema=to_ddl(schema))
+
+
+def scan_minor(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> list[DataFrame]:
+    """Base and winner files of tiles with a minor entry and no later logs, without superseded rows; in
+    as few scans as their bitmaps allow."""
+    return [_scan(spark, handle, view, group, columns) for group in _groups(tiles)]
+
+
+def _scan(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> DataFrame:
+    paths, ordinals, positions = [], [], []
+    for tile in tiles:
+        if tile.base is None or tile.minor is None:
+            raise AssertionError("only a tile with a base file has a minor entry")
+        files = [(tile.base.add.path, tile.base.ordinal, tile.base.rows)]
+        files += [(winner.path, winner.ordinal, winner.rows) for winner in tile.minor.winners]
+        paths += [path for path, _, rows in files if rows]
+        ordinals += [ordinal for _, ordinal, _ in files]
+        positions += [] if tile.minor.positions is None else [tile.minor.positions]
+    names = [functions.col(quoted(name)) for name in columns]
+    schema = pa.schema([*_schema(view, columns), *hidden_fields()])
+    rows = _parquet(spark, handle, schema, paths)
+    if positions:
+        low, high = min(ordinals), max(ordinals)
+        entry = functions.struct("file", "bits")
+        by_file = functions.map_from_entries(functions.collect_list(entry))
+        numbers = functions.sequence(functions.lit(low), functions.lit(high))
+        bits = (
+            _parquet(spark, handle, POSITIONS_SCHEMA, positions)
+            .agg(by_file.alias("bits"))
+            .select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
+        )
+        row = functions.col(POSITION_COLUMN)
+        words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
+        bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
+        rows = rows.where(functions.coalesce(bit, functions.lit(0).cast("byte")) == 0)
+    return rows.select(*names)
+
+
+def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
+    """Tiles by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
+    group: list[Tile] = []
+    held = 0
+    for tile in sorted(tiles, key=lambda tile: -1 if tile.base is None else tile.base.ordinal):
+        winners = () if tile.minor is None else tile.minor.winners
+        rows = sum(winner.rows for winner in winners) + (0 if tile.base is None else tile.base.rows)
+        if group and held + rows > _MAX_BITS:
+            yield group
+            group, held = [], 0
+        group.append(tile)
+        held += rows
+    if group:
+        yield group
+
+
+def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
+
+
+def _parquet(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
+    reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
+    return reader.parquet(*(_unglobbed(handle.store.spark_url(path)) for path in paths))
+
+
+def _unglobbed(url: str) -> str:
+    """A path that means itself: Spark's readers take paths for patterns."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)

@@ -1,0 +1,150 @@
+"""Tables written by earlier versions stay what they were: readable at every version, with the rows they
+had, and ready to go on. See ``make.py``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasketches
+import pyarrow as pa
+import pyroaring
+import pytest
+
+from lakemerge import LakeTable
+from mergers import default_registry
+from tests.conformance.values import arrow_schema, from_json, multiset, rows_of
+from tests.golden.cases import CASES, Case
+from tests.golden.make import make
+
+FOLDER = Path(__file__).parent
+GOLDEN = sorted(path.parent.name for path in FOLDER.glob("*/expected.json"))
+
+IDS = {
+    "aggregate": "33fd0a4f-d3ed-4372-a9d9-0e5ff7698ff2",
+    "aws-dms": "908c97eb-a602-43df-b8be-29892d65fbcb",
+    "commit-time": "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+    "debezium-mysql": "4962883a-33d3-4a9c-9eff-cc0b25ec8da5",
+    "debezium-postgres": "a4b5a0f1-0de3-49d0-a6f2-4c222823594b",
+    "event-time": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+    "first-row": "70a3a575-2f8e-41b5-ab1b-d36342ccc99c",
+    "overwrite-non-defaults": "2165fa92-ae80-44ad-bbc0-d9f5fb16194e",
+    "partial-update": "9bc70621-7bf9-4615-b262-51c0268ec216",
+}
+"""Tables persist them: they never change."""
+
+_OPENED: Mapping[str, Callable[[bytes], object]] = {
+    "hll": lambda data: round(datasketches.hll_sketch.deserialize(data).get_estimate()),
+    "theta": lambda data: round(datasketches.compact_theta_sketch.deserialize(data).get_estimate()),
+    "bitmap": lambda data: sorted(pyroaring.BitMap.deserialize(data)),
+    "bitmap64": lambda data: sorted(pyroaring.BitMap64.deserialize(data)),
+}
+_DECODED = {"hll": pa.int64(), "theta": pa.int64(), "bitmap": pa.list_(pa.int64()), "bitmap64": pa.list_(pa.int64())}
+
+
+class Golden:
+    """One golden table, copied."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.told: Mapping[str, Any] = json.loads((FOLDER / name / "expected.json").read_text())
+        self.path = folder / "table"
+        shutil.copytree(FOLDER / name / "table", self.path)
+        self.schema = arrow_schema(self.told["ddl"])
+        self.decode: Mapping[str, str] = self.told["decode"]
+
+    @property
+    def latest(self) -> str:
+        return max(self.told["versions"], key=int)
+
+    def check(self, actual: pa.Table, version: str, about: str) -> None:
+        """The rows are those of that version."""
+        expected: Sequence[Sequence[Any]] = self.told["versions"][version]
+        names = self.schema.names[: len(expected[0])]
+        assert actual.schema.names == names, about
+        kinds = [_DECODED.get(self.decode.get(name, ""), self.schema.field(name).type) for name in names]
+        openers = [_OPENED.get(self.decode.get(name, "")) for name in names]
+        found = [
+            tuple(v if o is None or v is None else o(v) for v, o in zip(row, openers, strict=True))
+            for row in rows_of(actual)
+        ]
+        wanted = [tuple(from_json(v, k) for v, k in zip(row, kinds, strict=True)) for row in expected]
+        assert multiset(found, kinds) == multiset(wanted, kinds), about
+
+
+@pytest.fixture(params=GOLDEN)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
+    return Golden(request.param, tmp_path)
+
+
+def test_every_builtin_has_a_golden_table_and_its_id() -> None:
+    assert sorted(case.name for case in CASES) == GOLDEN
+    found = {merger.name: merger.id for merger in default_registry() if merger.__module__.startswith("mergers.")}
+    assert found == IDS
+    assert {case.merger for case in CASES} == set(IDS)
+
+
+def test_what_the_table_says_of_itself(golden: Golden) -> None:
+    config = LakeTable.open(golden.path).view.config
+    assert (config.merger_name, config.merger_id) == (golden.told["merger"], IDS[golden.told["merger"]])
+    assert config.merger_options == golden.told["options"]
+    assert config.merger(default_registry()).options() == golden.told["options"]
+    assert [*config.key] == golden.told["key"]
+    assert [*config.ordering] == golden.told["ordering"]
+    assert [*config.partition_by] == golden.told["partition_by"]
+
+
+def test_rows_before_and_after_a_compaction(golden: Golden) -> None:
+    table = LakeTable.open(golden.path)
+    assert str(table.version) == golden.latest
+    assert table.view.base_files
+    assert table.view.log_commits, "the table ends with logs"
+    golden.check(table.to_arrow(), golden.latest, "as it was")
+    assert table.compact().tiles
+    golden.check(LakeTable.open(golden.path).to_arrow(), golden.latest, "compacted")
+
+
+def test_rows_of_every_version(golden: Golden) -> None:
+    LakeTable.open(golden.path).compact()
+    for version in golden.told["versions"]:
+        then = LakeTable.open(golden.path, version=int(version))
+        golden.check(then.to_arrow(), version, f"version {version}")
+
+
+def test_the_log_without_its_checkpoint_says_the_same(golden: Golden) -> None:
+    checkpoints = list((golden.path / "_delta_log").glob("*.checkpoint.parquet"))
+    assert checkpoints
+    before = LakeTable.open(golden.path).view.snapshot
+    (golden.path / "_delta_log" / "_last_checkpoint").unlink()
+    for checkpoint in checkpoints:
+        checkpoint.unlink()
+    after = LakeTable.open(golden.path).view.snapshot
+    assert (after.files, after.metadata, after.domains) == (before.files, before.metadata, before.domains)
+
+
+def test_tombstones_keep_stale_records_out(tmp_path: Path) -> None:
+    """Of the keys that the event-time table deleted before its compaction."""
+    golden = Golden("event-time", tmp_path)
+    table = LakeTable.open(golden.path)
+    assert any(base.tombstones is not None for base in table.view.base_files)
+    assert any(commit.index is not None for commit in table.view.log_commits)
+    table.upsert(pa.table({"p": ["north"], "k": [2], "o": [19], "v": ["stale"]}))
+    golden.check(table.to_arrow(), golden.latest, "a stale record")
+    table.upsert(pa.table({"p": ["north"], "k": [2], "o": [20], "v": ["not stale"]}))
+    assert table.to_arrow(filter="k = 2").to_pylist() == [{"p": "north", "k": 2, "o": 20, "v": "not stale"}]
+
+
+def test_the_folder_stays_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1_000_000
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
+def test_the_script_still_makes_such_tables(case: Case, tmp_path: Path) -> None:
+    """Written today, with the rows of today's model, or those that the case gives: the same as were kept."""
+    make(case, tmp_path / case.name)
+    made, kept = (json.loads((folder / case.name / "expected.json").read_text()) for folder in (tmp_path, FOLDER))
+    # Versions have other numbers as soon as some operation makes more or fewer commits.
+    assert list(made.pop("versions").values()) == list(kept.pop("versions").values())
+    assert made == kept
