@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# pypaimon takes other versions than ours, so it has an environment of its own inside .venv.
+PAIMON := $(VENV)/paimon
+PAIMON_STAMP := $(PAIMON)/.installed
 
 SCALE ?= 0.5
 COMMITS ?= 10
@@ -16,11 +19,12 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench-foundation test lint types clean java
+.PHONY: help demo bench-foundation bench-mergers test paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "make bench-foundation  costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
+	@echo "make bench-mergers  every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
@@ -32,8 +36,13 @@ demo: java $(STAMP)
 bench-foundation: java $(STAMP)
 	$(BIN)/python -m benchmarks.foundation --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/foundation.json $(ARGS)
 
-test: java $(STAMP)
+bench-mergers: $(STAMP) $(PAIMON_STAMP)
+	$(BIN)/python -m benchmarks.mergers --path $(DEMO_PATH) --out $(DEMO_PATH)/mergers.json $(ARGS)
+
+test: java $(STAMP) $(PAIMON_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+paimon: $(PAIMON_STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -55,6 +64,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test]'
 	@touch $(STAMP)
+
+$(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
+	$(PYTHON) -m venv --clear $(PAIMON)
+	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-paimon.txt
+	@touch $(PAIMON_STAMP)
 
 clean:
 	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse artifacts

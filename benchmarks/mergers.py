@@ -1,18 +1,26 @@
 """Times every built-in merger against reading and writing the same rows as Parquet, on one core.
 
-Run as ``python -m benchmarks.mergers [--scale 1.0] [--rounds 3]``. At scale 1: 2 M base rows with
-10 % log rows, of 12 columns; and 1 M log-only rows with 5 versions a key, 100,000 of them of one key.
-The floor is the time to read and write, with pyarrow and zstd, the rows that the merge takes in.
+    python -m benchmarks.mergers --scale 1.0 --cases updates,versions,row,pypaimon
+
+At scale 1: 2 M stored rows with 10 % log rows, and 1 M log-only records of five versions a key with
+100,000 of one key, all of 12 columns; what the row contract costs; and a table of 1 M rows with five
+commits of 100,000 read by us and by pypaimon. Every result is compared with rows that DuckDB computed
+from the records; the exit status is 1 when one is wrong. What each case measures: docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,126 +28,126 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from benchmarks.measure import Contender, interleave
-from mergers import Frame, Merger, TableShape, default_registry, fold
-from mergers.kernel import overlay_rows, tombstone_schema
+from benchmarks import mergers_paimon
+from benchmarks.measure import Contender, Line, Report, interleave
+from benchmarks.mergers_cases import CASES as CONFIGURATIONS
+from benchmarks.mergers_cases import ROW_CASE, SCHEMA, Inputs, logs_only, merged, one_table, updates
+from benchmarks.mergers_checks import Answers
+from lakemerge import LakeTable, Settings
 
-__all__ = ["CASES", "Case", "Inputs", "base_and_logs", "logs_only", "main", "merged"]
+__all__ = ["CASES", "main"]
 
-SCHEMA = pa.schema(
-    [
-        pa.field("k", pa.int64()),
-        pa.field("ts", pa.int64()),
-        *(pa.field(f"i{n}", pa.int64()) for n in range(3)),
-        *(pa.field(f"f{n}", pa.float64()) for n in range(2)),
-        *(pa.field(f"d{n}", pa.decimal128(15, 2)) for n in range(2)),
-        *(pa.field(f"s{n}", pa.string()) for n in range(3)),
-    ]
-)
-_HOT_KEY = 0
+CASES = ("updates", "versions", "row", "pypaimon")
+_PAIMON_TARGET = 20.0
+_PAIMON_ROUNDS = 3
+"""It takes so long that a few rounds tell enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A configuration. ``target``: how many times the floor the merge may take."""
-
-    name: str
-    merger: str
-    target: float
-    ordering: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> TableShape:
-        return TableShape(SCHEMA, ("k",), self.ordering)
-
-    def built(self) -> Merger:
-        return default_registry().resolve(self.merger).from_options(dict(self.options), self.shape)
-
-
-_SUMS = {"i0": "sum", "i1": "count", "i2": "max", "f0": "sum", "f1": "min", "d0": "sum", "s0": "first_value"}
-CASES = (
-    Case("event-time", "event-time", 1.0, ("ts",)),
-    Case("commit-time", "commit-time", 1.0),
-    Case("first-row", "first-row", 1.0),
-    Case("first-row, ordered", "first-row", 1.0, ("ts",)),
-    Case("partial-update", "partial-update", 2.0),
-    Case("partial-update, ordered", "partial-update", 2.0, ("ts",)),
-    Case(
-        "partial-update, groups",
-        "partial-update",
-        2.0,
-        (),
-        {"sequence_groups": {"ts": ["i0", "i1", "f0", "d0", "s0"]}, "aggregates": {"i0": "sum"}},
-    ),
-    Case("aggregate", "aggregate", 2.0, (), {"aggregates": _SUMS}),
-    Case("aggregate, ordered", "aggregate", 2.0, ("ts",), {"aggregates": {**_SUMS, "d1": "product"}}),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Stored rows, sorted by key, and log frames in commit order."""
-
-    name: str
-    base: pa.Table
-    frames: Sequence[pa.Table]
-
-    @property
-    def rows(self) -> int:
-        return self.base.num_rows + sum(frame.num_rows for frame in self.frames)
-
-
-def base_and_logs(scale: float, *, seed: int) -> Inputs:
-    """2 M keys, and 200,000 changes to them in four commits."""
-    rng = np.random.default_rng(seed)
-    keys = int(2_000_000 * scale)
-    logs = [_rows(rng, np.sort(rng.integers(0, keys, keys // 40))) for _ in range(4)]
-    return Inputs("base + 10 % logs", _rows(rng, np.arange(keys)), logs)
-
-
-def logs_only(scale: float, *, seed: int) -> Inputs:
-    """1 M rows of five versions a key in five commits, a tenth of them of one key."""
-    rng = np.random.default_rng(seed)
-    keys, hot = int(180_000 * scale), int(20_000 * scale)
-    columns = np.sort(np.concatenate([np.full(hot, _HOT_KEY), np.arange(1, keys + 1)]))
-    return Inputs("5 versions a key, one hot key", SCHEMA.empty_table(), [_rows(rng, columns) for _ in range(5)])
-
-
-def merged(case: Case, inputs: Inputs) -> pa.Table:
-    """The rows after the merge, sorted by key."""
-    frames = [Frame(rows, None, version) for version, rows in enumerate(inputs.frames)]
-    tombstones = tombstone_schema(case.shape).empty_table()
-    columns = SCHEMA.names
-    folded = fold(case.built(), case.shape, base=inputs.base, tombstones=tombstones, frames=frames, columns=columns)
-    return overlay_rows(inputs.base, folded, columns, sort=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args(arguments)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the exit status is 0 when every answer was right."""
+    options = _options(arguments)
+    report = Report(Console())
+    cores = pa.cpu_count()
     pa.set_cpu_count(1)
-    console = Console(highlight=False)
-    for inputs in (base_and_logs(given.scale, seed=given.seed), logs_only(given.scale, seed=given.seed)):
-        for case in CASES:
-            _check(case, inputs)
-        files = [_parquet(table) for table in (inputs.base, *inputs.frames)]
-        floor = Contender("parquet", partial(_floor, files))
-        runs = [Contender(case.name, partial(merged, case, inputs)) for case in CASES]
-        seconds = {name: min(times) for name, times in interleave([floor, *runs], rounds=given.rounds).items()}
-        console.print(f"{inputs.name}: {inputs.rows:,} rows; Parquet read and write {seconds['parquet']:.2f} s")
-        for case in CASES:
-            ratio = seconds[case.name] / seconds["parquet"]
-            verdict = "ok" if ratio <= case.target else "MISSED"
-            console.print(
-                f"  {case.name:26} {seconds[case.name]:7.2f} s  {ratio:5.2f}x  target {case.target:.1f}x  {verdict}"
-            )
+    try:
+        run(options, report)
+    finally:
+        pa.set_cpu_count(cores)
+    report.end()
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(_as_json(options, report), indent=1) + "\n")
+    return 1 if report.problems else 0
 
 
-def _floor(files: Sequence[bytes]) -> None:
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Run the cases that ``options`` names, in the order of :data:`CASES`."""
+    made: dict[str, Callable[..., Inputs]] = {"updates": updates, "versions": logs_only}
+    for name, make in made.items():
+        if name in options.cases:
+            built_ins(make(options.scale, seed=options.seed), report, rounds=options.repeat)
+    if "row" in options.cases:
+        row_contract(updates(options.scale, seed=options.seed), report, rounds=options.repeat)
+    if "pypaimon" in options.cases:
+        if mergers_paimon.PYTHON.exists():
+            with _scratch(options.path) as folder:
+                against_pypaimon(one_table(options.scale, seed=options.seed), Path(folder), report, options.repeat)
+        else:
+            report.say(f"NOT RUN: pypaimon, which is not installed: there is no {mergers_paimon.PYTHON} (make paimon)")
+
+
+def built_ins(inputs: Inputs, report: Report, *, rounds: int) -> None:
+    """The merge of each configuration, against Parquet."""
+    answers = Answers(inputs)
+    for case in CONFIGURATIONS:
+        report.check(f"{inputs.name}, {case.name}", answers.problems(case.name, merged(case, inputs)))
+    answers.close()
+    files = [_parquet(table) for table in (inputs.base, *inputs.frames)]
+    floor = Contender("parquet", partial(_read_and_write, files))
+    merges = [Contender(case.name, partial(merged, case, inputs)) for case in CONFIGURATIONS]
+    samples = interleave([floor, *merges], rounds=rounds)
+    for case in CONFIGURATIONS:
+        what = f"{case.name}: {inputs.base.num_rows:,} rows + {inputs.log_rows:,}"
+        report.add(Line.timed(inputs.name, what, samples[case.name], samples["parquet"], target=case.target))
+
+
+def row_contract(inputs: Inputs, report: Report, *, rounds: int) -> None:
+    """``event-time`` as a function of two rows, against the built-in."""
+    built_in = next(case for case in CONFIGURATIONS if case.name == "event-time")
+    answers = Answers(inputs)
+    report.check("row contract", answers.problems(ROW_CASE.name, merged(ROW_CASE, inputs)))
+    answers.close()
+    keys = pa.concat_tables([inputs.base, *inputs.frames]).column("k")
+    pairs = inputs.rows - pc.count_distinct(keys).as_py()
+    samples = interleave(
+        [Contender(case.name, partial(merged, case, inputs)) for case in (built_in, ROW_CASE)], rounds=rounds
+    )
+    row, vector = samples[ROW_CASE.name], samples[built_in.name]
+    micros = {name: statistics.median(samples[name]) / pairs * 1e6 for name in samples}
+    what = f"event-time in Python, {pairs:,} pairs of 12 columns"
+    report.add(Line.timed("row", what, row, vector, detail={"pairs": pairs, "us_per_pair": micros}))
+    report.say(f"row contract: {micros[ROW_CASE.name]:.1f} us a pair, event-time {micros[built_in.name]:.1f} us")
+
+
+def against_pypaimon(inputs: Inputs, folder: Path, report: Report, rounds: int) -> None:
+    """One dirty table of each, read whole: ours as it comes and on one core, theirs as it comes."""
+    path = folder / "ours"
+    ours = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], buckets=4)
+    one_core = LakeTable.open(path, settings=Settings(threads=1))
+    required = pa.schema([f.with_nullable(f.name != "k") for f in SCHEMA])
+    with mergers_paimon.Paimon(folder / "theirs") as paimon:
+        theirs = paimon.create(required, key=["k"], options={"sequence.field": "ts"})
+        for rows in (inputs.base, *inputs.frames):
+            ours.upsert(rows)
+            paimon.write(theirs, rows.cast(required))
+        answers = Answers(inputs)
+        read = {"ours": one_core.to_arrow(), "pypaimon": paimon.read(theirs, all_files=False)}
+        for name, rows in read.items():
+            in_order = rows.select(SCHEMA.names).cast(SCHEMA).sort_by("k")
+            report.check(f"{name}, read", answers.problems("event-time", in_order))
+        answers.close()
+        every = os.cpu_count() or 1
+        contenders = [
+            Contender("as it comes", ours.to_arrow, before=partial(pa.set_cpu_count, every)),
+            Contender("one core", one_core.to_arrow, before=partial(pa.set_cpu_count, 1)),
+            Contender("pypaimon", partial(paimon.seconds_to_read, theirs), rounds=min(rounds, _PAIMON_ROUNDS)),
+        ]
+        samples = interleave(contenders, rounds=rounds)
+        pa.set_cpu_count(1)
+    rows_read = f"pypaimon's merge-on-read of {inputs.base.num_rows:,} + {inputs.log_rows:,} rows, ours"
+    for name, target in (("as it comes", _PAIMON_TARGET), ("one core", None)):
+        line = Line.timed(
+            "pypaimon", f"{rows_read} {name}", samples["pypaimon"], samples[name], target=target, at_least=True
+        )
+        report.add(line)
+
+
+def _scratch(path: Path) -> tempfile.TemporaryDirectory[str]:
+    path.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix="run-", dir=path)
+
+
+def _read_and_write(files: Sequence[bytes]) -> None:
     for data in files:
         _parquet(pq.read_table(io.BytesIO(data), use_threads=False))
 
@@ -150,39 +158,41 @@ def _parquet(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _check(case: Case, inputs: Inputs) -> None:
-    """Every key once, and a column whose meaning is the same as a plain group-by of all records."""
-    rows = merged(case, inputs)
-    records = pa.concat_tables([inputs.base, *inputs.frames])
-    by_key = records.group_by("k").aggregate([("ts", "max"), ("ts", "min"), ("i0", "sum")]).sort_by("k")
-    if not rows.column("k").equals(by_key.column("k")):
-        raise AssertionError(f"{case.name}: keys differ")
-    if case.name in ("event-time", "partial-update, ordered", "aggregate, ordered", "partial-update, groups"):
-        same = rows.column("ts").equals(by_key.column("ts_max"))
-    elif case.name == "first-row, ordered":
-        same = rows.column("ts").equals(by_key.column("ts_min"))
-    else:
-        same = True
-    if "i0" in case.options.get("aggregates", {}):
-        same = same and rows.column("i0").equals(by_key.column("i0_sum"))
-    if not same:
-        raise AssertionError(f"{case.name}: wrong rows")
+def _as_json(options: argparse.Namespace, report: Report) -> dict[str, object]:
+    return {
+        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "versions": {"pyarrow": pa.__version__, "numpy": np.__version__},
+        "scale": options.scale,
+        "repeat": options.repeat,
+        "seed": options.seed,
+        "cases": options.cases,
+        "lines": [line.as_json() for line in report.lines],
+        "problems": report.problems,
+    }
 
 
-def _rows(rng: np.random.Generator, keys: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
-    count = len(keys)
-    columns: dict[str, Any] = {"k": keys, "ts": rng.integers(0, 2**40, count)}
-    for number in range(3):
-        columns[f"i{number}"] = rng.integers(-(10**6), 10**6, count)
-        texts = pc.cast(pa.array(rng.integers(0, 10**5, count)), pa.string())
-        columns[f"s{number}"] = pc.binary_join_element_wise(pa.scalar("customer"), texts, "-")
-    for number in range(2):
-        columns[f"f{number}"] = rng.random(count)
-        # One or minus one, so that a product of any number of versions stays in range.
-        units = pa.array(np.where(rng.random(count) < 0.5, 1, -1))
-        columns[f"d{number}"] = units.cast(pa.decimal128(19, 0)).cast(pa.decimal128(15, 2))
-    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+def _cases(text: str) -> list[str]:
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in asked if name not in CASES]
+    if unknown or not asked:
+        raise argparse.ArgumentTypeError(f"cases are {', '.join(CASES)}; not {', '.join(unknown) or 'none'}")
+    return asked
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mergers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the sizes above (default 1)")
+    parser.add_argument("--cases", type=_cases, default=list(CASES), help=f"of {','.join(CASES)} (default: all)")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds after the warm-up (default 3)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the records (default 1)")
+    parser.add_argument(
+        "--path", type=Path, default=Path(".demo"), help="where tables are made, and deleted at the end (default .demo)"
+    )
+    parser.add_argument("--out", type=Path, help="write all numbers, with their samples, to this JSON file")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
