@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog, HistoryEntry, Snapshot
 from lakemerge.options import Settings
+from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results import CompactionResult, UpsertResult
 from lakemerge.slices.view import TableView
@@ -213,6 +214,24 @@ class LakeTable:
             SQL condition that name no zone are UTC.
         """
         return read_arrow(self._handle, self._current(), columns=columns, filter=filter)
+
+    @overload
+    def get(self, key: Mapping[str, object], *, columns: Sequence[str] | None = None) -> dict[str, Any] | None: ...
+    @overload
+    def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
+
+    def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
+        """Look up one key or many, reading one bucket a key and only row groups that can hold it.
+
+        :param key: ``{"id": 7}``: the row as a dictionary of Python values, or ``None``. A list of such
+            mappings, or a pyarrow, pandas or polars frame of the key columns: an Arrow table of the rows
+            there are, in no particular order.
+        :param columns: as for :meth:`to_arrow`.
+        :raises lakemerge.FrameError: the keys are not those of the table.
+        """
+        one = isinstance(key, Mapping)
+        rows = look_up(self._handle, self._current(), [key] if one else key, columns)
+        return next(iter(rows.to_pylist()), None) if one else rows
 
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None

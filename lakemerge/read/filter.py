@@ -6,6 +6,7 @@ A filter is SQL text in Spark's dialect or a ready Arrow expression. Both become
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -39,12 +40,8 @@ class Filter:
     """The types of those columns."""
     may_match: pc.Expression | None
     """Of SQL filters: the condition on statistics; see :mod:`lakemerge.read.predicates`."""
-
-    @property
-    def safe_for_row_groups(self) -> bool:
-        """Whether Arrow's readers may prune Parquet row groups by the expression. Not where it reads a
-        float: minimum and maximum pass over NaN, and Arrow takes a group of 1 and NaN for one of ones."""
-        return not any(_has_float(column.type) for column in self.schema)
+    points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Of SQL filters: by column, the only values that matching rows can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,12 @@ class _Facts:
     rows: int | None
 
 
-def parse_filter(filter: str | pc.Expression | None, schema: pa.Schema) -> Filter | None:
+def parse_filter(
+    filter: str | pc.Expression | None, schema: pa.Schema, *, zone: dt.tzinfo | None = dt.UTC
+) -> Filter | None:
     """The filter over a table's canonical ``schema``; ``None`` for ``None``.
 
+    ``zone`` is that of times which SQL text names without one (``None``: not known, they are refused).
     Raises :class:`FilterError` that names what is unknown, not supported or of a wrong type. An
     Arrow expression must name its columns: their positions differ from read to read.
     """
@@ -85,8 +85,8 @@ def parse_filter(filter: str | pc.Expression | None, schema: pa.Schema) -> Filte
     if isinstance(filter, str):
         from lakemerge.read.sql_filter import compile_sql  # with the SQL parser, which takes time to load
 
-        predicate, columns = compile_sql(filter, schema)
-        return Filter(predicate.expression, columns, _select(schema, columns), predicate.may_match)
+        predicate, columns = compile_sql(filter, schema, zone)
+        return Filter(predicate.expression, columns, _select(schema, columns), predicate.may_match, predicate.points)
     if not isinstance(filter, pc.Expression):
         raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)
@@ -108,10 +108,6 @@ def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
     if not columns:
         return np.ones(len(stats), dtype=np.bool_)
     return _prune_expression(filter.expression, filter.schema, columns, facts)
-
-
-def _has_float(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or any(_has_float(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _select(schema: pa.Schema, columns: frozenset[str]) -> pa.Schema:

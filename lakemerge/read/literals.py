@@ -19,19 +19,20 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 
-__all__ = ["EXACT", "Fit", "Place", "Value", "fit", "parse_date", "parse_timestamp"]
+__all__ = ["EXACT", "Fit", "Place", "Value", "fit", "parse_date", "parse_timestamp", "parse_zone"]
 
 Value = bool | int | float | Decimal | str | bytes | dt.datetime | dt.date
-"""A date-time without a zone is an instant in UTC, or a TIMESTAMP_NTZ, as the column is."""
+"""A date-time without a zone is an instant in the filter's zone, or a TIMESTAMP_NTZ, as the column is."""
 
 EXACT = Context(prec=1100, traps=[InvalidOperation])
 """Decimal arithmetic wide enough for every finite double, so that nothing is rounded on the way."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+_ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+"
 _TIMESTAMP = re.compile(
     r"(?P<date>\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
     r"(?:[T ](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{1,6}))?)?"
-    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+)?)?"
+    rf"\s*(?P<zone>{_ZONE})?)?"
 )
 
 
@@ -55,12 +56,20 @@ class Fit:
     """Of the column's type, for ``AT`` and ``ABOVE``."""
 
 
-def fit(value: Value, kind: pa.DataType, column: str) -> Fit:
+def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) -> Fit:
     """Place ``value`` among the values of the Arrow type ``kind``.
 
     Text counts as the number, boolean, date or time that it spells, as in Spark; NaN is above
-    every number. Raises :class:`FilterError` where the two cannot be compared.
+    every number.
+
+    :param zone: of times without one; ``None``: not known.
+    :raises lakemerge.FilterError: the two cannot be compared, or not without the zone.
     """
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    if isinstance(value, dt.datetime) and not zoned and zone is not dt.UTC:
+        # Spark takes the column's values, too, for times in the session's zone. Where clocks are
+        # put forward and back, their order is then not that of the values.
+        raise FilterError(f"{column} is {kind} and is compared with a TIMESTAMP in UTC only", column=column)
     if isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         value = _spelled(value, kind, column)
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
@@ -81,7 +90,7 @@ def fit(value: Value, kind: pa.DataType, column: str) -> Fit:
     if pa.types.is_date(kind) and isinstance(value, dt.date):
         return _fit_date(value)
     if pa.types.is_timestamp(kind) and isinstance(value, dt.date):
-        return _fit_timestamp(value, kind, column)
+        return _fit_timestamp(value, kind, column, zone)
     remedy = f": quote it, '{value!s}'" if pa.types.is_string(kind) else ""
     raise FilterError(f"{column} is {kind} and cannot be compared with {value!r}{remedy}", column=column)
 
@@ -113,6 +122,17 @@ def parse_timestamp(text: str) -> dt.datetime | None:
         return None
     micros = int((match["fraction"] or "").ljust(6, "0"))
     return dt.datetime.combine(day, clock, zone) + dt.timedelta(microseconds=micros)
+
+
+def parse_zone(text: str) -> dt.tzinfo | None:
+    """``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``; ``None`` for anything else, such as ``EST``, in which
+    Java and Python do not agree."""
+    if re.fullmatch(_ZONE, text) is None:
+        return None
+    try:
+        return _zone(text)
+    except (ValueError, zoneinfo.ZoneInfoNotFoundError):
+        return None
 
 
 def _zone(text: str) -> dt.tzinfo:
@@ -171,11 +191,17 @@ def _fit_date(value: dt.date) -> Fit:
     return Fit(Place.AT if midnight else Place.ABOVE, instant.date())
 
 
-def _fit_timestamp(value: dt.date, kind: pa.DataType, column: str) -> Fit:
+def _fit_timestamp(value: dt.date, kind: pa.DataType, column: str, zone: dt.tzinfo | None) -> Fit:
     if not isinstance(value, dt.datetime):
         value = dt.datetime.combine(value, dt.time())
     if kind.tz is not None:
-        return Fit(Place.AT, value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value)
+        if value.tzinfo is None and zone is None:
+            raise FilterError(f"{value.isoformat()!r} has no time zone, and that of the session is not known")
+        try:
+            # In one zone Python would compare what clocks showed.
+            return Fit(Place.AT, value.replace(tzinfo=value.tzinfo or zone).astimezone(dt.UTC))
+        except OverflowError:
+            raise FilterError(f"{column}: {value.isoformat()!r} is outside the years 1 to 9999 in UTC") from None
     if value.tzinfo is not None:
         raise FilterError(f"{column} has no time zone: leave the zone out of {value.isoformat()!r}", column=column)
     return Fit(Place.AT, value)

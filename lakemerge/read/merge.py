@@ -11,36 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.config import TableConfig
-from lakemerge.options import Settings
+from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.runs import Run, key_position, key_ranges
-from lakemerge.slices.minor import Positions, read_positions
-from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, Key, LogBlock, hidden_fields
+from lakemerge.read.row_groups import matching
+from lakemerge.read.runs import Run, key_ranges
+from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, LogBlock, hidden_fields
 from lakemerge.slices.view import Tile
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
-from lakemerge.storage.base import Store
 from lakemerge.write.pack import KIND_COLUMN
-from mergers import Frame, Merger, fold
-from mergers.contract import Bools
+from mergers import Frame, fold
 from mergers.kernel import Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 
 __all__ = ["ChangedRange", "MergeSpec", "MergedRange", "changed_ranges", "merge_tile"]
-
-
-_Batches = Iterator[tuple[pa.Table, bool]]
-"""Tables, each with whether it is the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeSpec:
-    """What every merge task of one read or compaction knows. Picklable."""
-
-    store: Store
-    config: TableConfig
-    merger: Merger
-    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +37,18 @@ class MergedRange:
 
 
 def merge_tile(
-    spec: MergeSpec, tile: Tile, *, columns: Collection[str], sort: bool, files: ParquetFiles
+    spec: MergeSpec,
+    tile: Tile,
+    *,
+    columns: Collection[str],
+    sort: bool,
+    files: ParquetFiles,
+    condition: Filter | None = None,
 ) -> Iterator[MergedRange]:
     """The rows of a tile, range by range in key order.
 
     :param columns: the columns of the result; at least one.
+    :param condition: what the caller asks of rows; some that do not meet it may be left out.
     :param sort: whether rows are sorted by key within a range (else only the ranges are, and of a tile
         without logs not even those).
     """
@@ -67,7 +57,8 @@ def merge_tile(
     if tile.is_merged and not sort:
         # Nothing to merge and no tombstones to keep: key and ordering need not be read.
         schema = _nullable(shape.schema, names)
-        for stream in _stored(spec, tile, schema, files, spec.settings.merge_budget_bytes):
+        final = None if condition is None else matching(condition)
+        for stream in stored_streams(spec, tile, schema, files, spec.settings.merge_budget_bytes, final=final):
             for table, _ in stream:
                 yield MergedRange(table, tombstone_schema(shape).empty_table())
         return
@@ -120,12 +111,12 @@ def _fold_ranges(
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
     per_block = budget if tile.log_bytes <= budget else max(1, budget // len(tile.blocks))
-    runs = [Run(stream, stored, shape.key) for stream in _stored(spec, tile, stored, files, budget)]
+    runs = [Run(stream, stored, shape.key) for stream in stored_streams(spec, tile, stored, files, budget)]
     count = len(runs)
-    runs.append(Run(_tombstones(spec, tile, files), tombstone_schema(shape), shape.key))
+    runs.append(Run(tombstone_stream(spec, tile, files), tombstone_schema(shape), shape.key))
     for block in tile.blocks:
-        schema = _block_schema(logged, block)
-        runs.append(Run(_block(block, schema, tile, config, files, per_block), schema, shape.key))
+        schema = block_schema(logged, block)
+        runs.append(Run(block_stream(block, schema, tile, config, files, per_block), schema, shape.key))
     for parts in key_ranges(runs):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
@@ -148,39 +139,6 @@ def _with_positions(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, *hidden_fields()])
 
 
-def _stored(spec: MergeSpec, tile: Tile, schema: pa.Schema, files: ParquetFiles, budget: int) -> list[_Batches]:
-    """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
-    stream is sorted by key, and no key is in two of them."""
-    if tile.base is None:
-        return []
-    base = tile.base
-    parts = [(base.add.path, base.add.size_bytes, base.ordinal, base.rows)]
-    gone: Positions = {}
-    if tile.minor is not None:
-        gone = read_positions(spec.store, tile.minor.positions)
-        parts += [(winner.path, winner.size_bytes, winner.ordinal, winner.rows) for winner in tile.minor.winners]
-    share = max(1, budget // len(parts))
-    return [
-        _left(files.stream(path, size_bytes=size, schema=schema, budget_bytes=share), gone.get(ordinal))
-        for path, size, ordinal, rows in parts
-        if rows
-    ]
-
-
-def _left(stream: _Batches, gone: Bools | None) -> _Batches:
-    """The rows that are not superseded; tables may come out empty."""
-    at = 0
-    for table, last in stream:
-        here = np.empty(0, dtype=np.bool_) if gone is None else gone[at : at + table.num_rows]
-        at += table.num_rows
-        if here.any():
-            keep = np.ones(table.num_rows, dtype=np.bool_)
-            keep[: len(here)] = ~here
-            yield table.filter(pa.array(keep)), last
-        else:
-            yield table, last
-
-
 def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """Sorted tables without a common key as one sorted table."""
     filled = [part for part in parts if part.num_rows]
@@ -188,45 +146,6 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
         return filled[0] if filled else schema.empty_table()
     both = pa.concat_tables(filled).combine_chunks()
     return both.take(pa.array(sort_order(key_columns(both, key))))
-
-
-def _tombstones(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> _Batches:
-    if tile.tombstones is not None:
-        schema = tombstone_schema(spec.config.shape)
-        budget = spec.settings.merge_budget_bytes // 2
-        yield from files.stream(tile.tombstones, size_bytes=None, schema=schema, budget_bytes=budget)
-
-
-def _block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
-    """The wanted columns that the block's records carry, and their kinds."""
-    carried = set(block.file.columns)
-    return pa.schema([*(field for field in schema if field.name in carried), pa.field(KIND_COLUMN, pa.int8())])
-
-
-def _block(
-    block: LogBlock, schema: pa.Schema, tile: Tile, config: TableConfig, files: ParquetFiles, budget: int
-) -> _Batches:
-    """The block's records that belong to the tile."""
-    groups = range(block.first_row_group, block.first_row_group + block.row_groups)
-    stream = files.stream(
-        block.file.path, size_bytes=block.file.size_bytes, schema=schema, budget_bytes=budget, row_groups=groups
-    )
-    for table, last in stream:
-        clipped = _clip(table, config.key, tile.lower, tile.upper)
-        if block.buckets < tile.buckets:
-            numbers = bucket_numbers([clipped.column(name) for name in config.key], tile.buckets)
-            clipped = clipped.filter(pa.array(numbers == tile.slice.bucket))
-        yield clipped, last
-
-
-def _clip(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:
-    """Rows with ``lower <= key < upper`` of a table sorted by key."""
-    if lower is None and upper is None:
-        return table
-    keys = key_columns(table, key)
-    start = 0 if lower is None else key_position(keys, lower, after=False)
-    end = table.num_rows if upper is None else key_position(keys, upper, after=False)
-    return table.slice(start, end - start)
 
 
 def _frame(rows: pa.Table, block: LogBlock) -> Frame:

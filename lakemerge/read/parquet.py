@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +14,16 @@ import pyarrow.parquet as pq
 from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import Store
 
-__all__ = ["ParquetFiles"]
+__all__ = ["ParquetFiles", "StoredFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the table."""
+
+    path: str
+    size_bytes: int | None = None
+    """Where it is known, opening the file asks for it no more."""
 
 
 class ParquetFiles:
@@ -32,43 +43,48 @@ class ParquetFiles:
             file.close()
         self._open.clear()
 
+    def footer(self, stored: StoredFile) -> pq.FileMetaData:
+        """What the file says of its row groups."""
+        return self._file(stored).metadata
+
     def stream(
-        self,
-        path: str,
-        *,
-        size_bytes: int | None,
-        schema: pa.Schema,
-        budget_bytes: int,
-        row_groups: Sequence[int] | None = None,
-    ) -> Iterator[tuple[pa.Table, bool]]:
-        """Rows in file order, in tables of about ``budget_bytes`` or one row; each with whether it is
-        the last.
+        self, stored: StoredFile, *, schema: pa.Schema, budget_bytes: int, row_groups: Sequence[int] | None = None
+    ) -> Iterator[tuple[pa.Table, int, bool]]:
+        """Rows in file order, in tables of about ``budget_bytes`` or one row; each with the position of its
+        first row in the file, and whether it is the last.
 
         :param schema: the columns wanted, by name; those that the file lacks come out null.
+        :param row_groups: ascending; ``None``: all.
         """
-        file = self._file(path, size_bytes)
+        file = self._file(stored)
         groups = list(range(file.num_row_groups)) if row_groups is None else list(row_groups)
         there = set(file.schema_arrow.names)
         columns = [name for name in schema.names if name in there]
+        starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
         try:
-            if self._bytes(file, groups, columns) <= budget_bytes:
-                yield _shaped(file.read_row_groups(groups, columns=columns, use_threads=False), schema), True
+            adjacent = all(following == group + 1 for group, following in pairwise(groups))
+            if adjacent and self._bytes(file, groups, columns) <= budget_bytes:
+                table = file.read_row_groups(groups, columns=columns, use_threads=False)
+                yield _shaped(table, schema), starts[groups[0]] if groups else 0, True
                 return
-            rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-            batch_rows = max(1, rows * budget_bytes // max(1, self._bytes(file, groups, columns)))
+            left = sum(starts[group + 1] - starts[group] for group in groups)
+            batch_rows = max(1, left * budget_bytes // max(1, self._bytes(file, groups, columns)))
             for portion in self._portions(file, groups, columns, budget_bytes):
+                at = starts[portion[0]]
                 for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
-                    rows -= batch.num_rows
-                    yield _shaped(pa.Table.from_batches([batch]), schema), rows == 0
+                    left -= batch.num_rows
+                    yield _shaped(pa.Table.from_batches([batch]), schema), at, left == 0
+                    at += batch.num_rows
         except (pa.ArrowException, OSError, IndexError) as error:
             if not _is_damage(error):
                 raise
-            raise TableDamagedError(f"file {path!r} cannot be read: {error}", path=path) from error
+            raise TableDamagedError(f"file {stored.path!r} cannot be read: {error}", path=stored.path) from error
 
-    def _file(self, path: str, size_bytes: int | None) -> pq.ParquetFile:
+    def _file(self, stored: StoredFile) -> pq.ParquetFile:
+        path = stored.path
         if path not in self._open:
             try:
-                self._open[path] = pq.ParquetFile(self._store.open_input(path, size_bytes=size_bytes))
+                self._open[path] = pq.ParquetFile(self._store.open_input(path, size_bytes=stored.size_bytes))
             except FileNotFoundError as error:
                 raise TableDamagedError(
                     f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
@@ -84,11 +100,12 @@ class ParquetFiles:
     def _portions(
         self, file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], budget_bytes: int
     ) -> Iterator[list[int]]:
-        """Consecutive row groups of at most the budget, or one: of those that a call names, pyarrow
+        """Adjacent row groups of at most the budget, or one: of those that a call names, pyarrow
         fetches all before it decodes the first."""
         portion: list[int] = []
         for group in groups:
-            if portion and self._bytes(file, [*portion, group], columns) > budget_bytes:
+            apart = bool(portion) and group != portion[-1] + 1
+            if portion and (apart or self._bytes(file, [*portion, group], columns) > budget_bytes):
                 yield portion
                 portion = []
             portion.append(group)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +62,8 @@ class Predicate:
     """True on the rows to keep; false or null on the others."""
     may_match: pc.Expression | None
     """Over the table of statistics: false only where no row can match. ``None``: nothing is known."""
+    points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """By column, the only values that rows to keep can have; of floats nothing is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,11 @@ def constantly(*, holds: bool) -> Predicate:
 def all_of(parts: Sequence[Predicate]) -> Predicate:
     known = [part.may_match for part in parts if part.may_match is not None]
     both: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left & right  # noqa: E731
-    return Predicate(_fold([part.expression for part in parts], both), _fold(known, both) if known else None)
+    points: dict[str, tuple[Any, ...]] = {}
+    for part in parts:
+        for column, values in part.points.items():
+            points[column] = min(points.get(column, values), values, key=len)
+    return Predicate(_fold([part.expression for part in parts], both), _fold(known, both) if known else None, points)
 
 
 def any_of(parts: Sequence[Predicate]) -> Predicate:
@@ -117,7 +123,8 @@ def compare_literal(op: str, operand: Operand, literal: Fit) -> Predicate:
     if pa.types.is_floating(operand.kind):
         return _compare_float(op, operand, literal.value)
     value = constant(literal.value, operand.kind)
-    return Predicate(_COMPARE[op](operand.expression, value), _may_compare(op, operand, value))
+    points = {operand.column: (literal.value,)} if op == "=" and operand.column is not None else {}
+    return Predicate(_COMPARE[op](operand.expression, value), _may_compare(op, operand, value), points)
 
 
 def compare_operands(op: str, left: pc.Expression, right: pc.Expression, *, floats: bool) -> Predicate:
@@ -152,13 +159,13 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
     expression = operand.expression.is_valid() & ~found if negate else found
     if operand.column is None:
         return Predicate(expression, None)
+    points = {} if negate else {operand.column: tuple(values)}
     if not negate and len(values) > _IN_VALUES_PRUNED:
         ends = [(">=", min(values)), ("<=", max(values))]
-        return Predicate(
-            expression, all_of([compare_literal(op, operand, Fit(Place.AT, v)) for op, v in ends]).may_match
-        )
+        within = all_of([compare_literal(op, operand, Fit(Place.AT, v)) for op, v in ends]).may_match
+        return Predicate(expression, within, points)
     few = values[:_IN_VALUES_PRUNED]
-    return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match)
+    return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match, points)
 
 
 def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, negate: bool) -> Predicate:

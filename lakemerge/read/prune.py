@@ -1,14 +1,20 @@
 """Leaving out tiles that cannot hold a row a filter asks for.
 
-A clean tile is judged by its file's statistics and partition values; a dirty one only by partition
-values, which no merge changes.
+A clean tile is judged by its file's statistics and partition values; others only by partition values,
+which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, tiles of other slices
+and key ranges go too, and log blocks of other keys: no merge changes a key.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -16,10 +22,16 @@ import pyarrow as pa
 from lakemerge.config import TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.filter import FileStats, Filter, prune
-from lakemerge.slices.partition import parse_partition_value
+from lakemerge.slices.model import Key, KeySpan, LogBlock, SliceId, keys_at
+from lakemerge.slices.partition import parse_partition_value, partition_value
 from lakemerge.slices.view import TableView, Tile
+from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from mergers.keys import key_columns
 
-__all__ = ["prune_tiles"]
+__all__ = ["prune_tiles", "restrict_tiles"]
+
+_MAX_KEYS = 10_000
+"""A filter that names more keys is judged by statistics alone."""
 
 
 def prune_tiles(view: TableView, tiles: Sequence[Tile], condition: Filter | None) -> list[Tile]:
@@ -27,8 +39,56 @@ def prune_tiles(view: TableView, tiles: Sequence[Tile], condition: Filter | None
     there = [tile for tile in tiles if not tile.is_empty]
     if condition is None or not there:
         return there
+    keys = _keys_asked(condition, view.config)
+    if keys is not None:
+        there = restrict_tiles(there, keys, view.config)
     keep = prune(condition, [_statistics(tile, view.config, condition.columns) for tile in there])
     return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
+
+
+def restrict_tiles(tiles: Sequence[Tile], keys: pa.Table, config: TableConfig) -> list[Tile]:
+    """The tiles that may hold some of the keys, narrowed to these.
+
+    :param keys: the key columns, in key order and of the table's types, without nulls.
+    """
+    found = keys_at(key_columns(keys, config.key), range(keys.num_rows))
+    numbers = bucket_numbers([keys.column(name) for name in config.key], config.buckets or 1).tolist()
+    values = keys.select(list(config.partition_by)).to_pylist() if config.partition_by else [{}] * keys.num_rows
+    by_slice: dict[SliceId, list[Key]] = defaultdict(list)
+    for key, number, row in zip(found, numbers, values, strict=True):
+        if "" not in row.values():  # no row has it: it is no partition value
+            by_slice[SliceId(tuple(partition_value(value) for value in row.values()), number)].append(key)
+    narrowed = (_narrowed(tile, sorted(by_slice.get(tile.slice, []))) for tile in tiles)
+    return [tile for tile in narrowed if tile is not None]
+
+
+def _narrowed(tile: Tile, keys: Sequence[Key]) -> Tile | None:
+    """:param keys: those of the tile's slice, ascending."""
+    start = 0 if tile.lower is None else bisect_left(keys, tile.lower)
+    end = len(keys) if tile.upper is None else bisect_left(keys, tile.upper)
+    if start >= end:
+        return None
+    inside = keys[start:end]
+    blocks = tuple(block for block in tile.blocks if _may_hold(block, inside))
+    tile = replace(tile, blocks=blocks, wanted=KeySpan(inside[0], inside[-1]))
+    return None if tile.is_empty else tile
+
+
+def _may_hold(block: LogBlock, keys: Sequence[Key]) -> bool:
+    start = 0 if block.key_min is None else bisect_left(keys, block.key_min)
+    end = len(keys) if block.key_max is None else bisect_right(keys, block.key_max)
+    return start < end
+
+
+def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
+    """The keys that matching rows can have, where the condition names few enough."""
+    values = [condition.points.get(name) for name in config.key]
+    if not all(values) or math.prod(len(part) for part in values if part) > _MAX_KEYS:
+        return None
+    rows = list(itertools.product(*(dict.fromkeys(part) for part in values if part)))
+    schema = pa.schema([config.schema.field(name) for name in config.key])
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    return pa.table(columns, schema=schema)
 
 
 def _statistics(tile: Tile, config: TableConfig, columns: frozenset[str]) -> FileStats:

@@ -78,7 +78,7 @@ def scan_tile(spec: MergeSpec, tile: Tile, names: Sequence[str], condition: Filt
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
     with ParquetFiles(spec.store) as files:
-        for part in merge_tile(spec, tile, columns=read, sort=False, files=files):
+        for part in merge_tile(spec, tile, columns=read, sort=False, files=files, condition=condition):
             rows = part.rows if condition is None else part.rows.filter(condition.expression)
             if rows.num_rows:
                 yield rows.select(list(names))

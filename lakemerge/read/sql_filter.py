@@ -2,12 +2,12 @@
 
 sqlglot parses; here the tree becomes :class:`Predicate`\\ s. ``NOT`` is pushed down to the leaves, so
 that three-valued logic needs no null-aware negation. Differences from Spark: numbers are compared
-exactly (Spark goes through doubles where a literal is one), integers are computed in 64 bits, and
-times without a zone are UTC, whatever a session's zone is.
+exactly (Spark goes through doubles where a literal is one), and integers are computed in 64 bits.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 import re
 from collections.abc import Callable
@@ -49,11 +49,12 @@ class _Literal:
         self.value = value
 
 
-def compile_sql(text: str, schema: pa.Schema) -> tuple[Predicate, frozenset[str]]:
+def compile_sql(text: str, schema: pa.Schema, zone: dt.tzinfo | None) -> tuple[Predicate, frozenset[str]]:
     """The predicate that ``text`` states, and the top-level columns it uses.
 
-    Column names match whatever their case. Raises :class:`FilterError` for syntax errors, unknown
-    columns, constructs outside ``SUPPORTED`` and comparisons of types that do not compare.
+    ``zone`` is that of times without one (``None``: not known, they are refused). Column names match
+    whatever their case. Raises :class:`FilterError` for syntax errors, unknown columns, constructs
+    outside ``SUPPORTED`` and comparisons of types that do not compare.
     """
     try:
         statements = sqlglot.parse(text, read="spark")
@@ -63,7 +64,7 @@ def compile_sql(text: str, schema: pa.Schema) -> tuple[Predicate, frozenset[str]
         raise FilterError("the filter is nested too deeply", filter=text) from None
     if len(statements) != 1 or statements[0] is None:
         raise FilterError(f"the filter {text!r} is not one condition", filter=text)
-    compiler = _Compiler(schema)
+    compiler = _Compiler(schema, zone)
     try:
         predicate = compiler.predicate(statements[0], negate=False)
         bind(predicate.expression, schema)
@@ -78,8 +79,9 @@ def _plain(error: SqlglotError) -> str:
 
 
 class _Compiler:
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, zone: dt.tzinfo | None) -> None:
         self.schema = schema
+        self.zone = zone
         self.names = {name.lower(): name for name in schema.names}
         self.columns: set[str] = set()
 
@@ -123,7 +125,7 @@ class _Compiler:
                 column, literal = self.column(part.this), self.operand(part.expression)
                 if isinstance(literal, _Literal) and literal.value is not None:
                     found = lists.setdefault(column.text, (column, []))
-                    found[1].append(fit(literal.value, column.kind, column.text))
+                    found[1].append(self.fit(literal.value, column))
                     continue
             parts.append(self.predicate(part, negate=negate))
         parts += [leaf.is_in(column, values, negate=merged_negate) for column, values in lists.values()]
@@ -150,7 +152,7 @@ class _Compiler:
         if isinstance(right, _Literal):
             if right.value is None:
                 return constantly(holds=False)
-            return leaf.compare_literal(op, left, fit(right.value, left.kind, left.text))
+            return leaf.compare_literal(op, left, self.fit(right.value, left))
         numbers = _is_number(left.kind) and _is_number(right.kind)
         if (not numbers and left.kind != right.kind) or pa.types.is_nested(left.kind):
             raise FilterError(f"{left.text} is {left.kind} and cannot be compared with {right.text}, {right.kind}")
@@ -160,6 +162,9 @@ class _Compiler:
         found = leaf.compare_operands(op, left.expression, right.expression, floats=floats)
         bind(found.expression, self.schema)
         return found
+
+    def fit(self, value: Value, operand: Operand) -> Fit:
+        return fit(value, operand.kind, operand.text, self.zone)
 
     def null_safe(self, node: Any, *, negate: bool) -> Predicate:
         left, right = self.operand(node.this), self.operand(node.expression)
@@ -191,7 +196,7 @@ class _Compiler:
         values = [item.value for item in literals if item.value is not None]
         if negate and len(values) < len(items):
             return constantly(holds=False)
-        return leaf.is_in(value, [fit(v, value.kind, value.text) for v in values], negate=negate)
+        return leaf.is_in(value, [self.fit(v, value) for v in values], negate=negate)
 
     def test(self, node: Any, *, negate: bool) -> Predicate:
         """``IS NULL``, ``IS TRUE``, ``IS FALSE``; their negation also holds where the value is null."""

@@ -24,6 +24,7 @@ __all__ = [
     "SLICE_TAG",
     "BaseFile",
     "Key",
+    "KeySpan",
     "LogBlock",
     "LogFile",
     "Partition",
@@ -44,6 +45,14 @@ Partition = tuple[str | None, ...]
 Key = tuple[int | str | bytes | decimal.Decimal, ...]
 """A key as comparable values in key order: integers for all integer-like types (dates in days,
 timestamps in microseconds, decimals of up to 18 digits unscaled)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpan:
+    """Keys from ``low`` to ``high``, both included."""
+
+    low: Key
+    high: Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from lakemerge.errors import TableDamagedError
 from lakemerge.log import Snapshot
 from lakemerge.slices.blocks import LogCommit, read_log_commit
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
-from lakemerge.slices.model import BaseFile, Key, LogBlock, SliceId
+from lakemerge.slices.model import BaseFile, Key, KeySpan, LogBlock, SliceId
 from lakemerge.storage.base import Store
 
 __all__ = ["TableView", "Tile", "build_tiles"]
@@ -40,6 +40,8 @@ class Tile:
     """In commit order."""
     minor: Minor | None = None
     """Present only with a base file; ``blocks`` are then those after it."""
+    wanted: KeySpan | None = None
+    """The keys that a read asks for, where it does not ask for all; it may leave out others."""
 
     @property
     def is_clean(self) -> bool:

@@ -449,14 +449,3 @@ def test_random_filters(
         may_match = prune(filter_, stats)
         lost = [n for part, may in zip(parts, may_match, strict=True) if not may for n in part if n in expected]
         assert lost == [], f"{sql} loses rows {lost}"
-
-
-def test_float_filters_stay_away_from_arrows_row_groups() -> None:
-    def safe(filter_: str) -> bool:
-        parsed = parse_filter(filter_, pa.schema([*SCHEMA, pa.field("deep", pa.list_(pa.float32()))]))
-        assert parsed is not None
-        return parsed.safe_for_row_groups
-
-    assert safe("i > 1 AND s = 'x' AND st.x = 1 AND d > 1")
-    assert not safe("i > 1 OR f > 1")
-    assert not safe("deep IS NULL")

@@ -1,0 +1,95 @@
+"""Point look-ups: the rows of some keys, from the one bucket of each and the row groups that can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from lakemerge.casts import castable, safe_cast
+from lakemerge.config import TableConfig
+from lakemerge.errors import FrameError, InputError
+from lakemerge.handle import Handle
+from lakemerge.read.merge import merge_tile
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.prune import restrict_tiles
+from lakemerge.read.scan import asked_columns
+from lakemerge.read.sources import MergeSpec
+from lakemerge.slices.view import TableView, Tile
+from mergers.keys import group_starts, key_columns, locate, sort_order
+
+__all__ = ["look_up"]
+
+
+def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str] | None) -> pa.Table:
+    """The rows whose key is among ``keys``; see :meth:`lakemerge.LakeTable.get`."""
+    config = view.config
+    wanted = _sorted_keys(keys, config)
+    names = asked_columns(view, columns)
+    if not names:
+        raise InputError("a look-up asks for at least one column")
+    spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
+    tiles = restrict_tiles([tile for tile in view.tiles if not tile.is_empty], wanted, config)
+    schema = pa.schema([config.schema.field(name) for name in names])
+
+    def rows_of(tile: Tile) -> list[pa.Table]:
+        return [found.select(names).cast(schema) for found in _matches(spec, tile, wanted, names)]
+
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        return pa.concat_tables([schema.empty_table(), *(table for part in pool.map(rows_of, tiles) for table in part)])
+
+
+def _matches(spec: MergeSpec, tile: Tile, wanted: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+    key = spec.config.key
+    sought = key_columns(wanted, key)
+    with ParquetFiles(spec.store) as files:
+        for part in merge_tile(spec, tile, columns={*names, *key}, sort=False, files=files):
+            if part.rows.num_rows:
+                _, found = locate(sought, key_columns(part.rows, key))
+                yield part.rows.filter(pa.array(found))
+
+
+def _sorted_keys(keys: object, config: TableConfig) -> pa.Table:
+    """Distinct keys in key order, typed as the table. Raises :class:`FrameError`."""
+    given = _as_table(keys, config)
+    unknown = [name for name in given.column_names if name not in config.key]
+    missing = [name for name in config.key if name not in given.column_names]
+    if unknown or missing:
+        raise FrameError(
+            f"a look-up needs the key column(s) {', '.join(config.key)} and no others"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; not in the key: {', '.join(unknown)}" if unknown else ""),
+            columns=tuple(missing + unknown),
+        )
+    schema = pa.schema([config.schema.field(name) for name in config.key])
+    for field in schema:
+        column = given.column(field.name)
+        if not castable(column.type, field.type):
+            raise FrameError(f"key column {field.name!r} is {field.type}, not {column.type}", column=field.name)
+        if column.null_count:
+            raise FrameError(f"key column {field.name!r} is null in {column.null_count} key(s)", column=field.name)
+    batches = given.select(list(config.key)).combine_chunks().to_batches()
+    table = pa.Table.from_batches([safe_cast(batch, schema) for batch in batches], schema=schema).combine_chunks()
+    ordered = table.take(pa.array(sort_order(key_columns(table, config.key))))
+    return ordered.take(pa.array(group_starts(key_columns(ordered, config.key))))
+
+
+def _as_table(keys: object, config: TableConfig) -> pa.Table:
+    if isinstance(keys, Sequence) and all(isinstance(key, Mapping) for key in keys):
+        rows = [dict(key) for key in keys]
+        names = list(dict.fromkeys([*config.key, *(name for row in rows for name in row)])) if rows else config.key
+        fields = {name: config.schema.field(name).type for name in config.key}
+        try:
+            given = {n: pa.array([row[n] for row in rows if n in row], fields.get(n)) for n in names}
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise FrameError(f"the keys do not fit the table's key: {error}") from error
+        if any(len(column) not in (0, len(rows)) for column in given.values()):
+            raise FrameError(f"every key needs the column(s) {', '.join(config.key)} and no others")
+        return pa.table({n: column for n, column in given.items() if len(column) or not rows})
+    if hasattr(keys, "__arrow_c_stream__"):
+        return pa.table(keys)
+    raise FrameError(
+        f"keys are a mapping of key columns to values, a list of such, or a pyarrow, pandas or polars frame, "
+        f"not {type(keys).__name__}"
+    )

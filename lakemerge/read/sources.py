@@ -1,0 +1,159 @@
+"""The sorted streams that a merge of one tile reads: stored rows, tombstones and log records.
+
+Where a read asks for some keys only (``Tile.wanted``), row groups that hold none of them are not read,
+and rows before and after them are cut off: all streams of a tile alike, so that what is left of each
+key is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.config import TableConfig
+from lakemerge.options import Settings
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.row_groups import RowGroups, in_span
+from lakemerge.read.runs import key_position
+from lakemerge.slices.minor import Positions, read_positions
+from lakemerge.slices.model import Key, LogBlock
+from lakemerge.slices.view import Tile
+from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.storage.base import Store
+from lakemerge.write.pack import KIND_COLUMN
+from mergers import Merger
+from mergers.contract import Bools
+from mergers.kernel import tombstone_schema
+from mergers.keys import key_columns
+
+__all__ = ["Batches", "MergeSpec", "block_schema", "block_stream", "stored_streams", "tombstone_stream"]
+
+Batches = Iterator[tuple[pa.Table, bool]]
+"""Tables, each with whether it is the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSpec:
+    """What every merge task of one read or compaction knows. Picklable."""
+
+    store: Store
+    config: TableConfig
+    merger: Merger
+    settings: Settings
+
+
+def stored_streams(
+    spec: MergeSpec,
+    tile: Tile,
+    schema: pa.Schema,
+    files: ParquetFiles,
+    budget: int,
+    *,
+    final: RowGroups | None = None,
+) -> list[Batches]:
+    """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
+    stream is sorted by key, and no key is in two of them.
+
+    :param final: of rows that no log changes, the row groups to read.
+    """
+    if tile.base is None:
+        return []
+    base = tile.base
+    parts = [(base.add.path, base.add.size_bytes, base.ordinal, base.rows)]
+    gone: Positions = {}
+    if tile.minor is not None:
+        gone = read_positions(spec.store, tile.minor.positions)
+        parts += [(winner.path, winner.size_bytes, winner.ordinal, winner.rows) for winner in tile.minor.winners]
+    share = max(1, budget // len(parts))
+    return [
+        _stored(spec, tile, StoredFile(path, size), schema, files, share, gone.get(ordinal), final)
+        for path, size, ordinal, rows in parts
+        if rows
+    ]
+
+
+def _stored(
+    spec: MergeSpec,
+    tile: Tile,
+    file: StoredFile,
+    schema: pa.Schema,
+    files: ParquetFiles,
+    budget: int,
+    gone: Bools | None,
+    final: RowGroups | None,
+) -> Batches:
+    """One file's rows that are not superseded; tables may come out empty."""
+    groups: list[int] | None = None
+    if tile.wanted is not None or final is not None:
+        footer = files.footer(file)
+        groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
+        groups = groups if final is None else final(footer, groups)
+    keyed = set(spec.config.key) <= set(schema.names)
+    for table, first, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+        here = np.empty(0, dtype=np.bool_) if gone is None else gone[first : first + table.num_rows]
+        left = table
+        if here.any():
+            keep = np.ones(table.num_rows, dtype=np.bool_)
+            keep[: len(here)] = ~here
+            left = table.filter(pa.array(keep))
+        yield _wanted_rows(left, spec.config, tile) if keyed else left, last
+
+
+def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batches:
+    """The tile's tombstones, sorted by key."""
+    if tile.tombstones is not None:
+        schema = tombstone_schema(spec.config.shape)
+        budget = spec.settings.merge_budget_bytes // 2
+        for table, _, last in files.stream(StoredFile(tile.tombstones), schema=schema, budget_bytes=budget):
+            yield table, last
+
+
+def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
+    """The wanted columns that the block's records carry, and their kinds."""
+    carried = set(block.file.columns)
+    return pa.schema([*(field for field in schema if field.name in carried), pa.field(KIND_COLUMN, pa.int8())])
+
+
+def block_stream(
+    block: LogBlock, schema: pa.Schema, tile: Tile, config: TableConfig, files: ParquetFiles, budget: int
+) -> Batches:
+    """The block's records that belong to the tile, sorted by key, equal keys in arrival order."""
+    file = StoredFile(block.file.path, block.file.size_bytes)
+    groups = list(range(block.first_row_group, block.first_row_group + block.row_groups))
+    if tile.wanted is not None:
+        groups = _wanted_groups(config, tile, files.footer(file), groups)
+    for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+        mine = _wanted_rows(_within(table, config.key, tile.lower, tile.upper), config, tile)
+        if block.buckets < tile.buckets:
+            numbers = bucket_numbers([mine.column(name) for name in config.key], tile.buckets)
+            mine = mine.filter(pa.array(numbers == tile.slice.bucket))
+        yield mine, last
+
+
+def _wanted_groups(config: TableConfig, tile: Tile, footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
+    if tile.wanted is None:
+        return list(groups)
+    return in_span(config.schema.field(config.key[0]), tile.wanted)(footer, groups)
+
+
+def _wanted_rows(table: pa.Table, config: TableConfig, tile: Tile) -> pa.Table:
+    """Rows of the wanted span, of a table sorted by key."""
+    if tile.wanted is None or not table.num_rows:
+        return table
+    keys = key_columns(table, config.key)
+    start = key_position(keys, tile.wanted.low, after=False)
+    return table.slice(start, key_position(keys, tile.wanted.high, after=True) - start)
+
+
+def _within(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:
+    """Rows with ``lower <= key < upper``, of a table sorted by key."""
+    if lower is None and upper is None:
+        return table
+    keys = key_columns(table, key)
+    start = 0 if lower is None else key_position(keys, lower, after=False)
+    end = table.num_rows if upper is None else key_position(keys, upper, after=False)
+    return table.slice(start, end - start)

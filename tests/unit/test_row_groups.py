@@ -1,0 +1,59 @@
+"""Row groups that a filter passes over: never one that holds a matching row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge.read.filter import parse_filter
+from lakemerge.read.row_groups import in_span, matching
+from lakemerge.slices.model import KeySpan
+
+SCHEMA = pa.schema(
+    [("s", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])), ("k", pa.int64()), ("f", pa.float64())]
+)
+NAN = float("nan")
+
+
+@pytest.fixture
+def footer(tmp_path: Path) -> pq.FileMetaData:
+    """Three row groups of keys 0-9, 10-19 and 20-29; ``f`` is null, then 1 and NaN, then 5."""
+    rows = [{"s": {"a": 99 - k, "b": [k]}, "k": k, "f": (None, (1.0, NAN)[k % 2], 5.0)[k // 10]} for k in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "f", row_group_size=10)
+    return pq.read_metadata(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("condition", "groups"),
+    [
+        ("k < 10", [0]),
+        ("k = 19 or k = 20", [1, 2]),
+        ("k > 29", []),
+        ("k in (5, 25)", [0, 2]),
+        ("f > 100", [1, 2]),  # NaN is above all, and no statistic tells of it
+        ("f is null", [0]),
+        ("f = 5 and k < 12", [1]),
+        ("s.a > 90", [0, 1, 2]),  # fields of structs are not asked
+    ],
+)
+def test_by_condition(footer: pq.FileMetaData, condition: str, groups: list[int]) -> None:
+    parsed = parse_filter(condition, SCHEMA)
+    assert parsed is not None
+    assert matching(parsed)(footer, range(3)) == groups
+    assert matching(parsed)(footer, [1]) == [group for group in groups if group == 1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "groups"), [(3, 3, [0]), (9, 10, [0, 1]), (30, 40, []), (-5, 99, [0, 1, 2]), (15, 25, [1, 2])]
+)
+def test_by_span_of_keys(footer: pq.FileMetaData, low: int, high: int, groups: list[int]) -> None:
+    assert in_span(SCHEMA.field("k"), KeySpan((low, 7), (high, 0)))(footer, range(3)) == groups
+
+
+def test_a_column_that_the_file_lacks_tells_nothing(footer: pq.FileMetaData) -> None:
+    parsed = parse_filter("x = 1", pa.schema([("x", pa.int64())]))
+    assert parsed is not None
+    assert matching(parsed)(footer, range(3)) == [0, 1, 2]
