@@ -111,7 +111,7 @@ _PLANS = {
             Phase("Parquet write", (pq.ParquetWriter.write_table, pq.ParquetWriter.close)),
         ),
         module=compaction.run,
-        function="compact_tile",
+        function="run_job",
     ),
 }
 

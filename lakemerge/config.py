@@ -129,8 +129,8 @@ class State:
         domain = snapshot.domains.get(STATE_DOMAIN)
         if domain is None:
             raise TableDamagedError(
-                f"version {snapshot.version} has lost the domain {STATE_DOMAIN!r}; a checkpoint written by an old "
-                "deltalake (1.2.1 or before) does that. Delete that checkpoint and open the table again.",
+                f"version {snapshot.version} has no domain {STATE_DOMAIN!r}, which every version of a LakeMerge table "
+                "has: a commit of something else removed it. Versions before that commit can still be opened.",
                 version=snapshot.version,
             )
         try:

@@ -13,18 +13,19 @@ import pyarrow.compute as pc
 
 from lakemerge.alter import alter_table
 from lakemerge.create import create_table
+from lakemerge.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
 from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog, HistoryEntry, Snapshot
+from lakemerge.log import HistoryEntry, Snapshot
+from lakemerge.opening import epoch_ms, open_handle
 from lakemerge.options import Settings
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results import CompactionResult, UpsertResult
 from lakemerge.slices.view import TableView
-from lakemerge.storage import open_store
 from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
-from mergers import Merger, default_registry
+from mergers import Merger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -84,7 +85,7 @@ class LakeTable:
         :raises lakemerge.MergerMissingError: no such merger is registered.
         :raises lakemerge.TableExistsError: there is a table at the path.
         """
-        handle = _handle(path, storage_options, mergers, settings)
+        handle = open_handle(path, storage_options, mergers, settings)
         snapshot = create_table(
             handle,
             schema,
@@ -119,10 +120,10 @@ class LakeTable:
         :raises lakemerge.NotATableError: nothing is there, or a plain Delta table.
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """
-        handle = _handle(path, storage_options, mergers, settings)
+        handle = open_handle(path, storage_options, mergers, settings)
         if version is not None and type(version) is not int:
             raise InputError(f"version must be an integer, not {version!r}")
-        snapshot = handle.log.snapshot(version=version, timestamp_ms=_epoch_ms(timestamp))
+        snapshot = handle.log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
         return cls(handle, snapshot, pinned=version is not None or timestamp is not None, spark=spark)
 
     @property
@@ -182,10 +183,8 @@ class LakeTable:
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
-        """Write a ``-D`` record for each key: the row goes where the table's merger takes it for removal.
-
-        Under ``event-time``, ``commit-time`` and mergers with ``remove_record_on_delete`` it does. Elsewhere it
-        may be a retraction, be ignored, or be refused, as docs/merge-semantics.md says of each merger.
+        """Write a ``-D`` record for each key. ``event-time``, ``commit-time`` and ``remove_record_on_delete``
+        remove the row; elsewhere it may be a retraction, be ignored or be refused (docs/merge-semantics.md, section 5).
 
         :param keys: a frame as for :meth:`upsert`. With all ordering columns a delete applies only
             where it is newer; with none of them it is unconditional.
@@ -196,11 +195,10 @@ class LakeTable:
         """Delete the rows that meet a SQL condition, each at its own ordering: records that are
         older stay out, newer ones bring the row back.
 
-        The condition is judged anew if other writers commit meanwhile. Times in it that name no zone
-        are in the session's zone where the table was opened with a session, else in UTC.
+        The condition is judged anew if other writers commit meanwhile. Times without a zone are in the
+        session's where the table was opened with one, else in UTC.
 
-        :raises lakemerge.RecordRefusedError: with the table's merger such deletes do not remove rows (sums
-            without ``remove_record_on_delete``, sequence groups, ``first-row``); nothing was written.
+        :raises lakemerge.RecordRefusedError: with the table's merger deletes do not remove rows.
         """
         result = delete_where(self._handle, self._writable(), condition, info=info or {}, spark=self._spark)
         self._follow()
@@ -210,8 +208,7 @@ class LakeTable:
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
-        :param filter: a SQL condition or an Arrow expression over the table's columns. Times in a
-            SQL condition that name no zone are UTC.
+        :param filter: a SQL condition (times without a zone are UTC) or an Arrow expression over columns.
         """
         return read_arrow(self._handle, self._current(), columns=columns, filter=filter)
 
@@ -245,12 +242,26 @@ class LakeTable:
 
         Clean slices are read by Spark's own Parquet reader, dirty ones through the merge kernel.
 
-        :param filter: a SQL condition or a Spark Column, both as Spark understands them: times that
-            name no zone are in the session's zone. A SQL condition also prunes files.
+        :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
+            are in the session's.
         """
         from lakemerge.spark.reader import read_dataframe
 
         return read_dataframe(self._session(), self._handle, self._current(), columns=columns, filter=filter)
+
+    def explain_read(
+        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
+    ) -> ReadPlan:
+        """How such a read would be done now, and why: which parts are pruned, read as they are, or merged."""
+        return plan_of(self._current(), columns, filter)
+
+    def slices(self) -> list[SliceInfo]:
+        """What each slice holds, and what reading it costs now."""
+        return slices_of(self._current())
+
+    def detail(self) -> TableDetail:
+        """The version at a glance: its definition, sizes, pending logs and read amplification."""
+        return detail_of(self._handle, self._current())
 
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
@@ -366,37 +377,8 @@ class LakeTable:
         return self._spark
 
 
-def _handle(
-    path: str | os.PathLike[str],
-    storage_options: Mapping[str, object] | None,
-    mergers: Sequence[type[Merger]],
-    settings: Settings | None,
-) -> Handle:
-    store = open_store(path, storage_options)
-    registry = default_registry().extended(mergers) if mergers else default_registry()
-    return Handle(store, DeltaLog(store), registry, settings or Settings())
-
-
 def _is_spark_frame(frame: object) -> bool:
     """By name, so that pyspark is not imported for other frames."""
     return any(
         base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
     )
-
-
-def _epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
-    if timestamp is None:
-        return None
-    if not isinstance(timestamp, dt.datetime | str):
-        raise InputError(f"timestamp must be a datetime or an ISO 8601 string, not {timestamp!r}")
-    try:
-        instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
-    except ValueError as error:
-        raise InputError(
-            f"timestamp {timestamp!r} is no ISO 8601 date or time, such as '2026-07-01T12:00:00'"
-        ) from error
-    if instant.tzinfo is None:
-        if not isinstance(timestamp, str):
-            raise InputError(f"timestamp {timestamp} has no time zone; give one, such as tzinfo=datetime.UTC")
-        instant = instant.replace(tzinfo=dt.UTC)
-    return (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

@@ -197,13 +197,19 @@ class Merger(ABC):
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         """Whether an upsert of all columns onto an absent key always gives exactly its own row.
 
-        Bulk loads skip the fold where this holds; columns in :meth:`bulk_load_vetoes` are checked.
+        Bulk loads skip the fold and :meth:`check_records` where this holds, so it is false where the
+        latter may refuse an upsert; columns in :meth:`bulk_load_vetoes` are checked.
         """
         return False
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """Columns and values that make a lone upsert something else than its own row."""
         return {}
+
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        """Whether a ``-D`` that carries key and ordering and nothing else removes the row of its key, if
+        the row's ordering is not above its own. Conditional deletes are made of such records."""
+        return False
 
     @abstractmethod
     def merge_groups(self, groups: Groups) -> Merged:

@@ -102,7 +102,8 @@ class MergeOverflowError(LakeMergeError):
 
 
 class MergeValueError(LakeMergeError):
-    """A stored value cannot be merged, such as bytes that are no sketch; ``key`` and ``column`` say which."""
+    """A stored value cannot be merged, such as bytes that are no sketch, or the merge leaves null in a NOT NULL
+    column; ``key`` and ``column`` say which."""
 
     code = "merge-value"
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
+import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from mergers.builtin.aggregate import Aggregate
@@ -40,6 +41,8 @@ _BUILTINS: tuple[type[Merger], ...] = (
 
 M = TypeVar("M", bound=type[Merger])
 
+_logger = logging.getLogger(__name__)
+
 
 def _is_uuid(text: str) -> bool:
     try:
@@ -49,9 +52,13 @@ def _is_uuid(text: str) -> bool:
 
 
 class MergerRegistry:
-    """A set of merger classes, found by UUID (from tables) or by name (from people)."""
+    """A set of merger classes, found by UUID (from tables) or by name (from people).
 
-    def __init__(self, mergers: Iterable[type[Merger]] = ()) -> None:
+    :param failures: why classes that should be in the set are not; told where one is missed.
+    """
+
+    def __init__(self, mergers: Iterable[type[Merger]] = (), *, failures: Sequence[str] = ()) -> None:
+        self._failures = tuple(failures)
         self._by_id: dict[str, type[Merger]] = {}
         for merger in mergers:
             self.add(merger)
@@ -92,7 +99,7 @@ class MergerRegistry:
 
     def extended(self, mergers: Iterable[type[Merger]]) -> MergerRegistry:
         """A registry with further classes; this one stays as it is."""
-        registry = MergerRegistry(self)
+        registry = MergerRegistry(self, failures=self._failures)
         for merger in mergers:
             registry.add(merger)
         return registry
@@ -108,7 +115,7 @@ class MergerRegistry:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise MergerMissingError(
             f"no merger {name_or_id!r} is registered.{hint} Registered: {', '.join(sorted(by_name))}. "
-            "Register one with @register_merger, or pass it as mergers=[...].",
+            f"Register one with @register_merger, or pass it as mergers=[...].{self._told()}",
             merger=name_or_id,
         )
 
@@ -119,18 +126,36 @@ class MergerRegistry:
                 f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
                 "which nobody registered here. Install the package that holds it, register the class with "
                 '@register_merger, or pass mergers=[TheClass] to LakeTable.open; for Spark\'s format("lakemerge") '
-                "call lakemerge.register(spark, mergers=[TheClass]).",
+                f"call lakemerge.register(spark, mergers=[TheClass]).{self._told()}",
                 merger=merger_id,
                 name=name,
             )
         return self._by_id[merger_id]
 
+    def _told(self) -> str:
+        return "".join(f" {failure}" for failure in self._failures)
+
 
 @functools.cache
 def default_registry() -> MergerRegistry:
-    """Built-ins, installed entry points, and what :func:`register_merger` added; one a process."""
-    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return MergerRegistry([*_BUILTINS, *(entry.load() for entry in entries)])
+    """Built-ins, installed entry points, and what :func:`register_merger` added; one a process.
+
+    An entry point that does not give a merger is logged, and named where a merger is missed: tables
+    that merge by others are not to suffer for it.
+    """
+    registry = MergerRegistry(_BUILTINS)
+    failures = []
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            registry.add(entry.load())
+        except Exception as error:  # noqa: BLE001 - importing somebody's module may raise anything
+            package = "an unknown package" if entry.dist is None else f"package {entry.dist.name}"
+            failures.append(
+                f"The entry point {entry.name} = {entry.value} of {package} could not be used "
+                f"({type(error).__name__}: {error}): repair or uninstall it."
+            )
+            _logger.warning("%s", failures[-1])
+    return MergerRegistry(registry, failures=failures)
 
 
 def register_merger(merger: M) -> M:

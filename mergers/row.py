@@ -121,6 +121,9 @@ class RowMerger(Merger):
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         return True
 
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        return True
+
     def merge_groups(self, groups: Groups) -> Merged:
         status = np.full(len(groups.sizes), Status.ROW, dtype=np.int8)
         winner = groups.offsets[:-1].copy()

@@ -12,7 +12,7 @@ from lakemerge.log.actions import (
     decode,
     encode,
 )
-from lakemerge.log.commit import AlreadyDone, Attempt, Committed
+from lakemerge.log.commit import AlreadyDone, Attempt, Committed, check_info
 from lakemerge.log.log import Commits, DeltaLog, HistoryEntry
 from lakemerge.log.protocol import READER_FEATURES, WRITER_FEATURES, check_readable, check_writable, writer_features
 from lakemerge.log.snapshot import Snapshot
@@ -35,6 +35,7 @@ __all__ = [
     "RemoveFile",
     "Snapshot",
     "Txn",
+    "check_info",
     "check_readable",
     "check_writable",
     "decode",

@@ -31,7 +31,7 @@ from lakemerge.log.protocol import check_writable, in_commit_timestamps, is_set
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Put, Store
 
-__all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "land", "prepare"]
+__all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
 
 _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _RESERVED: Final = frozenset(
@@ -81,9 +81,7 @@ class Operation:
     txn_id: str
 
     def __post_init__(self) -> None:
-        taken = sorted(self.info.keys() & _RESERVED)
-        if taken:
-            raise InputError(f"commit info keys {taken} are set by the log itself", keys=tuple(taken))
+        check_info(self.info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,13 @@ class Prepared:
     version: int
     data: bytes
     after: Snapshot
+
+
+def check_info(info: Mapping[str, object]) -> None:
+    """Refuse keys of ``commitInfo`` that a caller cannot set: raises :class:`InputError`."""
+    taken = sorted(info.keys() & _RESERVED)
+    if taken:
+        raise InputError(f"commit info keys {taken} are set by the log itself", keys=tuple(taken))
 
 
 def prepare(
@@ -126,14 +131,14 @@ def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[floa
     After any answer but success the file is read back and judged by its transaction id; while it
     is absent the same version is tried again, since a request that seemed lost may still arrive.
     Raises :class:`OutcomeUnknownError` if that leads nowhere. Any other exception means that no
-    request can have landed.
+    request can have landed: it is the refusal of the first.
     """
     path = commit_path(prepared.version)
     doubt: Exception | None = None
     for delay_s in _RETRY_DELAYS_S:
         try:
             outcome = store.put_if_absent(path, prepared.data)
-        except (LakeMergeError, PermissionError) as error:
+        except LakeMergeError as error:
             if doubt is None:
                 raise
             doubt, outcome = error, Put.UNKNOWN

@@ -102,7 +102,11 @@ def log_exists(store: Store) -> bool:
 
 def list_log(store: Store, *, since: int = 0) -> Listing:
     """The log's files of version ``since`` (included) and later. Checksums, compacted logs and
-    whatever else lies there are passed over; so are multi-part checkpoints that lack a part."""
+    whatever else lies there are passed over; so are multi-part checkpoints that lack a part.
+
+    Commits made while the folder is read may show without ones made before them (no file system
+    promises otherwise); such are asked for by name. What then lacks is not there.
+    """
     commits: dict[int, FileStat] = {}
     classic: dict[int, FileStat] = {}
     parts: dict[tuple[int, int], dict[int, FileStat]] = {}
@@ -122,6 +126,7 @@ def list_log(store: Store, *, since: int = 0) -> Listing:
         if sorted(stats) == list(range(1, count + 1))
     }
     complete.update({version: (stat,) for version, stat in classic.items()})
+    _fill_gaps(store, commits, since=since, newest_checkpoint=max(complete, default=None))
     return Listing(commits, tuple(Checkpoint(v, complete[v]) for v in sorted(complete)), tuple(v2))
 
 
@@ -149,6 +154,23 @@ def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
     with ThreadPoolExecutor(min(_FETCH_THREADS, len(paths)), thread_name_prefix="lakemerge-log") as pool:
         while window := tuple(islice(left, _FETCH_WINDOW)):
             yield from pool.map(store.get, window)
+
+
+def _fill_gaps(store: Store, commits: dict[int, FileStat], *, since: int, newest_checkpoint: int | None) -> None:
+    """Add the commits that the listing missed, newest first, up to one that is not there: all older
+    ones were there before the listing began, so they are in it."""
+    known = [*commits] if newest_checkpoint is None else [*commits, newest_checkpoint]
+    if not known:
+        return
+    latest = max(known)
+    # Of a log listed in full the oldest commits may be gone: none below both of these is asked for.
+    needed = 0 if newest_checkpoint is None else min(newest_checkpoint + 1, latest)
+    for version in range(latest, (since or min(needed, *known)) - 1, -1):
+        if version not in commits:
+            stat = store.stat(commit_path(version))
+            if stat is None:
+                return
+            commits[version] = stat
 
 
 def _entries(store: Store, since: int) -> Iterator[tuple[str, FileStat]]:

@@ -94,7 +94,7 @@ class DeltaLog:
 
     def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
         """The table at ``version``, or at the last version committed at or before
-        ``timestamp_ms``, or at its latest version.
+        ``timestamp_ms``, which is not after the last commit, or at its latest version.
 
         The latest costs one small file, one listing, one checkpoint and the commits after it.
         Raises :class:`NotATableError`, :class:`VersionNotFoundError` (naming the range there is),

@@ -84,7 +84,7 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
 
     Commits since in-commit timestamps were enabled are searched by those, earlier ones by the
     times of their files, made monotonic (protocol, "In-Commit Timestamps").
-    Raises :class:`VersionNotFoundError` outside the history's range.
+    Raises :class:`VersionNotFoundError` before the first commit and after the last one.
     """
     first = listing.earliest
     if first is None:
@@ -109,10 +109,13 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
         times = accumulate((_file_ms(listing, version) for version in candidates), max)
         found = bisect_right(list(times), timestamp_ms)
     oldest_ms = committed_ms(first) if first >= enabled_at else _file_ms(listing, first)
-    if found == 0 or timestamp_ms > tip.timestamp_ms:
+    late = timestamp_ms > tip.timestamp_ms
+    if found == 0 or late:
+        # As Delta's own readers have it: what a time to come shows is for the next commits to say.
         raise VersionNotFoundError(
             f"no version is known for {timestamp_ms} ms; the history reaches from {oldest_ms} ms (version {first}) "
-            f"to {tip.timestamp_ms} ms (version {tip.version})",
+            f"to {tip.timestamp_ms} ms (version {tip.version})"
+            + ("; for the latest version name no timestamp" if late else ""),
             timestamp_ms=timestamp_ms,
             earliest=first,
             latest=tip.version,

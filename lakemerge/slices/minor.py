@@ -27,6 +27,7 @@ __all__ = [
     "Minor",
     "Positions",
     "WinnerFile",
+    "positions_table",
     "read_positions",
     "write_positions",
 ]
@@ -118,14 +119,16 @@ def write_positions(store: Store, path: str, positions: Positions) -> int:
 
 def read_positions(store: Store, path: str | None) -> dict[int, npt.NDArray[np.bool_]]:
     """What :func:`write_positions` wrote; nothing for ``None``."""
-    if path is None:
-        return {}
+    return {} if path is None else dict(_unpacked(positions_table(store, path)))
+
+
+def positions_table(store: Store, path: str) -> pa.Table:
+    """A positions file as it is, of :data:`POSITIONS_SCHEMA`."""
     try:
         with store.open_input(path) as source:
-            table = pq.read_table(source, schema=POSITIONS_SCHEMA)
+            return pq.read_table(source, schema=POSITIONS_SCHEMA)
     except (pa.ArrowException, OSError) as error:
         raise TableDamagedError(f"positions file {path!r} cannot be read: {error}", path=path) from error
-    return dict(_unpacked(table))
 
 
 def _unpacked(table: pa.Table) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.handle import Handle
 from lakemerge.schema import to_ddl
-from lakemerge.slices.minor import POSITIONS_SCHEMA
+from lakemerge.slices.minor import POSITIONS_SCHEMA, positions_table
 from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, hidden_fields
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import quoted
@@ -25,6 +25,9 @@ __all__ = ["scan_clean", "scan_minor"]
 
 _MAX_BITS = 2**28
 """Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
+_FEW_BITS = 2**25
+_FEW_FILES = 64
+"""Up to so many rows and positions files the driver reads the bitmaps: 4 MiB in the plan."""
 
 
 def scan_clean(
@@ -47,7 +50,7 @@ def scan_minor(
 def _scan(
     spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
 ) -> DataFrame:
-    paths, ordinals, positions = [], [], []
+    paths, ordinals, positions, held = [], [], [], 0
     for tile in tiles:
         if tile.base is None or tile.minor is None:
             raise AssertionError("only a tile with a base file has a minor entry")
@@ -56,24 +59,42 @@ def _scan(
         paths += [path for path, _, rows in files if rows]
         ordinals += [ordinal for _, ordinal, _ in files]
         positions += [] if tile.minor.positions is None else [tile.minor.positions]
+        held += sum(rows for _, _, rows in files)
     names = [functions.col(quoted(name)) for name in columns]
     schema = pa.schema([*_schema(view, columns), *hidden_fields()])
     rows = _parquet(spark, handle, schema, paths)
     if positions:
         low, high = min(ordinals), max(ordinals)
-        entry = functions.struct("file", "bits")
-        by_file = functions.map_from_entries(functions.collect_list(entry))
-        numbers = functions.sequence(functions.lit(low), functions.lit(high))
-        bits = (
-            _parquet(spark, handle, POSITIONS_SCHEMA, positions)
-            .agg(by_file.alias("bits"))
-            .select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
-        )
+        few = held <= _FEW_BITS and len(positions) <= _FEW_FILES
+        bits = (_bits_here if few else _bits_there)(spark, handle, positions, low, high)
         row = functions.col(POSITION_COLUMN)
         words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
         bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
         rows = rows.where(functions.coalesce(bit, functions.lit(0).cast("byte")) == 0)
     return rows.select(*names)
+
+
+def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
+    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none.
+    Read by the driver and sent with the plan, which saves Spark a job."""
+    files: list[pa.Scalar | None] = [None] * (high - low + 1)
+    for path in paths:
+        for row in positions_table(handle.store, path).to_batches():
+            for number, words in zip(row.column("file").to_pylist(), row.column("bits"), strict=True):
+                files[number - low] = words
+    kind = pa.list_(POSITIONS_SCHEMA.field("bits").type)
+    values = pa.array(files, kind.value_type)
+    one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return spark.createDataFrame(pa.table({"bits": one}))
+
+
+def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
+    """As :func:`_bits_here`, read by Spark where the query runs."""
+    entry = functions.struct("file", "bits")
+    by_file = functions.map_from_entries(functions.collect_list(entry))
+    numbers = functions.sequence(functions.lit(low), functions.lit(high))
+    rows = _parquet(spark, handle, POSITIONS_SCHEMA, paths).agg(by_file.alias("bits"))
+    return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
 
 
 def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:

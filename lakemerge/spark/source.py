@@ -160,22 +160,23 @@ class _Writer(DataSourceArrowWriter):
         return _Message(task, packed)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        write = self._resumed()
-        if write is not None:
-            tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
-            finish(write, [message.packed for message in tasks], load_tiles=load_in_process)
+        if self._plan is None:
+            return
+        pack_spec, provenance, started = self._plan
+        try:
+            begin = self._handle.view(self._handle.log.snapshot(version=self._begin_version))
+        except Exception:
+            discard(pack_spec)
+            raise
+        write = Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
+        tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
+        finish(write, [message.packed for message in tasks], load_tiles=load_in_process)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        write = self._resumed()
-        if write is not None:
-            discard(write)
-
-    def _resumed(self) -> Write | None:
-        if self._plan is None:
-            return None
-        pack_spec, provenance, started = self._plan
-        begin = self._handle.view(self._handle.log.snapshot(version=self._begin_version))
-        return Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
+        """Spark calls this, in another process, also where :meth:`commit` raised. What could be deleted is
+        deleted by then; the rest may be the table's. A task without a message proves that no commit was tried."""
+        if self._plan is not None and None in messages:
+            discard(self._plan[0])
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:

@@ -8,9 +8,8 @@ above and merged into base files by further tasks.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -81,7 +80,7 @@ def upsert_dataframe(
     try:
         tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
     except BaseException:
-        discard(write)
+        discard(write.pack)
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
     return finish(write, ordered, load_tiles=lambda write, tiles: _load_on_spark(frame, write, tiles))
@@ -131,11 +130,14 @@ def _without_void(frame: DataFrame, begin: TableView) -> DataFrame:
 
 def _estimated_bytes(frame: DataFrame) -> int | None:
     """Spark's own estimate of the frame's size, where it is believable: joins and filters multiply
-    what they do not know. Printed by ``explain`` in classic sessions and in Connect alike."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        frame.explain(mode="cost")
-    match = _SIZE.search(printed.getvalue())
+    what they do not know. ``EXPLAIN`` tells it in classic sessions and in Connect alike."""
+    spark, view = frame.sparkSession, f"lakemerge_{uuid.uuid4().hex}"
+    frame.createTempView(view)
+    try:
+        plan = str(spark.sql(f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - our own name
+    finally:
+        spark.catalog.dropTempView(view)
+    match = _SIZE.search(plan)
     if match is None:
         return None
     estimate = float(match[1]) * 2 ** _UNITS[match[2]]

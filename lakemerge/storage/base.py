@@ -67,8 +67,10 @@ class Store(ABC):
         """Create the file with exactly ``data``, durable and visible at once, unless one is there.
 
         Of any number of processes that call this for one path, one sees ``CREATED``. Never a
-        check followed by a write. Where it raises, nothing was created.
-        Raises :class:`lakemerge.errors.StoreError` where the store has no such primitive.
+        check followed by a write.
+
+        Raises :class:`lakemerge.errors.StoreError` where nothing was created nor will be: the store
+        refused, has no space, or has no such primitive. Any other exception counts as ``UNKNOWN``.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,14 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.
 _UNCLEAR = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
 """What a network file system reports when its server may still carry out the request."""
 
+_REMEDIES = {
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "free some of the quota and try again",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EACCES: "this user may not write in that folder",
+    errno.EPERM: "this user may not write in that folder",
+}
+
 _NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 _T = TypeVar("_T")
@@ -41,7 +49,8 @@ _T = TypeVar("_T")
 
 class LocalStore(Store):
     """See the module docstring. Errors of the operating system (no permission, no space) are
-    raised as they are; none of them leaves anything visible."""
+    raised as they are, by :meth:`put_if_absent` as :class:`StoreError`; none of them leaves
+    anything visible."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -58,16 +67,19 @@ class LocalStore(Store):
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         target = self._locate(path)
-        with _temporary_for(target) as temporary:
-            _write_synced(temporary, data)
-            outcome = _link(temporary, target)
-            if outcome is Put.CREATED:
-                try:
-                    _sync_folder(os.path.dirname(target))
-                except OSError:
-                    # Others may have seen the file, so it cannot be taken back; nor is it safe yet.
-                    return Put.UNKNOWN
-            return outcome
+        try:
+            with _temporary_for(target) as temporary:
+                _write_synced(temporary, data)
+                outcome = _link(temporary, target)
+                if outcome is Put.CREATED:
+                    try:
+                        _sync_folder(os.path.dirname(target))
+                    except OSError:
+                        # Others may have seen the file, so it cannot be taken back; nor is it safe yet.
+                        return Put.UNKNOWN
+                return outcome
+        except OSError as error:
+            raise _not_created(error, target) from error
 
     def put(self, path: str, data: bytes) -> None:
         target = self._locate(path)
@@ -217,18 +229,21 @@ def _link(temporary: str, target: str) -> Put:
             return Put.EXISTS
         if error.errno in _UNCLEAR:
             return Put.UNKNOWN
-        _raise_link_error(error, target)
+        if error.errno in _NO_HARD_LINKS:
+            raise StoreError(
+                f"the file system of {os.path.dirname(target)!r} has no hard links ({error.strerror}), which commits "
+                "need: keep the table on a local disk, on NFS, or on an object store by its own URL",
+                path=target,
+            ) from error
+        raise
     return Put.CREATED
 
 
-def _raise_link_error(error: OSError, target: str) -> NoReturn:
-    if error.errno not in _NO_HARD_LINKS:
-        raise error
-    raise StoreError(
-        f"the file system of {os.path.dirname(target)!r} has no hard links ({error.strerror}), which commits need: "
-        "keep the table on a local disk, on NFS, or on an object store by its own URL",
-        path=target,
-    ) from error
+def _not_created(error: OSError, target: str) -> StoreError:
+    remedy = _REMEDIES.get(error.errno or 0, "see to the file system and try again")
+    return StoreError(
+        f"{target!r} was not created ({error.strerror or error}): {remedy}", path=target, errno=error.errno
+    )
 
 
 def _is_same_file(left: str, right: str) -> bool:

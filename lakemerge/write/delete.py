@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lakemerge.errors import CommitConflictError, FilterError
+from lakemerge.errors import CommitConflictError, FilterError, RecordRefusedError
 from lakemerge.handle import Handle
 from lakemerge.read.scan import scan
 from lakemerge.results import UpsertResult
@@ -34,6 +34,7 @@ def delete_where(
         raise FilterError("delete_where needs a condition; to delete all rows use 'true'")
     view = begin
     for _ in range(_ATTEMPTS):
+        _check_removes(handle, view)
         ordering = view.config.ordering if handle.merger(view).uses_ordering(view.config.shape) else ()
         try:
             return _delete(handle, view, [*view.config.key, *ordering], condition, info, spark)
@@ -43,6 +44,18 @@ def delete_where(
         f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer "
         "writers run"
     )
+
+
+def _check_removes(handle: Handle, view: TableView) -> None:
+    """Raise :class:`RecordRefusedError` where the deletes would leave the rows."""
+    merger = handle.merger(view)
+    if not merger.bare_delete_removes(view.config.shape):
+        raise RecordRefusedError(
+            f"with {merger.name!r} as this table has it, the delete of a key does not remove the row, so delete_where "
+            "would delete nothing. Alter the table to remove_record_on_delete=true where the merger has that option, "
+            "or write records that take the rows back: upsert(frame, kind_column=...)",
+            merger=merger.name,
+        )
 
 
 def _delete(

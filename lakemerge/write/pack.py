@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
+from lakemerge.errors import FrameError
 from lakemerge.options import Settings
 from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, keys_at
 from lakemerge.slices.partition import partition_value
@@ -71,8 +72,8 @@ def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed
     File names differ from one attempt of a task to the next, so that a retried or speculative
     attempt never writes over what another one reported.
 
-    Raises the errors of :meth:`FramePlan.convert`; files written before are then orphans, for the
-    caller or vacuum to delete.
+    Raises the errors of :meth:`FramePlan.convert`, and :class:`FrameError` for values that no partition can
+    have; files written before are then orphans, for the caller or vacuum to delete.
     """
     blocks: list[LogBlock] = []
     rows = 0
@@ -89,18 +90,27 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
     held: list[pa.RecordBatch] = []
     kinds: list[Kinds | None] = []
     size = 0
-    for batch in batches:
+    for batch in _portions(batches, spec.settings.write_budget_bytes):
         records, batch_kinds = spec.frame.convert(batch, spec.merger, spec.config)
         if not records.num_rows:
             continue
+        if held and size + records.nbytes > spec.settings.write_budget_bytes:
+            yield _join(held, kinds)
+            held, kinds, size = [], [], 0
         held.append(records)
         kinds.append(batch_kinds)
         size += records.nbytes
-        if size >= spec.settings.write_budget_bytes:
-            yield _join(held, kinds)
-            held, kinds, size = [], [], 0
     if held:
         yield _join(held, kinds)
+
+
+def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, no batch of much more than the budget: a table in memory may
+    come as a single one."""
+    for batch in batches:
+        rows = max(1, batch.num_rows * budget_bytes // max(1, batch.nbytes))
+        yield batch.slice(0, rows)
+        yield from (batch.slice(start, rows) for start in range(rows, batch.num_rows, rows))
 
 
 def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
@@ -191,14 +201,25 @@ def _slots(table: pa.Table, spec: PackSpec) -> tuple[Ints, list[Partition]]:
         encoded = table.column(name).combine_chunks().dictionary_encode()
         number = number * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
     _, first, number = np.unique(number, return_index=True, return_inverse=True)
-    values = table.select(list(names)).take(pa.array(first))
-    partitions: list[Partition] = [
-        tuple(partition_value(value) for value in row.values()) for row in values.to_pylist()
-    ]
+    partitions = _partitions(table.select(list(names)).take(pa.array(first)))
     return number.astype(np.int64) * spec.buckets + bucket, partitions
+
+
+def _partitions(values: pa.Table) -> list[Partition]:
+    """Raises :class:`FrameError` for values that no partition can have."""
+    try:
+        rows = values.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise FrameError(
+            f"partition column(s) {', '.join(map(repr, values.column_names))} hold a date or time outside of the years "
+            f"1 to 9999: {error}",
+            columns=tuple(values.column_names),
+        ) from error
+    return [tuple(partition_value(value) for value in row.values()) for row in rows]
 
 
 def _bounded(key: Key) -> Key | None:
     """Long keys are left out of the commit; the block then counts as covering all keys."""
-    size = sum(len(value) for value in key if isinstance(value, str | bytes))
+    texts = (value.encode() if isinstance(value, str) else value for value in key)
+    size = sum(len(text) for text in texts if isinstance(text, bytes))
     return key if size <= _MAX_KEY_BYTES else None

@@ -2,7 +2,9 @@
 
 Source: Delta protocol, "Per-file Statistics": numRecords, and for the first 32 columns minValues,
 maxValues and nullCount. Only top-level columns of orderable types get bounds. A string bound of
-more than 32 characters is cut; a cut maximum gets U+10FFFF appended so that it still bounds.
+more than 32 characters is cut; a cut maximum gets U+10FFFF appended so that it still bounds. Float
+columns have none in files that Arrow writes (:mod:`lakemerge.write.encoding`); parquet-mr leaves them
+out of a footer where there is a NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _HIGHEST = "\U0010ffff"
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
     """The ``stats`` JSON of an ``add``; columns without statistics in every row group get none."""
-    indexed = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    leaves = [footer.schema.column(i) for i in range(footer.num_columns)]
+    # Only a top-level leaf is named like its path: a column "s.x" is, the field x of a struct s is not.
+    indexed = {leaf.path: i for i, leaf in enumerate(leaves) if leaf.name == leaf.path}
     lows: dict[str, object] = {}
     highs: dict[str, object] = {}
     nulls: dict[str, int] = {}

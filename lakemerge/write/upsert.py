@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lakemerge.errors import FrameError, InputError, MergeOverflowError, OutcomeUnknownError
 from lakemerge.handle import Handle
-from lakemerge.log import AddFile, AlreadyDone
+from lakemerge.log import AddFile, AlreadyDone, check_info
 from lakemerge.read.merge import MergeSpec, merge_tile
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.results import UpsertResult
@@ -154,7 +154,7 @@ def upsert_arrow(
     try:
         packed = [pack(reader, write.pack, 0)]
     except BaseException:
-        discard(write)
+        discard(write.pack)
         raise
     return finish(write, packed, load_tiles=load_in_process)
 
@@ -177,10 +177,10 @@ def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | No
     except OutcomeUnknownError:
         raise
     except Exception:
-        discard(write)
+        discard(write.pack)
         raise
     if isinstance(outcome, AlreadyDone):
-        discard(write)
+        discard(write.pack)
         return write.result(outcome.version, mode="repeated")
     index = 0 if logs is None or logs.index is None else 1
     return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
@@ -210,11 +210,11 @@ def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int
         )
 
 
-def discard(write: Write) -> None:
+def discard(spec: PackSpec) -> None:
     """Delete the files of a write that surely did not land. Their names begin with the write's name,
     so that a listing finds also those of tasks that never reported."""
-    delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
-    discard_base_files(write.handle.store, write.pack.name)
+    delete_prefix(spec.store, f"{LOG_FOLDER}/{spec.name}")
+    discard_base_files(spec.store, spec.name)
 
 
 def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadTiles) -> UpsertResult | None:
@@ -242,7 +242,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
         discard_base_files(write.handle.store, write.pack.name)
         return None
     if isinstance(outcome, AlreadyDone):
-        discard(write)
+        discard(write.pack)
         return write.result(outcome.version, mode="repeated")
     # The base files are the table's now: nothing below may raise, or the caller would discard them.
     delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
@@ -301,3 +301,4 @@ def _check_info(info: Mapping[str, object]) -> None:
         raise InputError(f"info must be a mapping that JSON can hold: {error}") from error
     if not fits:
         raise InputError(f"info must be a mapping of names to JSON values, not {info!r}")
+    check_info(info)

@@ -14,6 +14,7 @@ from mergers.builtin.aggregates import (
     check_retraction_kinds,
     check_values,
     functions_of,
+    irretractable,
     read_choices,
 )
 from mergers.builtin.functions import ColumnEvents, Function
@@ -54,6 +55,12 @@ class Aggregate(Merger):
             reader.is_column(name, "ignore_retract")
         removes = reader.flag("remove_record_on_delete")
         functions = functions_of(reader, columns, choices, _DEFAULT if default is None else default)
+        if not irretractable(functions, ignored):
+            # Whatever it ignores: the first record of a key may be one, and carry no value at all.
+            reader.nullable(shape.values, "a delete or retraction of an absent key leaves null in it")
+        else:
+            blanking = [name for name, function in functions.items() if function.blanks]
+            reader.nullable(blanking, "its function may leave null in it")
         reader.finish()
         return cls(choices, default, ignored, removes, functions)
 
@@ -93,6 +100,9 @@ class Aggregate(Merger):
 
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         return all(function.keeps_lone for function in self.functions.values())
+
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        return self.remove_record_on_delete
 
     def merge_groups(self, groups: Groups) -> Merged:
         upserts = upserts_of(groups)

@@ -13,7 +13,7 @@ from mergers.builtin.values import frozen, thawed
 from mergers.contract import Kinds, RowKind
 from mergers.errors import RecordRefusedError
 
-__all__ = ["Choices", "check_retraction_kinds", "check_values", "functions_of", "read_choices"]
+__all__ = ["Choices", "check_retraction_kinds", "check_values", "functions_of", "irretractable", "read_choices"]
 
 Choices = Mapping[str, object]
 """Column to what the option says: a name, or an object of ``function`` and its options."""
@@ -47,14 +47,15 @@ def functions_of(
     return functions
 
 
+def irretractable(functions: Mapping[str, Function], ignored: Sequence[str]) -> list[str]:
+    """Columns for whose sake a table takes no retractions."""
+    return [name for name, function in functions.items() if not function.retractable and name not in ignored]
+
+
 def check_retraction_kinds(functions: Mapping[str, Function], ignored: Sequence[str], kinds: Iterable[RowKind]) -> None:
     """Raise :class:`RecordRefusedError` where ``kinds`` retract and some function cannot."""
     symbols = sorted(kind.symbol for kind in kinds)
-    stuck = [
-        f"{column!r} ({function.name})"
-        for column, function in functions.items()
-        if not function.retractable and column not in ignored
-    ]
+    stuck = [f"{column!r} ({functions[column].name})" for column in irretractable(functions, ignored)]
     if symbols and stuck:
         raise RecordRefusedError(
             f"the frame has {', '.join(symbols)}, and nothing can be taken back from {', '.join(stuck)}; leave such "

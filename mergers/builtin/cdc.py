@@ -57,6 +57,9 @@ class _Capture(Merger):
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {self.op_column: self.delete_when.array(shape)}
 
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        return True
+
     @property
     def delete_when(self) -> DeleteWhen:
         return DeleteWhen(self.op_column, ("d",))
@@ -155,6 +158,7 @@ class DebeziumPostgres(_Capture):
                 f"ordering must name one column, the LSN as a number, not {list(shape.ordering)}; a text such as "
                 "'16/B374D848' does not compare as one"
             )
+        Unset("marker", marker=_UNAVAILABLE).require_nullable(reader, shape.values)
         reader.finish()
         return cls(column)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mergers.builtin.options import OptionReader
 from mergers.builtin.values import typed_value
 from mergers.contract import Bools, Groups, RowKind, TableShape
 
@@ -27,14 +28,16 @@ class DeleteWhen:
     values: tuple[object, ...]
 
     @classmethod
-    def parse(cls, option: object, shape: TableShape, problems: list[str]) -> DeleteWhen | None:
-        """Read the option; what is wrong with it is appended to ``problems``."""
+    def parse(cls, reader: OptionReader) -> DeleteWhen | None:
+        """``None`` where the option is not given."""
+        option, shape, problems = reader.options.get("delete_when"), reader.shape, reader.problems
+        if option is None:
+            return None
         if not isinstance(option, Mapping) or set(option) != {"column", "values"}:
             problems.append('delete_when must be {"column": name, "values": [value, ...]}')
             return None
         column, values = option["column"], option["values"]
-        if column not in shape.schema.names:
-            problems.append(f"delete_when names the unknown column {column!r}; columns: {shape.schema.names}")
+        if not reader.is_column(column, "delete_when"):
             return None
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             problems.append("delete_when needs a list of at least one value")

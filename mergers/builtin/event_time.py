@@ -9,9 +9,9 @@ from typing import Self
 import pyarrow as pa
 
 from mergers.builtin.delete_when import DeleteWhen
+from mergers.builtin.options import OptionReader
 from mergers.builtin.overlay import Overlay
 from mergers.contract import Bools, Groups, Merged, Merger, RowKind, TableShape
-from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
 from mergers.ordering import order_codes
 
@@ -33,15 +33,11 @@ class EventTime(Merger):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        problems = [
-            f"unknown option {name!r}; event-time has: delete_when" for name in options if name != "delete_when"
-        ]
+        reader = OptionReader(cls.name, options, shape, ("delete_when",))
         if not shape.ordering:
-            problems.append("event-time needs ordering columns; without them use commit-time")
-        option = options.get("delete_when")
-        delete_when = None if option is None else DeleteWhen.parse(option, shape, problems)
-        if problems:
-            raise MergerConfigurationError("; ".join(problems), merger=cls.name, problems=tuple(problems))
+            reader.problems.append("event-time needs ordering columns; without them use commit-time")
+        delete_when = DeleteWhen.parse(reader)
+        reader.finish()
         return cls(delete_when)
 
     def options(self) -> Mapping[str, object]:
@@ -61,6 +57,9 @@ class EventTime(Merger):
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {} if self.delete_when is None else {self.delete_when.column: self.delete_when.array(shape)}
+
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        return True
 
     def merge_groups(self, groups: Groups) -> Merged:
         return self._overlay(groups).fold()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mergers.contract import TableShape
 from mergers.errors import MergerConfigurationError
@@ -67,6 +67,15 @@ class OptionReader:
             return True
         self.problems.append(f"{what} names the unknown column {name!r}; columns: {self.shape.schema.names}")
         return False
+
+    def nullable(self, columns: Iterable[str], why: str) -> None:
+        """Note every NOT NULL column among those that a merge may leave null."""
+        schema = self.shape.schema
+        self.problems += [
+            f"column {name!r} is NOT NULL, but {why}; declare it without NOT NULL"
+            for name in columns
+            if name in schema.names and not schema.field(name).nullable and name not in self.shape.key
+        ]
 
     def finish(self) -> None:
         """Raise :class:`MergerConfigurationError` that lists every problem, if there is one."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from mergers.builtin.functions.picks import take
+from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Groups, Ints, Merged, RowKind, Status
 
 __all__ = ["Overlay"]
@@ -36,9 +38,9 @@ class Overlay:
 
     def fold(self) -> Merged:
         """The state of every group."""
-        groups = self.groups
-        valid = self._valid()
-        winner = self._last(self._highest(valid))
+        groups, segments = self.groups, Segments.of(self.groups.offsets)
+        valid = self._valid(segments)
+        winner = segments.last(segments.highest(self.codes, valid))
         status = np.where(self.deletes[winner], Status.TOMBSTONE, Status.ROW).astype(np.int8)
         status[winner < 0] = Status.ABSENT
         partial = [
@@ -48,14 +50,14 @@ class Overlay:
         ]
         columns: dict[str, pa.Array] = {}
         if partial:
-            applied = valid & (self.codes == self._running_maximum(valid))
+            applied = segments.at_highest(self.codes, valid)
             upserts = applied & ~self.deletes
-            upserts &= self._index > np.repeat(self._last(applied & self.deletes), groups.sizes)
+            upserts &= segments.index > segments.spread(segments.last(applied & self.deletes))
             is_row = status == Status.ROW
             for name, carried in partial:
-                pick = self._last(upserts & carried)
+                pick = segments.last(upserts & carried)
                 if not np.array_equal(pick[is_row], winner[is_row]):
-                    columns[name] = groups.column(name).take(pa.array(pick, mask=pick < 0))
+                    columns[name] = take(groups.column(name), pick)
         return Merged(status=status, winner=winner, columns=columns)
 
     def combine(self) -> Bools:
@@ -65,14 +67,13 @@ class Overlay:
         without unconditional deletes that an ordered delete decides. In any other group a delete in
         the middle resets columns or orderings, so its records stay as they are.
         """
-        groups = self.groups
-        winner = self._last(self._highest(self._valid()))
-        counted = groups.kinds != RowKind.UPDATE_BEFORE
-        last = self._last(counted)
-        has_delete = self._any(self.deletes)
+        segments = Segments.of(self.groups.offsets)
+        winner = segments.last(segments.highest(self.codes, self._valid(segments)))
+        last = segments.last(self.groups.kinds != RowKind.UPDATE_BEFORE)
+        has_delete = segments.any(self.deletes)
         ends_in_reset = (last >= 0) & self.resets[last]
-        single = (winner >= 0) & (~has_delete | (self.deletes[winner] & ~self._any(self.resets)))
-        keep = np.repeat(~(single | ends_in_reset), groups.sizes)
+        single = (winner >= 0) & (~has_delete | (self.deletes[winner] & ~segments.any(self.resets)))
+        keep = np.repeat(~(single | ends_in_reset), segments.sizes)
         keep[winner[single]] = True
         keep[last[ends_in_reset]] = True
         return keep
@@ -84,35 +85,9 @@ class Overlay:
             return carried
         return ~self.unset[name] if carried is None else carried & ~self.unset[name]
 
-    @property
-    def _index(self) -> Ints:
-        return np.arange(len(self.groups.kinds), dtype=np.int64)
-
-    def _last(self, mask: Bools) -> Ints:
-        """Per group, the last record in the mask; -1 where there is none."""
-        return np.maximum.reduceat(np.where(mask, self._index, -1), self.groups.offsets[:-1])
-
-    def _any(self, mask: Bools) -> Bools:
-        return np.logical_or.reduceat(mask, self.groups.offsets[:-1])
-
-    def _valid(self) -> Bools:
+    def _valid(self, segments: Segments) -> Bools:
         """Records that count: no retractions, nothing up to the group's last unconditional delete."""
         valid = self.groups.kinds != RowKind.UPDATE_BEFORE
         if self.resets.any():
-            valid &= self._index > np.repeat(self._last(self.resets), self.groups.sizes)
+            valid &= segments.index > segments.spread(segments.last(self.resets))
         return valid
-
-    def _highest(self, valid: Bools) -> Bools:
-        """Valid records that have their group's highest ordering."""
-        codes = np.where(valid, self.codes, np.iinfo(np.int64).min)
-        highest = np.maximum.reduceat(codes, self.groups.offsets[:-1])
-        return valid & (codes == np.repeat(highest, self.groups.sizes))
-
-    def _running_maximum(self, valid: Bools) -> Ints:
-        """Per record, the highest code of the valid records of its group up to it."""
-        values, dense = np.unique(self.codes, return_inverse=True)
-        # Ranks made larger from group to group, so that one accumulate never carries over.
-        group = np.repeat(np.arange(len(self.groups.sizes), dtype=np.int64), self.groups.sizes)
-        floor = group * (len(values) + 1)
-        running = np.maximum.accumulate(floor + np.where(valid, dense + 1, 0)) - floor
-        return np.where(running > 0, values[running - 1], np.iinfo(np.int64).min)

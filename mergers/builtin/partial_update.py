@@ -50,6 +50,10 @@ class PartialUpdate(Merger):
                 "ignore_delete and remove_record_on_delete are for tables without sequence_groups; with them use "
                 "ignore_retract or remove_record_on_sequence_group"
             )
+        if groups is None:
+            unset.require_nullable(reader, [name for name in shape.values if name not in shape.ordering])
+        else:
+            groups.require_nullable(reader, unset)
         reader.finish()
         return cls(unset, groups, ignores, removes)
 
@@ -90,6 +94,9 @@ class PartialUpdate(Merger):
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return self.unset.vetoes(shape)
+
+    def bare_delete_removes(self, shape: TableShape) -> bool:
+        return self.remove_record_on_delete
 
     def merge_groups(self, groups: Groups) -> Merged:
         if self.groups is not None:

@@ -87,6 +87,11 @@ class Segments:
         lifted = ranks + self.group * span
         return mask & (lifted == np.maximum.accumulate(lifted))
 
+    def highest(self, codes: Ints, mask: Bools) -> Bools:
+        """Records in the mask that have the highest code in the mask of their group."""
+        best = np.maximum.reduceat(np.where(mask, codes, np.iinfo(np.int64).min), self.starts)
+        return mask & (codes == self.spread(best))
+
     def within(self, mask: Bools) -> tuple[Segments, Ints, Ints]:
         """The groups that have a record in the mask, of those records only: the segments, the
         records' numbers here, and the groups' numbers here."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from mergers.builtin.aggregates import Choices, functions_of, read_choices
+from mergers.builtin.aggregates import Choices, functions_of, irretractable, read_choices
 from mergers.builtin.functions import ColumnEvents, Function
 from mergers.builtin.functions.picks import settle, take
 from mergers.builtin.history import carried, upserts_of
@@ -84,6 +84,30 @@ class SequenceGroups:
                 reader.problems.append("default_aggregate needs sequence_groups")
             return None
         return cls(groups, choices, default, ignored, removing, functions)
+
+    def require_nullable(self, reader: OptionReader, unset: Unset) -> None:
+        """Note every NOT NULL column that may come out null."""
+        schema, retracts = reader.shape.schema, not irretractable(self.functions, self.ignore_retract)
+        sequences = {name for group in self.groups for name in group.sequence}
+        unset.require_nullable(reader, [name for name in reader.shape.values if name not in sequences])
+        for group in self.groups:
+            # An upsert brings what is NOT NULL, so it can skip the group only if all of its sequence may be null.
+            if all(schema.field(name).nullable for name in group.sequence if name in schema.names):
+                reader.nullable(group.members, f"a record without sequence {group.name!r} leaves null in it")
+                continue
+            defaulted = [name for name in group.members if unset.defaults.get(name) is not None]
+            reader.nullable(defaulted, "its default is unset, and leaves null in it where the row is new")
+            functions = {name: self.functions.get(name) for name in group.members if name not in defaulted}
+            blanking = [name for name, function in functions.items() if function is not None and function.blanks]
+            reader.nullable(blanking, "its function may leave null in it")
+            if retracts:
+                emptied = [
+                    name
+                    for name, function in functions.items()
+                    if function is None or (function.forgets and name not in self.ignore_retract)
+                ]
+                # A delete may hold nulls in its sequence, though not in the first column: it would not be newer.
+                reader.nullable([*group.sequence[1:], *emptied], "a delete or retraction may leave null in it")
 
     def options(self) -> Mapping[str, object]:
         given: dict[str, object] = {"sequence_groups": {group.name: list(group.members) for group in self.groups}}

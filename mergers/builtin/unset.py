@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -93,6 +93,11 @@ class Unset:
             return {}
         marked = {name: marker_of(self.marker, shape.schema.field(name).type) for name in shape.values}
         return {name: value for name, value in marked.items() if value is not None}
+
+    def require_nullable(self, reader: OptionReader, columns: Collection[str]) -> None:
+        """Note which of ``columns`` a marker may leave null: in a new row it stands for nothing."""
+        marked = [name for name in self.vetoes(reader.shape) if name in columns]
+        reader.nullable(marked, f"the marker {self.marker!r} leaves null in it where the row is new")
 
     def sets(self, groups: Groups, name: str, *, nulls: bool = False) -> Bools:
         """Which records set the column. A stored row sets what is in it.

@@ -59,7 +59,7 @@ _VALUES: dict[str, Sequence[Any]] = {
         [None, [None]],
     ),
     "MAP<DOUBLE,STRING>": (None, [], [(0.0, "a")], [(-0.0, "b"), (NAN, "c")], [(NAN, "d"), (1.5, None)]),
-    "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,FLOAT>>>": (
+    "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,DOUBLE>>>": (
         None,
         [],
         [{"a": NAN, "v": [(1, 0.0)]}],
@@ -127,7 +127,7 @@ _FUNCTIONS = {
     "last_non_null_value": ("STRING", "MAP<INT,STRING>"),
     "collect": ("ARRAY<INT>", "ARRAY<DOUBLE>", "ARRAY<ARRAY<DOUBLE>>"),
     "merge_map": ("MAP<INT,STRING>", "MAP<DOUBLE,STRING>"),
-    "nested_update": ("ARRAY<STRUCT<a:INT,v:STRING>>", "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,FLOAT>>>"),
+    "nested_update": ("ARRAY<STRUCT<a:INT,v:STRING>>", "ARRAY<STRUCT<a:DOUBLE,v:MAP<INT,DOUBLE>>>"),
     "min": ("INT", "DOUBLE", "STRING"),
     "max": ("DECIMAL(5,2)", "BINARY", "BOOLEAN"),
     "first_value": ("INT", "STRING"),

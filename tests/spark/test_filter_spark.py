@@ -7,10 +7,13 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from lakemerge.errors import FilterError
 from lakemerge.read.filter import parse_filter
+from lakemerge.read.literals import parse_zone
 from lakemerge.schema import to_arrow_schema, to_ddl
 
 NAN = float("nan")
@@ -58,3 +61,60 @@ def test_the_same_rows_as_spark(spark: SparkSession) -> None:
         parsed = parse_filter(sql, SCHEMA)
         assert parsed is not None
         assert table.filter(parsed.expression)["id"].to_pylist() == sorted(theirs[n]), sql
+
+
+TIMES = [
+    dt.datetime(2020, 3, 8, 5, tzinfo=dt.UTC) + dt.timedelta(minutes=30 * n)  # New York's clocks skip 2 to 3, at 07:00
+    for n in range(12)
+] + [
+    dt.datetime(2020, 11, 1, 4, tzinfo=dt.UTC) + dt.timedelta(minutes=30 * n)  # and show 1 to 2 twice, from 05:00
+    for n in range(8)
+]  # fmt: skip
+ZONED = [
+    f"at {op} {literal}"
+    for op in ("<", "<=", "=", ">=", ">", "!=")
+    for literal in (
+        "TIMESTAMP '2020-03-08 02:00:00'", "'2020-03-08 02:30:00'", "'2020-03-08 03:00:00'", "DATE '2020-11-01'",
+        "TIMESTAMP '2020-11-01 01:30:00'", "'2020-11-01T01:30:00-05:00'", "'2020-03-08'", "TIMESTAMP '2020-11'",
+        "CAST('2020-03-08 06:30' AS TIMESTAMP)", "TIMESTAMP_NTZ '2020-03-08 04:00:00'",
+    )
+] + [
+    "at IN ('2020-03-08 02:30:00', '2020-11-01 01:00:00')", "at BETWEEN '2020-03-08 01:30' AND '2020-11-01 01:00'",
+    "local < '2020-03-08 02:30:00'", "local >= DATE '2020-11-01'", "day = '2020-03-08'", "day > DATE '2020-03-08'",
+    f"at IN ({', '.join(f'TIMESTAMP {chr(39)}2020-11-01 0{m // 60}:{m % 60:02}:00{chr(39)}' for m in range(60, 120))})",
+]  # fmt: skip
+FOR_SPARK_ALONE = [
+    "day <= TIMESTAMP '2020-03-08 00:00:00'", "local < TIMESTAMP '2020-03-08 03:00:00'",
+    "day < TIMESTAMP '2020-03-08 04:00:00Z'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "+05:30", "UTC", "EST"])
+def test_times_without_a_zone_are_the_sessions(spark: SparkSession, zone: str) -> None:
+    """In a zone whose clocks jump, too. ``EST`` is not the same to Java and to Python."""
+    kinds = {"id": pa.int32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "day": pa.date32()}
+    schema = pa.schema(list(kinds.items()))
+    rows = [(n, time, time.replace(tzinfo=None), time.date()) for n, time in enumerate(TIMES)]
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.createDataFrame(table, "id INT, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE")
+        filters = ZONED + FOR_SPARK_ALONE
+        kept = [F.collect_list(F.expr(f"CASE WHEN {sql} THEN id END")).alias(f"f{n}") for n, sql in enumerate(filters)]
+        theirs = frame.agg(*kept).collect()[0]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+    left = []
+    for n, sql in enumerate(filters):
+        try:
+            parsed = parse_filter(sql, schema, zone=parse_zone(zone))
+        except FilterError:
+            left.append(sql)
+            continue
+        assert parsed is not None
+        assert table.filter(parsed.expression)["id"].to_pylist() == sorted(theirs[n]), sql
+    if zone == "EST":
+        assert {sql for sql in ZONED if sql not in left} == {sql for sql in ZONED if "-05:00" in sql or sql[0] in "ld"}
+    else:
+        assert left == ([] if zone == "UTC" else FOR_SPARK_ALONE)

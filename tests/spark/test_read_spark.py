@@ -6,7 +6,7 @@ Expected rows come from polars over a dictionary that the test keeps of what it 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,43 @@ def test_views_and_sql(spark: SparkSession, played: Callable[[str], Played]) -> 
     assert spark.table("lm_read_view").columns == ["id"]
     joined = spark.table("lm_read_view").join(spark.range(5), "id")
     assert collected(joined) == [(i,) for i in range(5) if i in played("mixed").rows]
+
+
+@pytest.fixture
+def in_new_york(spark: SparkSession) -> Iterator[None]:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_times_in_conditions_are_the_sessions(spark: SparkSession, in_new_york: None, tmp_path: Path) -> None:
+    """Row n is at n o'clock in UTC, and n - 5 in New York. Files are pruned by it, rows deleted by it."""
+    ddl = "id BIGINT, day DATE, at TIMESTAMP"
+    table = LakeTable.create(tmp_path, ddl, key=["id", "day"], partition_by=["day"], buckets=1, spark=spark)
+    hours = spark.range(96).selectExpr(
+        "id", "date_add(DATE '2021-01-01', int(id div 24)) AS day", "timestamp_seconds(1609459200 + id * 3600) AS at"
+    )
+    table.upsert(hours)
+    for dirty in (False, True):
+        if dirty:
+            table.upsert(hours.where("id % 7 = 0"))
+        for sql, expected in (
+            ("at = TIMESTAMP '2021-01-01 20:00:00'", [25]),
+            ("at > '2021-01-04 17:00:00'", [95]),
+            ("at < DATE '2021-01-01'", [0, 1, 2, 3, 4]),
+            ("at = '2021-01-01T20:00:00Z'", [20]),
+            ("day = DATE '2021-01-02' AND at < '2021-01-01 20:00'", [24]),
+            ("day >= TIMESTAMP '2021-01-04 00:00:00' AND id > 93", [94, 95]),
+        ):
+            found = table.to_df(columns=["id"], filter=sql)
+            assert collected(found) == [(n,) for n in expected], sql
+        assert len(table.to_df(filter="at = TIMESTAMP '2021-01-01 20:00:00'").inputFiles()) == int(not dirty)
+        # Without Spark there is no session: UTC.
+        without = LakeTable.open(tmp_path).to_arrow(filter="at = TIMESTAMP '2021-01-01 20:00:00'")
+        assert without["id"].to_pylist() == [20]
+    assert table.delete_where("at >= TIMESTAMP '2021-01-01 20:00:00'").rows == 71
+    assert collected(table.to_df(columns=["id"])) == [(n,) for n in range(25)]
 
 
 def test_a_dataframe_keeps_its_version(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable
+from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.testing.faults import Fail, Fault
+from tests.unit.faults import open_over
 
 DDL = "id BIGINT, at INT, v STRING"
 
@@ -133,3 +136,36 @@ def test_refused_writes(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(PySparkException, match=message):
             save(frame, tmp_path, mode, **options)
         assert (table.version, objects(tmp_path)) == (1, before), message
+
+
+class Stuttering(LakeMergeDataSource):
+    """Over a store that carries the commit of version 2 out, or does not, and then tells nothing of it."""
+
+    lands = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "stuttering" if cls.lands else "silent"
+
+    def _open(self) -> LakeTable:
+        commit, gone = f"{2:020d}.json", Fail(ConnectionError("gone"))
+        put = Fault(action=gone, method="put_if_absent", path=commit, lasting=True, after=self.lands)
+        return open_over(Path(self.options["path"]), put, Fault(action=gone, path=commit, at=3, lasting=True))[0]
+
+
+class Silent(Stuttering):
+    lands = False
+
+
+@pytest.mark.parametrize("source", [Stuttering, Silent])
+def test_an_unknown_outcome_keeps_the_files(spark: SparkSession, tmp_path: Path, source: type[Stuttering]) -> None:
+    """Spark aborts what it could not commit, in a process that knows nothing of the commit."""
+    table = LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    save(spark.createDataFrame([(1, 1, "a")], DDL), tmp_path)
+    before = objects(tmp_path)
+    spark.dataSource.register(source)
+    with pytest.raises(PySparkException, match="outcome-unknown"):
+        spark.createDataFrame([(1, 2, "b")], DDL).write.format(source.name()).mode("append").save(str(tmp_path))
+    new = objects(tmp_path) - before
+    assert any("/log/" in name for name in new)
+    assert rows(table.to_df()) == ([(1, 2, "b")] if source.lands else [(1, 1, "a")])

@@ -11,7 +11,9 @@ import datetime as dt
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, Str
 
 from lakemerge import FrameError, LakeTable, Settings
 from lakemerge.slices.model import SLICE_TAG
+from lakemerge.spark import load, writer
 from lakemerge.spark.writer import upsert_dataframe
 
 DDL = "id BIGINT, at INT, v STRING"
@@ -450,3 +453,60 @@ def test_odd_folder_names(spark: SparkSession, tmp_path: Path, name: str) -> Non
     assert table.upsert(spark.createDataFrame([(1, 1, "a"), (2, 1, "b")], DDL)).mode == "load"
     assert rows(table) == [(1, 1, "a"), (2, 1, "b")]
     assert table.to_df().columns == ["id", "at", "v"]
+
+
+def test_files_that_are_not_what_was_asked_of_spark_go_through_the_kernel(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in another bucket's file would not be found by key; two files of a bucket would both own all keys."""
+    shaped = load._shaped
+    one_on = (F.col("_lm_file") + 1) % 2
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "_shaped", lambda frame, write: shaped(frame, write).withColumn("_lm_file", one_on))
+        shifted = create(spark, tmp_path / "shifted")
+        assert shifted.upsert(shuffled(spark, 100, "id, 1 AS at, 'x' AS v")).mode == "load"
+    with monkeypatch.context() as patch:
+        patch.setitem(load._WRITER, "maxRecordsPerFile", "10")
+        split = create(spark, tmp_path / "split")
+        assert split.upsert(shuffled(spark, 100, "id, 1 AS at, 'x' AS v")).mode == "load"
+    for table in (shifted, split):
+        assert not was_loaded_in_the_jvm(table)
+        assert len(objects(Path(table.url))) == 2 + 2
+        assert rows(table) == [(n, 1, "x") for n in range(100)]
+        assert table.to_arrow(filter="id = 77").num_rows == 1
+
+
+def test_loads_in_threads_put_the_sessions_settings_back(spark: SparkSession) -> None:
+    """The first one in ends first: the other still has what it needs, and afterwards all is as before."""
+    name, own = "spark.sql.parquet.outputTimestampType", "INT96"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, own)
+    try:
+        entered, left = threading.Event(), threading.Event()
+
+        def second() -> str:
+            with load._parquet_session(spark):
+                entered.set()
+                left.wait(60)
+                return str(spark.conf.get(name))
+
+        with ThreadPoolExecutor(1) as pool:
+            with load._parquet_session(spark):
+                other = pool.submit(second)
+                entered.wait(2)
+            left.set()
+            assert other.result() == "TIMESTAMP_MICROS"
+        assert spark.conf.get(name) == own
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_the_size_of_a_frame_is_sparks_own_estimate(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row of a range takes 8 bytes, to which Spark adds 8 for every row; nothing is printed and no view stays."""
+    frame = spark.range(1024)
+    before = [table.name for table in spark.catalog.listTables()]
+    assert writer._estimated_bytes(frame) == 4 * 8 * 1024
+    assert writer._estimated_bytes(frame.select("id", F.col("id").alias("ID"))) == 4 * 8 * 1024 * (8 + 8 + 8) // (8 + 8)
+    assert writer._estimated_bytes(frame.crossJoin(spark.range(10**12).toDF("other"))) is None
+    assert [table.name for table in spark.catalog.listTables()] == before
+    assert capsys.readouterr().out == ""

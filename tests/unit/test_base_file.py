@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import Settings
+from lakemerge import LakeTable, Settings
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.stats import file_statistics
 from tests.unit.faults import create, frame, listing, rows_of
@@ -125,3 +125,24 @@ def test_statistics_never_hide_a_row(tmp_path: Path) -> None:
     assert len(table.view.base_files) > 2
     for k, value in enumerate(values):
         assert rows_of(table.to_arrow(columns=["k"], filter=pa.compute.field("v") == value)) == [(k,)]
+
+
+def test_nan_is_above_every_bound(tmp_path: Path) -> None:
+    """Of a clean file too: nothing says that its floats end at 1.0."""
+    table = create(tmp_path, schema="k BIGINT, o BIGINT, v DOUBLE", buckets=1)
+    table.upsert(frame([(1, 1, "1.0"), (2, 1, "NaN")]).set_column(2, "v", pa.array([1.0, math.nan])))
+    assert rows_of(table.to_arrow(columns=["k"], filter="v > 100")) == [(2,)]
+    (add,) = table.view.snapshot.files.values()
+    assert add.stats is not None
+    assert json.loads(add.stats)["maxValues"] == {"k": 2, "o": 1}
+
+
+def test_a_column_is_not_judged_by_a_field_of_its_path(tmp_path: Path) -> None:
+    """A column ``s.x`` and the field ``x`` of a struct ``s`` have one path in Parquet."""
+    nested = pa.array([{"x": 1}], pa.struct({"x": pa.int64()}))
+    table = LakeTable.create(tmp_path, "`s.x` BIGINT, s STRUCT<x: BIGINT>, v INT", key=["s.x"], buckets=1)
+    table.upsert(pa.table({"s.x": [100], "s": nested}))
+    assert table.to_arrow(filter="`s.x` = 100").num_rows == 1
+    (add,) = table.view.snapshot.files.values()
+    assert add.stats is not None
+    assert json.loads(add.stats)["minValues"] == {"s.x": 100}

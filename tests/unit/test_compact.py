@@ -15,7 +15,7 @@ from lakemerge.slices.view import Tile
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 
-TINY = Settings(merge_budget_bytes=1, write_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
+TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
 """Every row is a range of its own, and every range may begin a new base file."""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from lakemerge import CommitConflictError, FilterError, LakeTable
+from lakemerge import CommitConflictError, FilterError, LakeTable, Record, RecordRefusedError, RowMerger
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, listing, open_over, state_of
 
@@ -115,3 +117,60 @@ def test_rows_that_never_rest_are_given_up_on(tmp_path: Path) -> None:
         table.delete_where("v = 'a'")
     assert len(state_of(path)) == 4 + count
     assert count == 20
+
+
+SUM = {"default_aggregate": "sum"}
+STAYS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "retracted": ("aggregate", SUM, ()),
+    "ignored": ("first-row", {"ignore_delete": True}, ("o",)),
+    "refused": ("overwrite-non-defaults", {}, ()),
+    "no option": ("partial-update", {}, ("o",)),
+    "dropped": ("partial-update", {"ignore_delete": True}, ()),
+    "groups": ("partial-update", {"sequence_groups": {"o": ["v"]}, "remove_record_on_sequence_group": ["o"]}, ()),
+}
+GOES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "aggregate": ("aggregate", SUM | {"remove_record_on_delete": True}, ()),
+    "aggregate, ordering": ("aggregate", SUM | {"remove_record_on_delete": True}, ("o",)),
+    "partial-update": ("partial-update", {"remove_record_on_delete": True}, ("o",)),
+    "dms": ("aws-dms", {"op_column": "op"}, ()),
+    "postgres": ("debezium-postgres", {"op_column": "op"}, ("o",)),
+    "rows": ("kept", {}, ("o",)),
+}
+
+
+class Kept(RowMerger):
+    id = "6a1f6a55-3c59-4b39-8d6b-7b1f1f6f6c0d"
+    name = "kept"
+
+    def merge(self, older: Record, newer: Record) -> Record:
+        return older
+
+
+def numbers(path: Path, merger: str, options: dict[str, Any], ordering: tuple[str, ...]) -> LakeTable:
+    """A table of two rows, one of them changed since it was loaded."""
+    ddl = "k BIGINT, o BIGINT, v BIGINT" + (", op STRING" if "op_column" in options else "")
+    table = LakeTable.create(
+        path, ddl, key=["k"], ordering=ordering, merger=merger, options=options, buckets=1, mergers=[Kept]
+    )
+    rows = pa.table({"k": [1, 2], "o": [5, None], "v": [3, 4]})
+    table.upsert(rows.append_column("op", pa.array(["u", "u"])) if "op_column" in options else rows)
+    table.upsert(pa.table({"k": [1], "o": [6], "v": [0]}))
+    return table
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_where_a_delete_removes_no_row_it_is_refused(name: str, tmp_path: Path) -> None:
+    table = numbers(tmp_path, *STAYS[name])
+    before = listing(tmp_path)
+    with pytest.raises(RecordRefusedError, match="delete_where would delete nothing"):
+        table.delete_where("true")
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", GOES)
+def test_where_a_delete_removes_rows_they_go(name: str, tmp_path: Path) -> None:
+    table = numbers(tmp_path, *GOES[name])
+    assert table.delete_where("k = 1").rows == 1
+    assert table.to_arrow(columns=["k"]).to_pylist() == [{"k": 2}]
+    assert table.delete_where("true").rows == 1
+    assert table.to_arrow().num_rows == 0

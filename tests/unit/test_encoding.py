@@ -1,7 +1,9 @@
-"""Which columns of a file get a dictionary, seen in the files that are written."""
+"""Which columns of a file get a dictionary and which statistics, seen in the files that are written."""
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from lakemerge import LakeTable
 from lakemerge.write.encoding import writer_options
 
 ROWS = 20_000
+FLOATS = pa.list_(pa.float64())
 
 
 def dictionaries(path: Path, table: pa.Table, *, group_rows: int) -> dict[str, bool]:
@@ -49,6 +52,20 @@ def test_leaves_of_nested_columns_have_dictionaries(tmp_path: Path) -> None:
     table = pa.table({"s": nested, "m": pa.array([[("k", 1)]] * 100, pa.map_(pa.string(), pa.int64()))})
     found = dictionaries(tmp_path / "f", table, group_rows=100)
     assert found == {"s.x": True, "s.y.list.element": True, "m.key_value.key": True, "m.key_value.value": True}
+
+
+def test_floats_have_no_statistics_and_all_else_has(tmp_path: Path) -> None:
+    """Arrow's minimum and maximum pass over NaN, which is above every number."""
+    kind = pa.struct({"f": pa.float32(), "i": pa.int64(), "l": FLOATS})
+    nested = pa.array([{"f": math.nan, "i": 1, "l": [1.0]}], kind)
+    mapped = pa.array([[(1.0, "a")]], pa.map_(pa.float64(), pa.string()))
+    plain = {"f": [math.nan], "i": [1], "d": [Decimal("1.5")], "t": ["x"], "s.f": ["a column with the path of a leaf"]}
+    table = pa.table(plain | {"s": nested, "l": pa.array([[1.0]], FLOATS), "m": mapped})
+    pq.write_table(table, tmp_path / "f", **writer_options(table, group_rows=1))
+    group = pq.ParquetFile(tmp_path / "f").metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    found = [column.path_in_schema for column in columns if column.is_stats_set]
+    assert found == ["i", "d", "t", "s.i", "m.key_value.value"]
 
 
 def test_an_empty_file_has_the_columns(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from lakemerge import (
     TableDamagedError,
     UnsupportedFeatureError,
 )
+from lakemerge.log import Attempt, DomainMetadata
 from lakemerge.testing.faults import Fail, Fault
 from mergers import Groups, Merged, Merger, TableShape
 from mergers.builtin.commit_time import CommitTime
@@ -303,3 +304,13 @@ def test_a_store_that_fails_is_no_damaged_table(error: OSError, tmp_path: Path) 
         table, _ = open_over(tmp_path, Fault(action=Fail(error), method=method, path=path))
         with pytest.raises(type(error), match=str(error.args[-1])):
             table.to_arrow()
+
+
+def test_a_version_whose_state_somebody_removed(tmp_path: Path) -> None:
+    """No checkpoint is to blame: the commits say so. Nothing is written onto it; what was before is whole."""
+    log = create(tmp_path).handle.log
+    without = Attempt([DomainMetadata("lakemerge.state", "", removed=True)])
+    log.commit(log.snapshot(), lambda tip, between: without, operation="OTHER", parameters={})
+    with pytest.raises(TableDamagedError, match=r"version 1 has no domain 'lakemerge\.state'.*Versions before"):
+        LakeTable.open(tmp_path).upsert(frame([(1, 1, "x")]))
+    assert LakeTable.open(tmp_path, version=0).to_arrow().num_rows == 0

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakemerge import FrameError, LakeTable, RecordRefusedError
@@ -223,6 +224,23 @@ def test_every_partition_type(kind: str, tmp_path: Path) -> None:
     if kind == "STRING":
         with pytest.raises(FrameError, match="empty string cannot be a partition value"):
             table.upsert(pa.table({"p": [""], "k": pa.array([1], pa.int32()), "v": pa.array([1], pa.int32())}))
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP_NTZ", "DATE"])
+def test_years_that_no_partition_has(kind: str, tmp_path: Path) -> None:
+    """Refused before a file is written; as a key outside of the partition such a value is as good as any."""
+    table = LakeTable.create(tmp_path, f"p {kind}, k {kind}", key=["k", "p"], partition_by=["p"], buckets=1)
+    arrow_kind = table.schema.field("p").type
+    far = pa.array([2**22 if kind == "DATE" else 2**58]).cast(pa.int32() if kind == "DATE" else pa.int64())
+    near = pa.array([0]).cast(far.type)
+    for values in (far, pc.negate(far)):
+        with pytest.raises(FrameError, match="'p' hold a date or time outside of the years 1 to 9999"):
+            table.upsert(pa.table({"p": values.cast(arrow_kind), "k": near.cast(arrow_kind)}))
+        assert table.version == len(table.view.log_commits) == 0
+        assert not list(tmp_path.rglob("*.parquet"))
+    table.upsert(pa.table({"p": near.cast(arrow_kind), "k": far.cast(arrow_kind)}))
+    table.upsert(pa.table({"p": near.cast(arrow_kind), "k": far.cast(arrow_kind)}))
+    assert table.to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -31,7 +31,7 @@ from lakemerge.log import (
     encode,
 )
 from lakemerge.log.checkpoint import encode_checkpoint
-from lakemerge.storage import open_store
+from lakemerge.storage import FileStat, LocalStore, open_store
 from lakemerge.testing.counting import CountingStore
 
 DAY_MS = 86_400_000
@@ -223,6 +223,40 @@ def test_a_gap_is_damage_that_names_the_version(tmp_path: Path, missing: int) ->
     commit_file(tmp_path, missing).unlink()
     with pytest.raises(TableDamagedError, match=f"commit {missing} is missing"):
         read(tmp_path)
+
+
+class LateListing(LocalStore):
+    """A folder that is read while commits are made: the listing shows later ones, but not those in ``hidden``."""
+
+    def __init__(self, root: Path, hidden: set[int]) -> None:
+        super().__init__(root)
+        self._hidden = {f"_delta_log/{version:020d}.json" for version in hidden}
+
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        return (stat for stat in super().list(folder, start_after=start_after) if stat.path not in self._hidden)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "interval"), [(hidden, n) for hidden in ({7}, {4}, {5, 6}, {1, 5, 7}) for n in (4, 99)] + [({0}, 99)]
+)
+def test_a_listing_that_misses_a_commit_made_meanwhile_is_no_gap(
+    tmp_path: Path, hidden: set[int], interval: int
+) -> None:
+    """File systems promise nothing about files that appear while a folder is read."""
+    last = grow(tmp_path, 8, interval=interval)
+    log = DeltaLog(LateListing(tmp_path, hidden))
+    assert log.snapshot() == log.snapshot(timestamp_ms=NOW_MS + 8) == last
+    assert [entry.version for entry in log.history()] == list(range(8, -1, -1))
+    for version in range(8):
+        begin = read(tmp_path, version)
+        assert log.snapshot(version=version) == log.snapshot(timestamp_ms=NOW_MS + version) == begin
+        assert log.update(begin).files == last.files
+        assert [number for number, _ in log.commits(since=version)] == list(range(version + 1, 9))
+
+
+def test_a_listing_that_misses_the_commit_of_its_last_checkpoint(tmp_path: Path) -> None:
+    last = grow(tmp_path, 8, interval=4)
+    assert DeltaLog(LateListing(tmp_path, {8})).snapshot() == last
 
 
 def test_a_gap_after_the_checkpoint_is_damage_too(tmp_path: Path) -> None:

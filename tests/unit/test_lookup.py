@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,12 @@ def test_a_key_costs_one_bucket(tmp_path: Path) -> None:
 def test_only_row_groups_that_can_hold_the_key_are_read(tmp_path: Path) -> None:
     keyed(tmp_path / "t").compact()
     sizes = {}
-    for name, read in {
+    reads: dict[str, Callable[[LakeTable], object]] = {
         "key": lambda table: table.get({"k": 2_000}),
         "filter": lambda table: table.to_arrow(filter="k > 2000 and k < 2020"),
         "all": lambda table: table.to_arrow(),
-    }.items():
+    }
+    for name, read in reads.items():
         store = CountingStore(LocalStore(tmp_path / "t"))
         log = DeltaLog(store)
         table = LakeTable(Handle(store, log, default_registry(), Settings()), log.snapshot(), pinned=False, spark=None)

@@ -17,7 +17,7 @@ from tests.unit.faults import listing, rows_of
 
 DDL = "k BIGINT, n TINYINT, s STRING"
 SUM = {"aggregates": {"n": "sum", "s": "last_value"}}
-TINY = Settings(merge_budget_bytes=1, write_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
+TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
 """Every row is a range of its own, and every range may begin a new base file."""
 
 
@@ -115,7 +115,7 @@ def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path)
 def test_files_that_a_skipped_tile_wrote_are_deleted(tmp_path: Path) -> None:
     """The tile is large: ranges before the key that overflows are in closed files, tombstones with them."""
     path = tmp_path / "t"
-    settings = Settings(merge_budget_bytes=1, write_budget_bytes=1, target_file_bytes=600, row_group_rows=2, threads=1)
+    settings = Settings(merge_budget_bytes=1, target_file_bytes=600, row_group_rows=2, threads=1)
     ordered = {"ordering": ["o"], "schema": "k BIGINT, o BIGINT, n TINYINT", "buckets": 1}
     table = create(
         path, **ordered, options={"aggregates": {"n": "sum"}, "remove_record_on_delete": True}, settings=settings

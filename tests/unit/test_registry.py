@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from lakemerge import Merger, MergerMissingError, MergerRegistrationError
+from lakemerge import LakeTable, Merger, MergerMissingError, MergerRegistrationError
 from mergers import CommitTime, EventTime, Groups, Merged, MergerRegistry, TableShape, default_registry
+from mergers.registry import ENTRY_POINT_GROUP
 
 ID = "0d3c6c1e-9c4a-4b86-a1a0-5e2a4f6b8c01"
 
@@ -104,3 +107,41 @@ def test_what_is_missing_is_named_with_near_misses() -> None:
     assert "Did you mean" not in str(caught.value)
     with pytest.raises(MergerMissingError, match=rf"strategy {ID} \(named 'theirs' when it was created\)"):
         registry.of_table(ID, "theirs")
+
+
+def test_an_entry_point_that_is_broken_hurts_only_those_who_need_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = EntryPoints(
+        EntryPoint(name, value, ENTRY_POINT_GROUP)
+        for name, value in (
+            ("gone", "no_such_module:Merger"),
+            ("taken", "tests.unit.test_registry:taken"),
+            ("fine", "tests.unit.test_registry:fine"),
+        )
+    )
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries.select(group=group))
+    registry = default_registry.__wrapped__()  # not the one of this process, which keeps what was registered
+    monkeypatch.setattr("lakemerge.opening.default_registry", lambda: registry)
+    assert registry.resolve("mine") is fine
+    assert registry.resolve("event-time") is EventTime
+    assert LakeTable.create(tmp_path, "k BIGINT", key=["k"]).version == LakeTable.open(tmp_path).version == 0
+    searches: list[Callable[[], object]] = [
+        lambda: registry.resolve("other"),
+        lambda: registry.extended([]).of_table(ID.replace("1", "2"), "x"),
+    ]
+    for missed in searches:
+        with pytest.raises(MergerMissingError) as caught:
+            missed()
+        for part in (
+            "The entry point gone = no_such_module:Merger of an unknown package could not be used",
+            "No module named 'no_such_module'",
+            "taken = tests.unit.test_registry:taken",
+            "repair or uninstall it",
+        ):
+            assert part in str(caught.value)
+            assert part in caplog.text
+
+
+fine = merger()
+taken = merger("another", EventTime.id, qualname="Taken")

@@ -68,7 +68,7 @@ def test_key_position(bound: int, before: int, after: int) -> None:
 
 def test_a_hot_key_in_a_table(tmp_path: Path) -> None:
     """Thousands of records of one key in row groups of two rows, merged with a budget of one byte."""
-    tiny = Settings(merge_budget_bytes=1, row_group_rows=2, write_budget_bytes=1)
+    tiny = Settings(merge_budget_bytes=1, row_group_rows=2)
     table = create(tmp_path / "t", merger="commit-time", settings=tiny)
     table.upsert(frame([(k, 0, "base") for k in range(5)]))
     hot = [(2, n, f"v{n}", "-U" if n % 3 else "+U") for n in range(300)]

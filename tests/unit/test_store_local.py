@@ -119,14 +119,22 @@ def test_a_link_that_reports_failure(
     assert _names(tmp_path) == (["a"] if happens else [])
 
 
-def test_a_link_that_fails_cleanly_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(_source: str, _target: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("call", ["link", "fsync", "mkdir"])
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "read-only"), (errno.ENFILE, "try again")]
+)
+def test_a_file_that_was_surely_not_created_is_a_store_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, remedy: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "link", link)
-    with pytest.raises(OSError, match="No space left"):
-        LocalStore(tmp_path).put_if_absent("a", b"x")
-    assert _names(tmp_path) == []
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StoreError, match=rf"new/a' was not created \({os.strerror(code)}\): .*{remedy}") as caught:
+        LocalStore(tmp_path).put_if_absent("new/a", b"x")
+    assert pickle.loads(pickle.dumps(caught.value)).facts == {"path": str(tmp_path / "new/a"), "errno": code}
+    assert list(LocalStore(tmp_path).list("")) == []
+    assert not any(names for _, _, names in os.walk(tmp_path))
 
 
 class _Trace:

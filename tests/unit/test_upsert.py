@@ -224,10 +224,11 @@ def test_info_is_kept_and_its_reserved_names_are_refused(tmp_path: Path) -> None
     table.upsert(frame([(1, 1, "a")]), info={"source": ["x.csv"], "job": 7})
     info = table.history(limit=1)[0].info
     assert (info["source"], info["job"]) == (["x.csv"], 7)
-    before = listing(tmp_path / "t")
-    with pytest.raises(InputError, match="operation"):
-        table.upsert(frame([(1, 1, "a")]), info={"operation": "x"})
-    assert listing(tmp_path / "t") == before
+    table, store = open_over(tmp_path / "t")
+    for reserved in ("operation", "timestamp"):
+        with pytest.raises(InputError, match=reserved):
+            table.upsert(frame([(1, 1, "a")]), info={reserved: "x"})
+    assert not any(call.method == "open_output" for call in store.calls), "before any data is written"
 
 
 def test_a_frame_that_fails_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def test_log_files_hold_blocks_sorted_by_key(tmp_path: Path) -> None:
 def test_long_keys_have_no_bounds_and_are_found(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(path, schema="k STRING, o BIGINT, v STRING")
-    long = ["x" * 300 + str(n) for n in range(5)]
+    long = ["ø" * 130 + str(n) for n in range(5)]  # 261 bytes of UTF-8
     table.upsert(frame([(key, 1, "a") for key in [*long, "short"]], k=pa.string()))
     table.upsert(frame([(long[3], 2, "b")], k=pa.string()))
     (commit,) = table.view.log_commits
@@ -284,3 +285,35 @@ def test_long_keys_have_no_bounds_and_are_found(tmp_path: Path) -> None:
     assert rows_of(table.to_arrow(filter=f"k = '{long[3]}'", columns=["v"])) == [("b",)]
     table.compact()
     assert rows_of(table.to_arrow(filter="v = 'b'", columns=["k"])) == [(long[3],)]
+
+
+@pytest.mark.parametrize("merger", ["event-time", "commit-time", "partial-update"])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_one_big_batch_is_written_in_portions_of_the_budget(merger: str, loaded: bool, tmp_path: Path) -> None:
+    """Records of a key keep their order over the files: each key comes ten times, ties among them, deletes too."""
+    path = tmp_path / "t"
+    create(path, buckets=2, merger=merger, options={"ignore_delete": True} if merger == "partial-update" else {})
+    budget = 10_000
+    table = LakeTable.open(path, settings=Settings(write_budget_bytes=budget))
+    if loaded:
+        table.upsert(frame([(-1, 0, "base")]))
+    rows = [(n % 200, n % 7, f"v{n}", "-D" if n % 11 == 5 else "+U") for n in range(2_000)]
+    (whole,) = frame(rows, ["k", "o", "v", "op"]).combine_chunks().to_batches()
+    result = table.upsert(whole, kind_column="op")
+    assert result.rows == 2_000
+    expected: dict[int, Any] = {}
+    removed: dict[int, int] = {}
+    for k, o, v, op in rows:
+        if op == "-D" and merger == "partial-update":
+            continue
+        if merger == "commit-time":
+            expected[k] = None if op == "-D" else (k, o, v)
+        elif o >= max(removed.get(k, 0), expected[k][1] if expected.get(k) else 0):
+            expected[k], removed[k] = (None, o) if op == "-D" else ((k, o, v), 0)
+    found = sorted(row for row in expected.values() if row)
+    assert sorted(row for row in state_of(path) if row[0] >= 0) == found
+    if loaded:
+        (commit,) = table.view.log_commits
+        logs = {block.file.path for block in commit.blocks}
+        assert len(logs) >= whole.nbytes // budget >= 5
+        assert all(pq.read_metadata(path / log).num_rows < 2_000 // 3 for log in logs)

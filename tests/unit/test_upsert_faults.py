@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +186,8 @@ def test_an_interrupt(deed: Deed, tmp_path: Path) -> None:
 
 KILLED = """
 import sys
+import threading
+import time
 from pathlib import Path
 from lakemerge.testing.faults import Fault, Kill
 from tests.unit.faults import open_over
@@ -286,3 +290,30 @@ def test_a_disk_that_is_full_at_the_commit_leaves_nothing(tmp_path: Path, monkey
     assert listing(path) == before
     LakeTable.open(path).upsert(frame(NEW))
     assert state_of(path) == UPSERTED
+
+
+def test_a_load_that_fails_in_one_thread_waits_for_the_others(tmp_path: Path) -> None:
+    """What they still write when the first has failed is deleted as well."""
+    path = tmp_path / "table"
+    create(path, buckets=4)
+    before = listing(path)
+    failed = threading.Event()
+
+    def fail(call: Call) -> None:
+        failed.set()
+        raise ConnectionError("gone")
+
+    def late(call: Call) -> None:
+        assert failed.wait(60)
+        time.sleep(0.2)
+
+    table, store = open_over(
+        path,
+        Fault(action=fail, method="publish", path="base/"),
+        Fault(action=late, method="publish", path="base/", at=2, lasting=True),
+        settings=Settings(threads=4),
+    )
+    with pytest.raises(ConnectionError, match="gone"):
+        table.upsert(frame([(k, 1, "x") for k in range(40)]))
+    assert sum(call.method == "publish" and "base/" in call.path for call in store.calls) > 1
+    assert listing(path) == before

@@ -90,7 +90,11 @@ class Function(ABC):
     idempotent: ClassVar[bool] = False
     """Adding the same value again changes nothing, wherever it comes."""
     keeps_lone: ClassVar[bool] = True
-    """A single value added to nothing is the result, as it is."""
+    """Any single value added to nothing is the result, as it is; :meth:`check_additions` refuses none."""
+    blanks: ClassVar[bool] = False
+    """Values that are not null may come to null when they are added."""
+    forgets: ClassVar[bool] = False
+    """A retraction may leave null where there was a value."""
 
     kind: pa.DataType = field(default_factory=pa.null)
 

@@ -123,9 +123,7 @@ class MergeMapWithKeytime(Function):
         timed = times.is_valid().to_numpy(zero_copy_only=False) & present
         cleared = segments.last(~present & newer)
         timed &= segments.index > segments.spread(cleared)
-        codes = order_codes([times])
-        best = np.maximum.reduceat(np.where(timed, codes, np.iinfo(np.int64).min), segments.starts)
-        ties = timed & (codes == segments.spread(best))
+        ties = segments.highest(order_codes([times]), timed)
         latest = segments.last(ties & newer)
         picks = np.where(latest >= 0, latest, segments.first(ties))
         return entries.maps(picks, events.segments.any(adds), self.kind)

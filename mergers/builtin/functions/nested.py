@@ -1,14 +1,17 @@
 """``collect`` and ``nested_update``: arrays folded element by element.
 
 Without retractions the elements of all arrays are brought into order at once. What a retraction
-removes depends on the elements that stand at that moment, so groups with one are folded in Python.
+removes depends on the elements that stand at that moment, so groups with one are folded in Python, over
+the numbers of elements. Both ways go by the same slots, so that it does not show which one was taken.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -31,12 +34,16 @@ class _Arrays(Function):
         """Of elements in order, sorted by group: which ones stay, and per element that stays its group."""
 
     @abstractmethod
-    def both(self, front: Sequence[Any], back: Sequence[Any]) -> list[Any]:
-        """One addition, in Python values."""
+    def slots(self, elements: pa.Array) -> Ints:
+        """Small integers, equal for elements that take each other's place or are taken back by each other."""
 
     @abstractmethod
-    def without(self, acc: Sequence[Any], x: Sequence[Any]) -> list[Any]:
-        """One retraction, in Python values."""
+    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
+        """One addition: element numbers, by which ``slots`` is indexed."""
+
+    @abstractmethod
+    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
+        """One retraction, likewise."""
 
     def fold(self, events: ColumnEvents) -> pa.Array:
         segments, filled = events.segments, events.filled
@@ -47,21 +54,26 @@ class _Arrays(Function):
         part, records, groups = segments.within(
             (events.adds | events.retracts) & filled & np.repeat(retracted, segments.sizes)
         )
-        values = events.values.take(pa.array(records)).to_pylist()
+        arrays = events.values.take(pa.array(records))
+        elements = pc.list_flatten(arrays)
+        slots, edges = self.slots(elements).tolist(), [0, *np.cumsum(pc.list_value_length(arrays).to_numpy()).tolist()]
+        numbers = [range(start, end) for start, end in pairwise(edges)]
         newer, adds = events.newer[records].tolist(), events.adds[records].tolist()
-        folded = []
+        folded: list[Sequence[int] | None] = []
         for start, end in zip(part.starts.tolist(), part.offsets[1:].tolist(), strict=True):
-            acc: Sequence[Any] | None = None
+            acc: Sequence[int] | None = None
             for place in range(start, end):
-                x = values[place]
+                x = numbers[place]
                 if not adds[place]:
-                    acc = None if acc is None else self.without(acc, x)
+                    acc = None if acc is None else self.without(acc, x, slots)
                 else:
-                    acc = self.both(acc or (), x) if newer[place] else self.both(x, acc or ())
+                    acc = self.both(acc or (), x, slots) if newer[place] else self.both(x, acc or (), slots)
             folded.append(acc)
+        kept = np.fromiter(chain.from_iterable(acc or () for acc in folded), dtype=np.int64)
+        lists = self._lists(elements, kept, [len(acc or ()) for acc in folded], [acc is not None for acc in folded])
         source = np.arange(len(whole), dtype=np.int64)
         source[groups] = len(whole) + np.arange(len(groups))
-        return pa.concat_arrays([whole, pa.array(folded, type=self.kind)]).take(pa.array(source))
+        return pa.concat_arrays([whole, lists]).take(pa.array(source))
 
     def _arranged(self, events: ColumnEvents, retracted: np.ndarray[Any, Any]) -> pa.Array:
         """The arrays of all groups without retractions."""
@@ -73,21 +85,16 @@ class _Arrays(Function):
         elements = pc.list_flatten(arrays)
         group = segments.group[records][pc.list_parent_indices(arrays).to_numpy()]
         kept, group = self.arrange(elements, group)
-        counts = np.bincount(group, minlength=len(segments.sizes))
+        return self._lists(elements, kept, np.bincount(group, minlength=len(segments.sizes)), segments.any(there))
+
+    def _lists(self, elements: pa.Array, kept: Ints, counts: Any, there: Any) -> pa.Array:
+        """Arrays of so many of the elements kept each; null where not ``there``."""
         return pa.ListArray.from_arrays(
             pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
             elements.take(pa.array(kept)),
             type=self.kind,
-            mask=pa.array(~segments.any(there)),
+            mask=pa.array(~np.asarray(there, dtype=np.bool_)),
         )
-
-
-def _distinct(items: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
-    for item in items:
-        if item not in found:
-            found.append(item)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +121,29 @@ class Collect(_Arrays):
     def arrange(self, elements: pa.Array, group: Ints) -> tuple[Ints, Ints]:
         kept = np.arange(len(elements), dtype=np.int64)
         if self.distinct:
-            kept = np.unique(grouped(group, equality_codes(elements)), return_index=True)[1]
+            kept = np.unique(grouped(group, self.slots(elements)), return_index=True)[1]
             kept.sort()
         return kept, group[kept]
 
-    def both(self, front: Sequence[Any], back: Sequence[Any]) -> list[Any]:
-        return _distinct([*front, *back]) if self.distinct else [*front, *back]
+    def slots(self, elements: pa.Array) -> Ints:
+        return equality_codes(elements)
 
-    def without(self, acc: Sequence[Any], x: Sequence[Any]) -> list[Any]:
-        left = list(acc)
-        for item in x:
-            if item in left:
-                left.remove(item)
+    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
+        if not self.distinct:
+            return [*front, *back]
+        found: dict[int, int] = {}
+        for item in (*front, *back):
+            found.setdefault(slots[item], item)
+        return list(found.values())
+
+    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
+        gone = Counter(slots[item] for item in x)
+        left = []
+        for item in acc:
+            if gone[slots[item]]:
+                gone[slots[item]] -= 1
+            else:
+                left.append(item)
         return left
 
 
@@ -157,10 +175,7 @@ class NestedUpdate(_Arrays):
     def arrange(self, elements: pa.Array, group: Ints) -> tuple[Ints, Ints]:
         if not self.nested_key:
             return np.arange(len(elements), dtype=np.int64), group
-        fields = dict(zip((f.name for f in elements.type), elements.flatten(), strict=True))
-        slot = group
-        for name in self.nested_key:
-            slot = grouped(slot, equality_codes(fields[name]))
+        slot = grouped(group, self.slots(elements))
         # An element stands where its key came first, with the value that came last.
         first, inverse = np.unique(slot, return_index=True, return_inverse=True)[1:]
         last = np.zeros_like(first)
@@ -168,19 +183,23 @@ class NestedUpdate(_Arrays):
         order = np.argsort(first)
         return last[order], group[first[order]]
 
-    def both(self, front: Sequence[Any], back: Sequence[Any]) -> list[Any]:
+    def slots(self, elements: pa.Array) -> Ints:
+        if not self.nested_key:
+            return equality_codes(elements)
+        fields = dict(zip((f.name for f in elements.type), elements.flatten(), strict=True))
+        slot = np.zeros(len(elements), dtype=np.int64)
+        for name in self.nested_key:
+            slot = grouped(slot, equality_codes(fields[name]))
+        return slot
+
+    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
         if not self.nested_key:
             return [*front, *back]
-        found: dict[tuple[str, ...], Any] = {}
+        found: dict[int, int] = {}
         for item in (*front, *back):
-            found[self._key(item)] = item
+            found[slots[item]] = item
         return list(found.values())
 
-    def without(self, acc: Sequence[Any], x: Sequence[Any]) -> list[Any]:
-        gone = {self._key(item) for item in x}
-        return [item for item in acc if self._key(item) not in gone]
-
-    def _key(self, item: Mapping[str, Any] | None) -> tuple[str, ...]:
-        if item is None:
-            return ("null",) if not self.nested_key else ("None",) * len(self.nested_key)
-        return tuple(repr(item[name]) for name in self.nested_key or item)
+    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
+        gone = {slots[item] for item in x}
+        return [item for item in acc if slots[item] not in gone]

@@ -45,6 +45,7 @@ class LastValue(Function):
     name = "last_value"
     types = "any"
     retractable = True
+    forgets = True
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:
@@ -60,6 +61,7 @@ class LastNonNullValue(Function):
     name = "last_non_null_value"
     types = "any"
     retractable = True
+    forgets = True
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:
@@ -117,10 +119,7 @@ class _Extreme(Function):
 
     def fold(self, events: ColumnEvents) -> pa.Array:
         segments, adds = events.segments, events.adds & events.filled
-        codes = self.codes(events)
-        lowest = np.iinfo(np.int64).min
-        best = np.maximum.reduceat(np.where(adds, codes, lowest), segments.starts)
-        ties = adds & (codes == segments.spread(best))
+        ties = segments.highest(self.codes(events), adds)
         # In front: the last older one, else the first of all.
         older = segments.last(ties & ~events.newer)
         return take(events.values, np.where(older >= 0, older, segments.first(ties)))

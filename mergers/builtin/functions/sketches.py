@@ -45,6 +45,7 @@ class _Union(Function):
     types = "binary"
     commutative = True
     idempotent = True
+    keeps_lone = False
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:

@@ -23,6 +23,7 @@ class Listagg(Function):
     name = "listagg"
     types = "strings"
     keeps_lone = False
+    blanks = True
 
     delimiter: str = ","
     distinct: bool = False
