@@ -14,9 +14,10 @@ from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
 from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.sources import PLACE
 from lakemerge.results import SkippedTile
 from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
-from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, BaseFile
+from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import Tile
 from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files, write_tombstones
 from lakemerge.write.rows_file import RowsFile
@@ -132,7 +133,6 @@ def _merge_beside(
 
 
 def _mark(gone: Mapping[int, Bools], superseded: pa.Table) -> None:
-    numbers = superseded.column(FILE_COLUMN).to_numpy()
-    rows = superseded.column(POSITION_COLUMN).to_numpy()
+    numbers, rows = (column.to_numpy() for column in superseded.select(PLACE.names).columns)
     for number in np.unique(numbers).tolist():
         gone[number][rows[numbers == number]] = True

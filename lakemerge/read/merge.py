@@ -15,8 +15,8 @@ from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.row_groups import matching
 from lakemerge.read.runs import Run, key_ranges
-from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
-from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, LogBlock, hidden_fields
+from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.write.pack import KIND_COLUMN
 from mergers import Frame, fold
@@ -73,7 +73,7 @@ class ChangedRange:
     """What the live logs of a tile change in a key range."""
 
     superseded: pa.Table
-    """``_lm_file`` and ``_lm_pos`` of stored rows that are no longer the row of their key."""
+    """Stored rows that are no longer the row of their key; of :data:`lakemerge.read.sources.PLACE`."""
     rows: pa.Table
     """The rows in their place, and new ones, sorted by key; the columns asked for, nullable."""
     tombstones: pa.Table
@@ -95,8 +95,8 @@ def changed_ranges(
     always = set(shape.key) | set(shape.ordering)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
-    for base, folded in _fold_ranges(spec, tile, _with_positions(stored), logs, names, files):
-        gone = base.select([FILE_COLUMN, POSITION_COLUMN]).take(pa.array(folded.superseded))
+    for base, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
+        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
         yield ChangedRange(gone, folded.rows, folded.tombstones)
 
 
@@ -105,7 +105,7 @@ def _fold_ranges(
 ) -> Iterator[tuple[pa.Table, Folded]]:
     """Per key range, the stored rows sorted by key, and what the live logs change in them.
 
-    :param stored: what to read of stored rows.
+    :param stored: what to read of stored rows; with :data:`lakemerge.read.sources.PLACE`, where they are.
     :param logged: what to read of log records.
     """
     config, shape = spec.config, spec.config.shape
@@ -133,10 +133,6 @@ def _fold_ranges(
 
 def _nullable(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema if field.name in names])
-
-
-def _with_positions(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([*schema, *hidden_fields()])
 
 
 def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str]) -> pa.Table:

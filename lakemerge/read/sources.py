@@ -20,7 +20,7 @@ from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.read.row_groups import RowGroups, in_span
 from lakemerge.read.runs import key_position
 from lakemerge.slices.minor import Positions, read_positions
-from lakemerge.slices.model import Key, LogBlock
+from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
@@ -30,10 +30,13 @@ from mergers.contract import Bools
 from mergers.kernel import tombstone_schema
 from mergers.keys import key_columns
 
-__all__ = ["Batches", "MergeSpec", "block_schema", "block_stream", "stored_streams", "tombstone_stream"]
+__all__ = ["PLACE", "Batches", "MergeSpec", "block_schema", "block_stream", "stored_streams", "tombstone_stream"]
 
 Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
+
+PLACE = pa.schema([(FILE_COLUMN, pa.int32()), ("_lm_pos", pa.int32())])
+"""Where a stored row is: the ordinal of its file, and its position there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ def stored_streams(
     """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
     stream is sorted by key, and no key is in two of them.
 
+    :param schema: what to read, and the fields of :data:`PLACE` at the end where the caller wants them.
     :param final: of rows that no log changes, the row groups to read.
     """
     if tile.base is None:
@@ -70,37 +74,56 @@ def stored_streams(
         parts += [(winner.path, winner.size_bytes, winner.ordinal, winner.rows) for winner in tile.minor.winners]
     share = max(1, budget // len(parts))
     return [
-        _stored(spec, tile, StoredFile(path, size), schema, files, share, gone.get(ordinal), final)
+        _stored(spec, tile, _Part(StoredFile(path, size), ordinal, gone.get(ordinal)), schema, files, share, final)
         for path, size, ordinal, rows in parts
         if rows
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A base or winner file, and which of its rows are superseded."""
+
+    file: StoredFile
+    ordinal: int
+    gone: Bools | None
+
+
 def _stored(
     spec: MergeSpec,
     tile: Tile,
-    file: StoredFile,
+    part: _Part,
     schema: pa.Schema,
     files: ParquetFiles,
     budget: int,
-    gone: Bools | None,
     final: RowGroups | None,
 ) -> Batches:
     """One file's rows that are not superseded; tables may come out empty."""
     groups: list[int] | None = None
     if tile.wanted is not None or final is not None:
-        footer = files.footer(file)
+        footer = files.footer(part.file)
         groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
         groups = groups if final is None else final(footer, groups)
     keyed = set(spec.config.key) <= set(schema.names)
-    for table, first, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
-        here = np.empty(0, dtype=np.bool_) if gone is None else gone[first : first + table.num_rows]
-        left = table
+    placed = FILE_COLUMN in schema.names
+    columns = pa.schema([field for field in schema if field.name not in PLACE.names])
+    for table, first, last in files.stream(part.file, schema=columns, budget_bytes=budget, row_groups=groups):
+        left = _placed(table, part.ordinal, first) if placed else table
+        here = np.empty(0, dtype=np.bool_) if part.gone is None else part.gone[first : first + table.num_rows]
         if here.any():
             keep = np.ones(table.num_rows, dtype=np.bool_)
             keep[: len(here)] = ~here
-            left = table.filter(pa.array(keep))
+            left = left.filter(pa.array(keep))
         yield _wanted_rows(left, spec.config, tile) if keyed else left, last
+
+
+def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
+    """With the columns of :data:`PLACE`; ``first``: the position of the first row in the file."""
+    rows = table.num_rows
+    places = [np.full(rows, ordinal, dtype=np.int32), np.arange(first, first + rows, dtype=np.int32)]
+    for field, values in zip(PLACE, places, strict=True):
+        table = table.append_column(field, pa.array(values))
+    return table
 
 
 def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batches:

@@ -20,7 +20,6 @@ from mergers.ordering import plain_integers
 
 __all__ = [
     "FILE_COLUMN",
-    "POSITION_COLUMN",
     "SLICE_TAG",
     "BaseFile",
     "Key",
@@ -29,7 +28,6 @@ __all__ = [
     "LogFile",
     "Partition",
     "SliceId",
-    "hidden_fields",
     "key_from_json",
     "key_to_json",
     "keys_at",
@@ -37,7 +35,7 @@ __all__ = [
 
 SLICE_TAG = "lakemerge.slice"
 FILE_COLUMN = "_lm_file"
-POSITION_COLUMN = "_lm_pos"
+"""Physical column of base and winner files that is not in the Delta schema: the file's ordinal, INT32."""
 
 Partition = tuple[str | None, ...]
 """Partition values in the order of the partition columns, as Delta serialises them."""
@@ -156,12 +154,6 @@ class LogBlock:
         common = min(self.buckets, buckets)
         same = self.slice.bucket % common == slice_id.bucket % common
         return same and self.slice.partition == slice_id.partition
-
-
-def hidden_fields() -> list[pa.Field]:
-    """The physical columns of base and winner files that are not in the Delta schema: the file's
-    ordinal and the row in the file."""
-    return [pa.field(FILE_COLUMN, pa.int32()), pa.field(POSITION_COLUMN, pa.int32())]
 
 
 def key_to_json(key: Key) -> list[object]:

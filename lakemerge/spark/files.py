@@ -1,8 +1,8 @@
 """Merged tiles through Spark's own Parquet reader: no row passes through Python.
 
 Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
-are read in one scan, and superseded rows are left out by position: the scan carries the hidden
-columns, and a bitmap per file comes from the positions files by a scalar subquery
+are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
+and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
 (docs/architecture.md, "How to exclude natively").
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from lakemerge.handle import Handle
 from lakemerge.schema import to_ddl
 from lakemerge.slices.minor import POSITIONS_SCHEMA, positions_table
-from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, hidden_fields
+from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import quoted
 
@@ -61,13 +61,13 @@ def _scan(
         positions += [] if tile.minor.positions is None else [tile.minor.positions]
         held += sum(rows for _, _, rows in files)
     names = [functions.col(quoted(name)) for name in columns]
-    schema = pa.schema([*_schema(view, columns), *hidden_fields()])
+    schema = pa.schema([*_schema(view, columns), pa.field(FILE_COLUMN, pa.int32())])
     rows = _parquet(spark, handle, schema, paths)
     if positions:
         low, high = min(ordinals), max(ordinals)
         few = held <= _FEW_BITS and len(positions) <= _FEW_FILES
         bits = (_bits_here if few else _bits_there)(spark, handle, positions, low, high)
-        row = functions.col(POSITION_COLUMN)
+        row = rows.metadataColumn("_metadata")["row_index"].cast("int")
         words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
         bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
         rows = rows.where(functions.coalesce(bit, functions.lit(0).cast("byte")) == 0)

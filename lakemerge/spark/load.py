@@ -25,7 +25,7 @@ from lakemerge.errors import FrameError, OutcomeUnknownError
 from lakemerge.log import AddFile, AlreadyDone
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
-from lakemerge.slices.model import FILE_COLUMN, POSITION_COLUMN, SLICE_TAG, BaseFile
+from lakemerge.slices.model import FILE_COLUMN, SLICE_TAG, BaseFile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.spark.jobs import map_evenly, quoted
 from lakemerge.storage.local import LocalStore
@@ -42,8 +42,6 @@ __all__ = ["bulk_load"]
 _WRITER = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
-    # Row numbers never repeat: a dictionary of them would be built only to be thrown away.
-    f"parquet.enable.dictionary#{POSITION_COLUMN}": "false",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _logger = logging.getLogger(__name__)
@@ -127,7 +125,7 @@ def _nests_alike(given: Any, wanted: Any) -> bool:
 
 
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:
-    """Rows by bucket, sorted by key, with the hidden columns. One task, and so one file, a bucket."""
+    """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal."""
     config = write.pack.config
     sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
     columns = [
@@ -136,11 +134,9 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     ]
     keys = [functions.col(quoted(name)) for name in config.key]
     bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
-    ordered = frame.select(*columns).repartitionById(write.pack.buckets, bucket).sortWithinPartitions(*keys)
-    # The low 33 bits of this id count the rows of a partition.
-    position = functions.monotonically_increasing_id().bitwiseAND(functions.lit(2**33 - 1)).cast("int")
-    hidden = {FILE_COLUMN: functions.spark_partition_id(), POSITION_COLUMN: position}
-    return ordered.withColumns(hidden)
+    # Computed before the shuffle, the number is sent along, which costs less than another pass after the sort.
+    rows = frame.select(*columns).withColumn(FILE_COLUMN, bucket)
+    return rows.repartitionById(write.pack.buckets, functions.col(FILE_COLUMN)).sortWithinPartitions(*keys)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""A Parquet file of merged rows with the hidden columns: a base file or a winner file.
+"""A Parquet file of merged rows: a base file or a winner file.
 
-The columns of the table's schema, then ``_lm_file`` (the file's ordinal) and ``_lm_pos`` (the row in
-the file), which the Delta schema does not name. Source: docs/table-format.md, section 2.
+The columns of the table's schema, then ``_lm_file``, the file's ordinal, which the Delta schema does not
+name. Source: docs/table-format.md, section 2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.options import Settings
-from lakemerge.slices.model import POSITION_COLUMN, hidden_fields
+from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.storage.base import Store
 from lakemerge.write.encoding import writer_options
 
@@ -33,7 +33,7 @@ class RowsFile:
         self.ordinal = ordinal
         self.rows = 0
         self._names = schema.names
-        self._schema = pa.schema([*schema, *hidden_fields()])
+        self._schema = pa.schema([*schema, pa.field(FILE_COLUMN, pa.int32())])
         self._row_group_rows = settings.row_group_rows
         self._output = store.open_output(path)
         self._sink = self._output.__enter__()
@@ -50,9 +50,8 @@ class RowsFile:
         count = rows.num_rows
         if not count:
             return
-        positions = pa.array(np.arange(self.rows, self.rows + count, dtype=np.int32))
         ordinals = pa.array(np.full(count, self.ordinal, dtype=np.int32))
-        columns = [*rows.select(self._names).columns, ordinals, positions]
+        columns = [*rows.select(self._names).columns, ordinals]
         self._write(pa.table(columns, schema=self._schema).replace_schema_metadata(None))
         self.rows += count
 
@@ -78,10 +77,6 @@ class RowsFile:
 
     def _write(self, table: pa.Table) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                table.schema,
-                **writer_options(table, group_rows=self._row_group_rows),
-                column_encoding={POSITION_COLUMN: "DELTA_BINARY_PACKED"},
-            )
+            options = writer_options(table, group_rows=self._row_group_rows)
+            self._writer = pq.ParquetWriter(self._sink, table.schema, **options)
         self._writer.write_table(table, row_group_size=self._row_group_rows)

@@ -20,9 +20,7 @@ __all__ = ["CASES", "Alter", "Case", "Compact", "Write"]
 
 
 _PLAIN = Settings(threads=1)
-_SPLIT = Settings(
-    merge_budget_bytes=1, write_budget_bytes=1, row_group_rows=2, target_file_bytes=1, inline_blocks=1, threads=1
-)
+_SPLIT = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, inline_blocks=1, threads=1)
 """Several base files a slice, several logs a write, block index files."""
 
 
@@ -36,7 +34,9 @@ class Write:
 
 @dataclass(frozen=True)
 class Compact:
-    """All logs into base files."""
+    """All logs into base files, or beside them."""
+
+    minor: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ CASES = (
             Write(("p", "k", "o"), [["north", 2, 20, "-D"], ["north", 7, 20, "-D"]]),
             Compact(),
             Write(("p", "k", "o"), [["north", 3, 30]]),
+            Compact(minor=True),
             Write(
                 ("p", "k", "o", "v"),
                 [["north", 2, 19, "stale"], ["north", 7, 21, "back"], ["söuth", 0, 11, "stale"], ["west", 1, 1, "x"]],

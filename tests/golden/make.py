@@ -59,7 +59,7 @@ def make(case: Case, folder: Path) -> None:
                 table.upsert(frame.append_column("kind", pa.array(kinds)), kind_column="kind")
                 model.write(step.columns, frame.to_pylist(), kinds)
             case Compact():
-                table.compact()
+                table.compact(minor=step.minor)
             case Alter():
                 table.alter(add_columns=step.add_columns, merger=step.merger, options=step.options)
                 if step.add_columns is not None:

@@ -106,8 +106,7 @@ def test_a_bulk_load_is_one_sorted_file_a_bucket(spark: SparkSession, tmp_path: 
         tag = json.loads(add.tags[SLICE_TAG])
         tags.append((tag["bucket"], tag["buckets"], tag["ordinal"], tag["through"]))
         file = pq.read_table(tmp_path / add.path)
-        assert file.column_names == [*table.schema.names, "_lm_file", "_lm_pos"]
-        assert file["_lm_pos"].to_pylist() == list(range(file.num_rows))
+        assert file.column_names == [*table.schema.names, "_lm_file"]
         assert set(file["_lm_file"].to_pylist()) == {tag["ordinal"]}
         keys = list(zip(*(file[name].to_pylist() for name in key), strict=True))
         assert keys == sorted(keys)

@@ -21,7 +21,7 @@ from tests.unit.faults import create, frame, listing, rows_of
 
 
 def test_hidden_columns_number_the_rows(tmp_path: Path) -> None:
-    """``_lm_file`` is the ordinal in the tag, ``_lm_pos`` the row in the file; neither is in the schema."""
+    """``_lm_file`` is the ordinal in the tag, and not in the schema."""
     table = create(tmp_path, settings=Settings(target_file_bytes=1, merge_budget_bytes=1, row_group_rows=2))
     table.upsert(frame([(k, 1, "x") for k in range(5)]))
     for k in range(5, 9):
@@ -30,9 +30,8 @@ def test_hidden_columns_number_the_rows(tmp_path: Path) -> None:
     ordinals = set()
     for base in table.view.base_files:
         data = pq.read_table(tmp_path / base.add.path)
-        assert data.column_names == ["k", "o", "v", "_lm_file", "_lm_pos"]
+        assert data.column_names == ["k", "o", "v", "_lm_file"]
         assert data.column("_lm_file").to_pylist() == [base.ordinal] * base.rows
-        assert data.column("_lm_pos").to_pylist() == list(range(base.rows))
         keys = data.column("k").to_pylist()
         assert keys == sorted(set(keys))
         ordinals.add(base.ordinal)

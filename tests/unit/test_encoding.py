@@ -80,4 +80,4 @@ def test_base_files_of_a_compaction_are_encoded_so(tmp_path: Path) -> None:
     table.upsert(pa.table({"id": [3], "kind": ["c"]}))
     table.compact()
     for path in table.view.snapshot.files:
-        assert _dictionaries(tmp_path / "t" / path) == {"id": False, "kind": True, "_lm_file": True, "_lm_pos": False}
+        assert _dictionaries(tmp_path / "t" / path) == {"id": False, "kind": True, "_lm_file": True}

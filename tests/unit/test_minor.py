@@ -54,9 +54,8 @@ def superseded(path: Path, minor: Minor) -> dict[int, list[int]]:
 
 def winners(path: Path, file: WinnerFile) -> list[tuple[Any, ...]]:
     rows = pq.read_table(path / file.path)
-    assert rows.column_names == ["k", "o", "v", "_lm_file", "_lm_pos"]
+    assert rows.column_names == ["k", "o", "v", "_lm_file"]
     assert set(rows.column("_lm_file").to_pylist()) == {file.ordinal}
-    assert rows.column("_lm_pos").to_pylist() == list(range(file.rows))
     assert (path / file.path).stat().st_size == file.size_bytes
     return [tuple(row.values()) for row in rows.select(["k", "o", "v"]).to_pylist()]
 
