@@ -24,9 +24,10 @@ from lakemerge.log import AddFile
 from lakemerge.results import UpsertResult
 from lakemerge.schema import from_delta_json, type_ddl
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, quoted, result_batch
+from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.portable import portable
+from lakemerge.spark.transit import send
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
@@ -71,11 +72,11 @@ def upsert_dataframe(
     if loaded is not None:
         return loaded
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
-    wanted = frame.select(*(functions.col(quoted(name)) for name in [*write.frame.sources, *kind]))
+    wanted, sent = send(frame, [*write.frame.sources, *kind])
     spec = portable(write.pack)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pack_partition(batches, spec)
+        yield pack_partition(map(sent.received, batches), spec)
 
     try:
         tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))

@@ -12,7 +12,7 @@ options, judged by a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,12 @@ _DISTINCT_SHARE = 0.7
 """From this share of distinct values in a sample on, a dictionary does not pay."""
 
 
-def writer_options(rows: pa.Table, *, group_rows: int) -> dict[str, object]:
+def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] | None = None) -> dict[str, object]:
     """Arguments of :class:`pyarrow.parquet.ParquetWriter` for a file of rows like these.
 
     :param rows: some or all rows of the file, with all its columns.
     :param group_rows: rows of a row group, about: each has dictionaries of its own.
+    :param bounded: the columns whose statistics somebody will ask for; ``None``: all.
     """
     sample = _sample(rows, min(group_rows, _SAMPLE_ROWS))
     names = [name for name in rows.column_names if _repeats(sample.column(name))]
@@ -42,7 +43,7 @@ def writer_options(rows: pa.Table, *, group_rows: int) -> dict[str, object]:
         "store_decimal_as_integer": True,
         "version": "2.6",
         "use_dictionary": [path for name in names for path, _ in _leaves(name, rows.schema.field(name).type)],
-        "write_statistics": [path for path, _ in leaves if path not in floats],
+        "write_statistics": [path for path, _ in leaves if path not in floats and (bounded is None or path in bounded)],
     }
 
 

@@ -139,7 +139,7 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     written: list[tuple[int, int]] = []
     groups = 0
     limit = spec.settings.row_group_rows
-    options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)))
+    options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=spec.config.key)
     with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
         for start, end in zip(starts.tolist(), ends, strict=True):
             writer.write_table(table.slice(start, end - start), row_group_size=limit)

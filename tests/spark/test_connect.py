@@ -39,6 +39,8 @@ def look():
     return [rows, list(counted), loaded, table.to_arrow().num_rows]
 
 said["dirty"] = look()
+said["merged beside"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
+said["minor"] = look()
 said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
 door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
@@ -71,6 +73,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert "key column 'id' is null in 1 row(s)" in said["refused"]
     # Of ids 45 to 49 the appended records are older, of ids 50 to 54 they are not; key 0 is deleted.
     rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
-    assert said["dirty"] == said["clean"] == [rows, [99, 94], 5, 99]
+    assert said["dirty"] == said["minor"] == said["clean"] == [rows, [99, 94], 5, 99]
+    assert said["merged beside"] == [True, 0]
     assert said["compacted"] == [True, 0]
     assert said["door"] == [[1, 9, "door"]]

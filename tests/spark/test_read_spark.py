@@ -61,6 +61,11 @@ class Played:
         if kind == "mixed":
             ids = in_one_bucket(spark, 0)
             self.change(spark, ids[::2], deleted=ids[1::4])
+        if kind == "minor":
+            self.change(spark, list(range(0, 60, 3)), deleted=[1, 2, 3])
+            self.table.compact(minor=True)
+            self.change(spark, [9, 10, 99], deleted=[60])
+            self.table.compact(minor=True)
         if kind == "compacted":
             self.change(spark, list(range(0, 60, 7)), deleted=[1, 2, 3])
             self.table.compact()
@@ -87,7 +92,7 @@ def collected(found: DataFrame) -> list[tuple[Any, ...]]:
     return in_order([tuple(row) for row in found.collect()])
 
 
-KINDS = ("empty", "clean", "dirty", "mixed", "log only", "compacted")
+KINDS = ("empty", "clean", "dirty", "mixed", "log only", "minor", "compacted")
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +111,15 @@ def test_the_tables_are_what_they_are_called(played: Callable[[str], Played]) ->
     states = {}
     for kind in KINDS:
         tiles = played(kind).table.view.tiles
-        states[kind] = {(tile.base is not None, tile.is_clean) for tile in tiles}
+        states[kind] = {(tile.base is not None, tile.is_clean, tile.is_merged) for tile in tiles}
     assert states == {
         "empty": set(),
-        "clean": {(True, True)},
-        "dirty": {(True, False)},
-        "mixed": {(True, True), (True, False)},
-        "log only": {(True, False), (False, False)},
-        "compacted": {(True, True)},
+        "clean": {(True, True, True)},
+        "dirty": {(True, False, False)},
+        "mixed": {(True, True, True), (True, False, False)},
+        "log only": {(True, False, False), (False, False, False)},
+        "minor": {(True, False, True)},
+        "compacted": {(True, True, True)},
     }
 
 

@@ -81,3 +81,13 @@ def test_base_files_of_a_compaction_are_encoded_so(tmp_path: Path) -> None:
     table.compact()
     for path in table.view.snapshot.files:
         assert _dictionaries(tmp_path / "t" / path) == {"id": False, "kind": True, "_lm_file": True}
+
+
+def test_logs_have_statistics_of_the_key_alone(tmp_path: Path) -> None:
+    """Only look-ups ask them, for keys."""
+    table = LakeTable.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), key=["id"])
+    table.upsert(pa.table({"id": [1], "v": [1]}))
+    table.upsert(pa.table({"id": [1], "v": [2]}))
+    (log,) = (tmp_path / "t" / "_lakemerge" / "log").glob("*.parquet")
+    group = pq.ParquetFile(log).metadata.row_group(0)
+    assert [group.column(i).is_stats_set for i in range(group.num_columns)] == [True, False]

@@ -1,0 +1,132 @@
+"""Minor-compacted tables through Spark: by position, without Python tasks, and right whatever came since.
+
+Expected rows are kept in a dictionary; which file a row was read from, Spark itself tells.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from lakemerge import LakeTable
+from lakemerge.spark import files
+
+DDL = "id BIGINT, at INT, v STRING"
+Rows = dict[int, tuple[Any, ...]]
+
+
+def frame(spark: SparkSession, rows: Rows) -> DataFrame:
+    return spark.createDataFrame(list(rows.values()), DDL)
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows, ordered by their first columns, which tell them apart."""
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:2])
+
+
+def played(spark: SparkSession, path: Path) -> tuple[LakeTable, Rows]:
+    """100 rows in four buckets; three rounds of changes, deletes and new keys, each compacted beside."""
+    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=4, spark=spark)
+    rows: Rows = {i: (i, 0, f"v{i}") for i in range(100)}
+    assert table.upsert(frame(spark, rows)).mode == "load"
+    for number in range(1, 4):
+        changes: Rows = {i: (i, number, None if i % 2 else f"r{number}") for i in range(number * 7, 120, 11)}
+        table.upsert(frame(spark, changes))
+        rows |= changes
+        gone = [number, number + 50]
+        table.delete(spark.createDataFrame([(i, 9) for i in gone], "id BIGINT, at INT"))
+        rows = {i: row for i, row in rows.items() if i not in gone}
+        assert table.compact(minor=True).tiles
+    return table, rows
+
+
+@pytest.mark.parametrize("bits", ["sent with the plan", "read by Spark", "in several scans"])
+def test_a_read_by_position(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: str) -> None:
+    table, rows = played(spark, tmp_path / "t")
+    if bits != "sent with the plan":
+        monkeypatch.setattr(files, "_FEW_BITS", 0)
+    if bits == "in several scans":
+        monkeypatch.setattr(files, "_MAX_BITS", 1)
+    plan = plan_of(table.to_df())
+    assert "MapInArrow" not in plan
+    assert plan.count("FileScan") >= (4 if bits == "in several scans" else 1)
+    assert collected(table.to_df()) == sorted(rows.values())
+    assert collected(table.to_df(columns=["at", "id"])) == sorted((row[1], row[0]) for row in rows.values())
+    assert table.to_df().count() == len(rows)
+    for condition, keep in {
+        "at >= 2": lambda row: row[1] >= 2,
+        "v IS NULL": lambda row: row[2] is None,
+        "id = 21": lambda row: row[0] == 21,
+        "id IN (1, 7, 118) OR v = 'r3'": lambda row: row[0] in (1, 7, 118) or row[2] == "r3",
+    }.items():
+        expected = sorted(filter(keep, rows.values()))
+        assert collected(table.to_df(filter=condition)) == expected, condition
+        assert collected(table.to_df().where(condition)) == expected, condition
+    table.create_temp_view("merged")
+    assert spark.sql("SELECT count(*), count(v) FROM merged").collect()[0] == (
+        len(rows),
+        sum(row[2] is not None for row in rows.values()),
+    )
+    assert collected(spark.read.format("lakemerge").load(table.url)) == sorted(rows.values())
+
+
+def test_later_logs_are_merged_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Of four slices one has logs since: it goes through the kernel, the others are read by position."""
+    table, rows = played(spark, tmp_path / "t")
+    table.upsert(frame(spark, {21: (21, 50, "latest")}))
+    rows[21] = (21, 50, "latest")
+    plan = table.explain_read()
+    assert (plan.minor, plan.merged) == (3, 1)
+    assert "MapInArrow" in plan_of(table.to_df())
+    assert collected(table.to_df()) == sorted(rows.values())
+    table.compact()
+    assert table.explain_read().clean == 4
+    assert collected(table.to_df()) == sorted(rows.values())
+
+
+def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> None:
+    table, rows = played(spark, tmp_path / "t")
+    before = table.to_df()
+    table.upsert(frame(spark, {1: (1, 99, "later")}))
+    table.compact(minor=True)
+    assert collected(before) == sorted(rows.values())
+    then = LakeTable.open(table.url, version=1, spark=spark)
+    assert collected(then.to_df()) == [(i, 0, f"v{i}") for i in range(100)]
+
+
+def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    table, rows = played(spark, tmp_path / "t")
+    found = table.to_df(filter="id = 21")
+    assert collected(found) == [rows[21]]
+    (tile,) = [tile for tile in table.view.tiles if tile.slice.bucket == bucket_of(spark, 21)]
+    assert tile.base is not None
+    assert tile.minor is not None
+    names = {tile.base.add.path, *(winner.path for winner in tile.minor.winners)}
+    assert {name.split("/t/")[1] for name in found.inputFiles()} == names
+    assert len(table.to_df().inputFiles()) > len(names)
+
+
+def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path: Path) -> None:
+    ddl = "id BIGINT, `_metadata` STRING, row_index INT, `a.b` INT"
+    table = LakeTable.create(tmp_path / "t", ddl, key=["id"], spark=spark)
+    table.upsert(spark.createDataFrame([(i, f"m{i}", i, i) for i in range(20)], ddl))
+    table.upsert(spark.createDataFrame([(3, "new", -1, -2)], ddl))
+    table.compact(minor=True)
+    expected = sorted([(i, f"m{i}", i, i) for i in range(20) if i != 3] + [(3, "new", -1, -2)])
+    assert "MapInArrow" not in plan_of(table.to_df())
+    assert collected(table.to_df()) == expected
+    assert collected(table.to_df(columns=["_metadata", "id"], filter="row_index < 0")) == [("new", 3)]
+
+
+def bucket_of(spark: SparkSession, key: int) -> int:
+    row = spark.range(1).select(F.pmod(F.xxhash64(F.lit(key).cast("bigint")), F.lit(4))).first()
+    assert row is not None
+    return int(row[0])
