@@ -19,6 +19,7 @@ from lakemerge.handle import Handle
 from lakemerge.log import HistoryEntry, Snapshot
 from lakemerge.opening import epoch_ms, open_handle
 from lakemerge.options import Settings
+from lakemerge.read.changes import read_changes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results import CompactionResult, UpsertResult
@@ -310,6 +311,20 @@ class LakeTable:
         snapshot = alter_table(self._handle, self._writable(), add_columns=add_columns, merger=merger, options=options)
         self._view = self._handle.view(snapshot)
         return snapshot.version
+
+    def changes(self, since: int, until: int | None = None) -> pa.RecordBatchReader:
+        """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
+        version that reads show): the table's columns, ``_row_kind``, ``_commit_version`` and
+        ``_commit_timestamp``.
+
+        A new row is ``+I``, one that went ``-D`` with the row as it was; a changed row comes twice, ``-U``
+        as it was and ``+U`` as it is. Records that changed nothing do not show, and compactions neither.
+        Commits come in order; within one, rows of a slice are sorted by key.
+
+        :raises lakemerge.VersionNotFoundError: not in the table's history.
+        """
+        end = self._current() if until is None else self._handle.view(self._handle.log.snapshot(version=until))
+        return read_changes(self._handle, end, since)
 
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What each commit did, newest first."""

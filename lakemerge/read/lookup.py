@@ -19,16 +19,24 @@ from lakemerge.read.sources import MergeSpec
 from lakemerge.slices.view import TableView, Tile
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
-__all__ = ["look_up"]
+__all__ = ["find_rows", "look_up"]
 
 
 def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str] | None) -> pa.Table:
     """The rows whose key is among ``keys``; see :meth:`lakemerge.LakeTable.get`."""
-    config = view.config
-    wanted = _sorted_keys(keys, config)
+    wanted = _sorted_keys(keys, view.config)
     names = asked_columns(view, columns)
     if not names:
         raise InputError("a look-up asks for at least one column")
+    return find_rows(handle, view, wanted, names)
+
+
+def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The named columns of the rows whose keys are wanted.
+
+    :param wanted: the key columns, typed as the table, sorted by key, each key once.
+    """
+    config = view.config
     spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
     tiles = restrict_tiles([tile for tile in view.tiles if not tile.is_empty], wanted, config)
     schema = pa.schema([config.schema.field(name) for name in names])

@@ -1,0 +1,129 @@
+"""The change feed: what each commit changed in the rows, with before and after images.
+
+Of a commit only the keys of its records are looked at: their rows in the version before, and in the
+commit's own. A record that lost, or that brought what was there already, is no change; nor is a
+compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.errors import InputError
+from lakemerge.handle import Handle
+from lakemerge.read.lookup import find_rows
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.scan import scan
+from lakemerge.slices.blocks import LogCommit
+from lakemerge.slices.model import LogBlock, SliceId
+from lakemerge.slices.view import TableView
+from mergers import RowKind
+from mergers.builtin.functions.equal import equality_codes
+from mergers.contract import Bools, Ints
+from mergers.keys import group_starts, key_columns, locate, sort_order
+
+__all__ = ["KIND", "TIMESTAMP", "VERSION", "read_changes"]
+
+KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
+"""Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
+
+
+def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatchReader:
+    """See :meth:`lakemerge.LakeTable.changes`."""
+    if type(since) is not int or since > until.version:
+        raise InputError(f"since must be a version up to {until.version}, not {since!r}")
+    fields = [field.with_nullable(True) for field in until.config.schema]
+    told = [(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
+    schema = pa.schema([*fields, *map(pa.field, *zip(*told, strict=True))])
+    before = handle.view(handle.log.snapshot(version=since))
+    return pa.RecordBatchReader.from_batches(schema, _all(handle, before, until, schema))
+
+
+def _all(handle: Handle, before: TableView, until: TableView, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for version in range(before.version + 1, until.version + 1):
+        view = until if version == until.version else handle.view(handle.log.snapshot(version=version))
+        for rows, kinds in _of_commit(handle, before, view):
+            count = rows.num_rows
+            columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(count, f.type) for f in schema]
+            told = {
+                KIND: kinds,
+                VERSION: pa.array(np.full(count, version, dtype=np.int64)),
+                TIMESTAMP: pa.array(np.full(count, view.snapshot.timestamp_ms * 1000), schema.field(TIMESTAMP).type),
+            }
+            columns = [told.get(field.name, column) for field, column in zip(schema, columns, strict=True)]
+            yield from pa.table(columns, schema=schema).combine_chunks().to_batches()
+        before = view
+
+
+def _of_commit(handle: Handle, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
+    """Changed rows, sorted by key within a slice, and their kinds."""
+    if before.is_empty and after.base_files:
+        for batch in scan(handle, after, columns=None, filter=None):
+            kinds = np.full(batch.num_rows, RowKind.INSERT, dtype=np.int64)
+            yield pa.Table.from_batches([batch]), _symbols(kinds)
+        return
+    for commit in after.log_commits:
+        if commit.version == after.version:
+            for keys in _keys_of(handle, after, commit):
+                yield _difference(handle, before, after, keys)
+
+
+def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.Table]:
+    """The keys of a commit's records, slice by slice, each once and in key order."""
+    by_slice: dict[SliceId, list[LogBlock]] = {}
+    for block in commit.blocks:
+        by_slice.setdefault(block.slice, []).append(block)
+    schema = pa.schema([view.config.schema.field(name) for name in view.config.key])
+    budget = handle.settings.merge_budget_bytes
+    with ParquetFiles(handle.store) as files:
+        for blocks in by_slice.values():
+            tables = []
+            for block in blocks:
+                file = StoredFile(block.file.path, block.file.size_bytes)
+                groups = range(block.first_row_group, block.first_row_group + block.row_groups)
+                stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups)
+                tables += [table for table, _, _ in stream]
+            keys = pa.concat_tables(tables).combine_chunks()
+            ordered = keys.take(pa.array(sort_order(key_columns(keys, schema.names))))
+            yield ordered.take(pa.array(group_starts(key_columns(ordered, schema.names))))
+
+
+def _difference(handle: Handle, before: TableView, after: TableView, keys: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """How the rows of some keys differ between two versions."""
+    key = after.config.key
+    old, new = (_by_key(find_rows(handle, view, keys, view.config.schema.names), key) for view in (before, after))
+    # The versions may differ in columns; one that is new was null before.
+    both = pa.concat_tables([old, new], promote_options="default").combine_chunks()
+    sought = key_columns(keys, key)
+    old_at, was = locate(key_columns(old, key), sought)
+    new_at, now = locate(key_columns(new, key), sought)
+    new_at = new_at + old.num_rows
+    changed = was != now
+    kept = np.flatnonzero(was & now)
+    changed[kept] = _differ(both, old_at[kept], new_at[kept])
+    images = [np.where(now, RowKind.UPDATE_BEFORE, RowKind.DELETE), np.where(was, RowKind.UPDATE_AFTER, RowKind.INSERT)]
+    # Two places a key: its row before, and its row after.
+    there = np.stack([was & changed, now & changed], axis=1).ravel()
+    rows = both.take(pa.array(np.stack([old_at, new_at], axis=1).ravel()[there]))
+    return rows, _symbols(np.stack(images, axis=1).ravel()[there])
+
+
+def _symbols(kinds: Ints) -> pa.Array:
+    return pa.array([kind.symbol for kind in sorted(RowKind)]).take(pa.array(kinds))
+
+
+def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    nullable = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])).combine_chunks()
+    return nullable.take(pa.array(sort_order(key_columns(nullable, key))))
+
+
+def _differ(rows: pa.Table, left: Ints, right: Ints) -> Bools:
+    """Whether two rows differ in some column; null is equal to null, and NaN to NaN."""
+    differ = np.zeros(len(left), dtype=np.bool_)
+    for column in rows.columns:
+        codes = equality_codes(column.combine_chunks())
+        differ |= codes[left] != codes[right]
+    return differ
