@@ -8,6 +8,7 @@ holds its key: that of the base file or, where a minor compaction merged on, of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,18 +206,19 @@ def _tiles_of(
             f"the base files of slice {slice_id} do not tile its keys: {[file.add.path for file in ordered]}",
             slice=slice_id,
         )
-    uppers: list[Key | None] = [file.lower for file in ordered[1:]]
-    for file, upper in zip(ordered, [*uppers, None], strict=True):
-        minor = minors.get(file.add.path)
-        through = _merged_through(file, minor)
-        live = tuple(
-            block
-            for block in blocks
-            if block.version > through
-            and (upper is None or block.key_min is None or block.key_min < upper)
-            and (file.lower is None or block.key_max is None or block.key_max >= file.lower)
-        )
-        yield Tile(slice_id, buckets, file, file.lower, upper, live, minor)
+    bounds = [file.lower for file in ordered[1:] if file.lower is not None]
+    found = [minors.get(file.add.path) for file in ordered]
+    through = [_merged_through(file, minor) for file, minor in zip(ordered, found, strict=True)]
+    live: list[list[LogBlock]] = [[] for _ in ordered]
+    for block in blocks:
+        first = 0 if block.key_min is None else bisect_right(bounds, block.key_min)
+        last = len(bounds) if block.key_max is None else bisect_right(bounds, block.key_max)
+        for place in range(first, last + 1):
+            if block.version > through[place]:
+                live[place].append(block)
+    for place, file in enumerate(ordered):
+        upper = bounds[place] if place < len(bounds) else None
+        yield Tile(slice_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
 
 
 def _merged_through(base: BaseFile | None, minor: Minor | None) -> int:
