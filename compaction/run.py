@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -71,13 +72,14 @@ def compact(
             discard_base_files(handle.store, write.name, keep=_written(outcomes))
         if all(isinstance(outcome, SkippedTile) for outcome in outcomes):
             return _result(read.version, started, tiles, outcomes)
-        version = _commit(handle, read, tiles, outcomes, txn_id, minor=minor)
+        result = _result(read.version, started, tiles, outcomes)
+        version = _commit(handle, read, tiles, outcomes, result, txn_id, minor=minor)
     except OutcomeUnknownError:
         raise
     except Exception:
         discard_base_files(handle.store, write.name)
         raise
-    return _result(version, started, tiles, outcomes)
+    return replace(result, version=version, seconds=time.monotonic() - started)
 
 
 def _jobs(handle: Handle, read: TableView, tiles: Sequence[Tile], *, minor: bool) -> list[TileJob]:
@@ -114,12 +116,18 @@ def _run(
 
 
 def _commit(
-    handle: Handle, read: TableView, tiles: Sequence[Tile], outcomes: Sequence[_Outcome], txn_id: str, *, minor: bool
+    handle: Handle,
+    read: TableView,
+    tiles: Sequence[Tile],
+    outcomes: Sequence[_Outcome],
+    done: CompactionResult,
+    txn_id: str,
+    *,
+    minor: bool,
 ) -> int:
     pairs = list(zip(tiles, outcomes, strict=True))
     replaced = [tile for tile, outcome in pairs if isinstance(outcome, Rewritten)]
     merged = [tile for tile, outcome in pairs if isinstance(outcome, Merged)]
-    done = _result(read.version, time.monotonic(), tiles, outcomes)
     metrics = {
         "numAddedFiles": done.files,
         "numRemovedFiles": done.replaced_files,

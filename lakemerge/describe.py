@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +17,9 @@ __all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceInfo:
-    """One slice: what it holds and what reading it costs now."""
+class _Sizes:
+    """What a slice or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
 
-    partition: Mapping[str, str | None]
-    """Partition values, as Delta writes them."""
-    bucket: int
     base_files: int
     base_rows: int
     base_bytes: int
@@ -40,13 +36,22 @@ class SliceInfo:
 
     @property
     def read_amplification(self) -> float:
-        """Bytes that a full read takes up, per byte of base file; 1 where the slice is clean."""
+        """Bytes that a full read takes up, per byte of base file; 1 where everything is clean."""
         extra = self.winner_bytes + self.log_bytes
         return 1 + extra / self.base_bytes if self.base_bytes else float(1 + bool(extra))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableDetail:
+class SliceInfo(_Sizes):
+    """One slice: what it holds and what reading it costs now."""
+
+    partition: Mapping[str, str | None]
+    """Partition values, as Delta writes them."""
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDetail(_Sizes):
     """A version at a glance."""
 
     url: str
@@ -59,19 +64,8 @@ class TableDetail:
     slices: int
     dirty_slices: int
     """Slices with live logs."""
-    base_files: int
-    base_rows: int
-    base_bytes: int
-    winner_files: int
-    winner_rows: int
-    winner_bytes: int
     log_commits: int
     """Commits whose logs are not merged everywhere."""
-    log_blocks: int
-    log_rows: int
-    log_bytes: int
-    read_amplification: float
-    """As of a slice, of the whole table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,23 +101,20 @@ class ReadPlan:
 
 def slices_of(view: TableView) -> list[SliceInfo]:
     """Every slice with files or live logs, by partition and bucket."""
-    by_slice: dict[tuple[tuple[str | None, ...], int], list[Tile]] = defaultdict(list)
-    for tile in view.tiles:
-        by_slice[tile.slice.partition, tile.slice.bucket].append(tile)
     names = view.config.partition_by
-    order = sorted(by_slice, key=lambda place: ([value or "" for value in place[0]], place[1]))
+    order = sorted(view.tiles_by_slice, key=lambda part: ([value or "" for value in part.partition], part.bucket))
     return [
         SliceInfo(
-            partition=dict(zip(names, partition, strict=True)), bucket=bucket, **_totals(by_slice[partition, bucket])
+            partition=dict(zip(names, part.partition, strict=True)),
+            bucket=part.bucket,
+            **_totals(view.tiles_by_slice[part]),
         )
-        for partition, bucket in order
+        for part in order
     ]
 
 
 def detail_of(handle: Handle, view: TableView) -> TableDetail:
     config, slices = view.config, slices_of(view)
-    totals = _totals(view.tiles)
-    whole = SliceInfo(partition={}, bucket=-1, **totals)
     return TableDetail(
         url=handle.store.url,
         version=view.version,
@@ -135,14 +126,13 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
         slices=len(slices),
         dirty_slices=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
-        read_amplification=whole.read_amplification,
-        **totals,
+        **_totals(view.tiles),
     )
 
 
 def plan_of(view: TableView, columns: Sequence[str] | None, filter: str | pc.Expression | None) -> ReadPlan:
     asked_columns(view, columns)
-    tiles = prune_tiles(view, view.tiles, parse_filter(filter, view.config.schema))
+    tiles = prune_tiles(view, parse_filter(filter, view.config.schema))
     return ReadPlan(
         tiles=len(view.tiles),
         pruned=len(view.tiles) - len(tiles),

@@ -13,7 +13,7 @@ from lakemerge.errors import FrameError, InputError
 from lakemerge.handle import Handle
 from lakemerge.read.merge import merge_tile
 from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.prune import restrict_tiles
+from lakemerge.read.prune import tiles_of_keys
 from lakemerge.read.scan import asked_columns
 from lakemerge.read.sources import MergeSpec
 from lakemerge.slices.view import TableView, Tile
@@ -38,7 +38,7 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     """
     config = view.config
     spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
-    tiles = restrict_tiles([tile for tile in view.tiles if not tile.is_empty], wanted, config)
+    tiles = tiles_of_keys(view, wanted)
     schema = pa.schema([config.schema.field(name) for name in names])
 
     def rows_of(tile: Tile) -> list[pa.Table]:

@@ -26,31 +26,30 @@ from lakemerge.slices.model import Key, KeySpan, LogBlock, SliceId, keys_at
 from lakemerge.slices.partition import parse_partition_value, partition_value
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
-from mergers.keys import key_columns
+from mergers.keys import key_columns, sort_order
 
-__all__ = ["prune_tiles", "restrict_tiles"]
+__all__ = ["prune_tiles", "tiles_of_keys"]
 
 _MAX_KEYS = 10_000
 """A filter that names more keys is judged by statistics alone."""
 
 
-def prune_tiles(view: TableView, tiles: Sequence[Tile], condition: Filter | None) -> list[Tile]:
+def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
     """The tiles that may hold matching rows; tiles without any row are left out too."""
-    there = [tile for tile in tiles if not tile.is_empty]
+    keys = None if condition is None else _keys_asked(condition, view.config)
+    there = [tile for tile in view.tiles if not tile.is_empty] if keys is None else tiles_of_keys(view, keys)
     if condition is None or not there:
         return there
-    keys = _keys_asked(condition, view.config)
-    if keys is not None:
-        there = restrict_tiles(there, keys, view.config)
     keep = prune(condition, [_statistics(tile, view.config, condition.columns) for tile in there])
     return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
-def restrict_tiles(tiles: Sequence[Tile], keys: pa.Table, config: TableConfig) -> list[Tile]:
+def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
     """The tiles that may hold some of the keys, narrowed to these.
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
     """
+    config = view.config
     found = keys_at(key_columns(keys, config.key), range(keys.num_rows))
     numbers = bucket_numbers([keys.column(name) for name in config.key], config.buckets or 1).tolist()
     values = keys.select(list(config.partition_by)).to_pylist() if config.partition_by else [{}] * keys.num_rows
@@ -58,7 +57,10 @@ def restrict_tiles(tiles: Sequence[Tile], keys: pa.Table, config: TableConfig) -
     for key, number, row in zip(found, numbers, values, strict=True):
         if "" not in row.values():  # no row has it: it is no partition value
             by_slice[SliceId(tuple(partition_value(value) for value in row.values()), number)].append(key)
-    narrowed = (_narrowed(tile, sorted(by_slice.get(tile.slice, []))) for tile in tiles)
+    # Of rows in key order those of a slice are in key order too.
+    narrowed = (
+        _narrowed(tile, asked) for slice_id, asked in by_slice.items() for tile in view.tiles_by_slice.get(slice_id, ())
+    )
     return [tile for tile in narrowed if tile is not None]
 
 
@@ -88,7 +90,8 @@ def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
     rows = list(itertools.product(*(dict.fromkeys(part) for part in values if part)))
     schema = pa.schema([config.schema.field(name) for name in config.key])
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    return pa.table(columns, schema=schema)
+    keys = pa.table(columns, schema=schema)
+    return keys.take(pa.array(sort_order(key_columns(keys, config.key))))
 
 
 def _statistics(tile: Tile, config: TableConfig, columns: frozenset[str]) -> FileStats:

@@ -66,7 +66,7 @@ def _plan(
         spec=MergeSpec(handle.store, view.config, merger, handle.settings),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
-        tiles=prune_tiles(view, view.tiles, condition),
+        tiles=prune_tiles(view, condition),
     )
 
 

@@ -141,6 +141,14 @@ class TableView:
             )
         return tiles
 
+    @cached_property
+    def tiles_by_slice(self) -> Mapping[SliceId, Sequence[Tile]]:
+        """The tiles of each slice, by key."""
+        found: dict[SliceId, list[Tile]] = defaultdict(list)
+        for tile in self.tiles:
+            found[tile.slice].append(tile)
+        return dict(found)
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever loaded: no base file and no log."""

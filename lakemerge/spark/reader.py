@@ -49,7 +49,7 @@ def read_dataframe(
         read = names or [view.config.key[0]]  # rows without columns still count
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
-    tiles = prune_tiles(view, view.tiles, condition)
+    tiles = prune_tiles(view, condition)
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     native = isinstance(handle.store, LocalStore)
     clean = [tile for tile in tiles if native and tile.is_clean]

@@ -110,7 +110,7 @@ class _Reader(DataSourceReader):
         self._columns = asked_columns(view, columns)
         self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
         self._schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in self._columns])
-        self._tiles = prune_tiles(view, view.tiles, None)
+        self._tiles = prune_tiles(view, None)
 
     def partitions(self) -> Sequence[InputPartition]:
         sizes = [tile.stored_bytes for tile in self._tiles]

@@ -1,7 +1,7 @@
 """Columns on their way from the JVM to Python.
 
 Spark hands a decimal to Arrow through a ``BigDecimal`` and its bytes, value by value. Decimals that fit 64
-bits are sent unscaled as BIGINT instead, which cost a tenth less for a frame of 17 columns with four
+bits are sent unscaled as BIGINT instead, which took 6 to 12 % less time for a frame of 17 columns with four
 of them. And ``mapInArrow`` takes a dot in a column's name for a field of a struct, so that names are
 left behind. Both are put right again here.
 """

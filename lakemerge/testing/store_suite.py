@@ -50,7 +50,7 @@ class StoreSuite:
 
     @pytest.fixture
     def store(self) -> Store:
-        raise NotImplementedError("a subclass gives an empty, writable store")
+        raise AssertionError("a subclass of StoreSuite overrides this fixture with an empty, writable store")
 
     def test_what_is_put_can_be_read(self, store: Store) -> None:
         for number, path in enumerate(STRANGE):

@@ -10,25 +10,13 @@ import pytest
 
 from mergers import RowKind, default_registry
 from mergers.errors import MergerConfigurationError, RecordRefusedError
+from tests.merger_ids import IDS
 from tests.unit.folds import build, fold_frames, problems_of, shape_of
 
 TEXT, INT = pa.string(), pa.int64()
 MYSQL = shape_of({"file": TEXT, "pos": INT, "op": TEXT, "v": TEXT}, ordering=["file", "pos"])
 POSTGRES = shape_of({"lsn": INT, "op": TEXT, "v": TEXT}, ordering=["lsn"])
 PLAIN = shape_of({"op": TEXT, "v": TEXT})
-
-IDS = {
-    "aggregate": "33fd0a4f-d3ed-4372-a9d9-0e5ff7698ff2",
-    "aws-dms": "908c97eb-a602-43df-b8be-29892d65fbcb",
-    "commit-time": "ce9acb64-bde0-424c-9b91-f6ebba25356d",
-    "debezium-mysql": "4962883a-33d3-4a9c-9eff-cc0b25ec8da5",
-    "debezium-postgres": "a4b5a0f1-0de3-49d0-a6f2-4c222823594b",
-    "event-time": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
-    "first-row": "70a3a575-2f8e-41b5-ab1b-d36342ccc99c",
-    "overwrite-non-defaults": "2165fa92-ae80-44ad-bbc0-d9f5fb16194e",
-    "partial-update": "9bc70621-7bf9-4615-b262-51c0268ec216",
-}
-"""Tables name their merger by these; a changed one makes every such table unreadable."""
 
 
 def test_ids_never_change() -> None:

@@ -22,13 +22,13 @@ def merger(
     class Mine(Merger):
         @classmethod
         def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-            raise NotImplementedError
+            raise AssertionError("the registry makes no merger")
 
         def options(self) -> Mapping[str, object]:
             return {}
 
         def merge_groups(self, groups: Groups) -> Merged:
-            raise NotImplementedError
+            raise AssertionError("the registry folds nothing")
 
     Mine.__qualname__, Mine.__module__ = qualname, module
     for attribute, value in (("id", merger_id), ("name", name)):
