@@ -12,24 +12,28 @@ import decimal
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemerge.config import TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.filter import FileStats, Filter, prune
+from lakemerge.read.runs import key_position
 from lakemerge.slices.model import Key, KeySpan, LogBlock, SliceId, keys_at
-from lakemerge.slices.partition import parse_partition_value, partition_value
+from lakemerge.slices.partition import parse_partition_value
+from lakemerge.slices.placement import place_rows
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
-from mergers.keys import key_columns, sort_order
+from mergers.keys import KeyColumns, key_columns, sort_order
 
 __all__ = ["prune_tiles", "tiles_of_keys"]
 
+_FEW_KEYS = 100
 _MAX_KEYS = 10_000
 """A filter that names more keys is judged by statistics alone."""
 
@@ -49,36 +53,45 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
     """
-    config = view.config
-    found = keys_at(key_columns(keys, config.key), range(keys.num_rows))
-    numbers = bucket_numbers([keys.column(name) for name in config.key], config.buckets or 1).tolist()
-    values = keys.select(list(config.partition_by)).to_pylist() if config.partition_by else [{}] * keys.num_rows
-    by_slice: dict[SliceId, list[Key]] = defaultdict(list)
-    for key, number, row in zip(found, numbers, values, strict=True):
-        if "" not in row.values():  # no row has it: it is no partition value
-            by_slice[SliceId(tuple(partition_value(value) for value in row.values()), number)].append(key)
-    # Of rows in key order those of a slice are in key order too.
-    narrowed = (
-        _narrowed(tile, asked) for slice_id, asked in by_slice.items() for tile in view.tiles_by_slice.get(slice_id, ())
-    )
+    config, buckets = view.config, view.config.buckets or 1
+    for name in config.partition_by:
+        if pa.types.is_string(keys.schema.field(name).type):
+            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: it is no partition value
+    slots, partitions = place_rows(keys, config, buckets)
+    # Stable, so that the keys of a slice stay in key order.
+    order = np.argsort(slots, kind="stable")
+    slots = slots[order]
+    columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
+    starts = np.flatnonzero(np.diff(slots, prepend=-1)).tolist()
+    narrowed = []
+    for start, end in pairwise([*starts, len(slots)]):
+        slot = int(slots[start])
+        asked = tuple(column.slice(start, end - start) for column in columns)
+        tiles = view.tiles_by_slice.get(SliceId(partitions[slot // buckets], slot % buckets), ())
+        narrowed += [_narrowed(tile, asked) for tile in tiles]
     return [tile for tile in narrowed if tile is not None]
 
 
-def _narrowed(tile: Tile, keys: Sequence[Key]) -> Tile | None:
+def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
     """:param keys: those of the tile's slice, ascending."""
-    start = 0 if tile.lower is None else bisect_left(keys, tile.lower)
-    end = len(keys) if tile.upper is None else bisect_left(keys, tile.upper)
+    start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
+    end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
     if start >= end:
         return None
-    inside = keys[start:end]
-    blocks = tuple(block for block in tile.blocks if _may_hold(block, inside))
-    tile = replace(tile, blocks=blocks, wanted=KeySpan(inside[0], inside[-1]))
-    return None if tile.is_empty else tile
+    inside = tuple(column.slice(start, end - start) for column in keys)
+    low, high = keys_at(inside, [0, end - start - 1])
+    # Of many keys only the ends are held against a block.
+    listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
+    blocks = tuple(block for block in tile.blocks if _may_hold(block, low, high, listed))
+    narrowed = replace(tile, blocks=blocks, wanted=KeySpan(low, high))
+    return None if narrowed.is_empty else narrowed
 
 
-def _may_hold(block: LogBlock, keys: Sequence[Key]) -> bool:
-    start = 0 if block.key_min is None else bisect_left(keys, block.key_min)
-    end = len(keys) if block.key_max is None else bisect_right(keys, block.key_max)
+def _may_hold(block: LogBlock, low: Key, high: Key, listed: Sequence[Key] | None) -> bool:
+    if listed is None:
+        return (block.key_min is None or block.key_min <= high) and (block.key_max is None or block.key_max >= low)
+    start = 0 if block.key_min is None else bisect_left(listed, block.key_min)
+    end = len(listed) if block.key_max is None else bisect_right(listed, block.key_max)
     return start < end
 
 

@@ -17,11 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
-from lakemerge.errors import FrameError
 from lakemerge.options import Settings
-from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, keys_at
-from lakemerge.slices.partition import partition_value
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.slices.model import Key, LogBlock, LogFile, SliceId, keys_at
+from lakemerge.slices.placement import place_rows
 from lakemerge.storage.base import Store
 from lakemerge.write.encoding import writer_options
 from lakemerge.write.frame import FramePlan
@@ -171,7 +169,7 @@ def _arrange(
 ) -> tuple[pa.Table, Kinds | None, list[SliceId], Ints]:
     """Rows sorted by (partition, bucket, key), pre-combined where lawful, and where each slice starts."""
     keys = key_columns(table, spec.config.key)
-    slots, partitions = _slots(table, spec)
+    slots, partitions = place_rows(table, spec.config, spec.buckets)
     order = sort_order(keys)
     # A stable sort of small integers is a radix sort in numpy.
     small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
@@ -188,34 +186,6 @@ def _arrange(
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
     slices = [SliceId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]
     return table, kinds, slices, starts
-
-
-def _slots(table: pa.Table, spec: PackSpec) -> tuple[Ints, list[Partition]]:
-    """Per row, (partition number * buckets + bucket), and the partitions by number."""
-    bucket = bucket_numbers([table.column(name) for name in spec.config.key], spec.buckets).astype(np.int64)
-    names = spec.config.partition_by
-    if not names:
-        return bucket, [()]
-    number = np.zeros(table.num_rows, dtype=np.int64)
-    for name in names:
-        encoded = table.column(name).combine_chunks().dictionary_encode()
-        number = number * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-    _, first, number = np.unique(number, return_index=True, return_inverse=True)
-    partitions = _partitions(table.select(list(names)).take(pa.array(first)))
-    return number.astype(np.int64) * spec.buckets + bucket, partitions
-
-
-def _partitions(values: pa.Table) -> list[Partition]:
-    """Raises :class:`FrameError` for values that no partition can have."""
-    try:
-        rows = values.to_pylist()
-    except (OverflowError, ValueError) as error:
-        raise FrameError(
-            f"partition column(s) {', '.join(map(repr, values.column_names))} hold a date or time outside of the years "
-            f"1 to 9999: {error}",
-            columns=tuple(values.column_names),
-        ) from error
-    return [tuple(partition_value(value) for value in row.values()) for row in rows]
 
 
 def _bounded(key: Key) -> Key | None:

@@ -15,6 +15,7 @@ import pytest
 from lakemerge import FrameError, InputError, LakeTable, Settings
 from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog
+from lakemerge.read import prune
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import FaultStore
@@ -61,8 +62,11 @@ def test_one_key(tmp_path: Path, compaction: str) -> None:
     assert sorted(found["k"].to_pylist()) == sorted(key for key, value in expected.items() if value is not None)
 
 
+@pytest.mark.parametrize("listed", [100, 0])
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
-def test_many_keys_by_frame(tmp_path: Path, kind: pa.DataType) -> None:
+def test_many_keys_by_frame(tmp_path: Path, kind: pa.DataType, listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where so many keys are asked for that only their ends are held against the logs."""
+    monkeypatch.setattr(prune, "_FEW_KEYS", listed)
     table = keyed(tmp_path / "t")
     keys = pa.table({"k": pa.array([8, 15, 3_998, 8, 12, 600], kind)})
     found = {row["k"]: row["v"] for row in table.get(keys).to_pylist()}
