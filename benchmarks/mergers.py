@@ -1,11 +1,13 @@
 """Times every built-in merger against reading and writing the same rows as Parquet, on one core.
 
-    python -m benchmarks.mergers --scale 1.0 --cases updates,versions,row,pypaimon
+    python -m benchmarks.mergers --scale 1.0 --cases updates,versions,functions,row,pypaimon
 
 At scale 1: 2 M stored rows with 10 % log rows, and 1 M log-only records of five versions a key with
-100,000 of one key, all of 12 columns; what the row contract costs; and a table of 1 M rows with five
+100,000 of one key, all of 12 columns; both once more with arrays, wide decimals, sketches, bitmaps, and
+records that take back what came before; what the row contract costs; and a table of 1 M rows with five
 commits of 100,000 read by us and by pypaimon. Every result is compared with rows that DuckDB computed
-from the records; the exit status is 1 when one is wrong. What each case measures: docs/benchmarks.md.
+from the records, or that a plain fold in Python gives; the exit status is 1 when one is wrong. What each
+case measures: docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,16 +30,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from benchmarks import mergers_paimon
+from benchmarks import mergers_functions, mergers_paimon
 from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.mergers_cases import CASES as CONFIGURATIONS
-from benchmarks.mergers_cases import ROW_CASE, SCHEMA, Inputs, logs_only, merged, one_table, updates
+from benchmarks.mergers_cases import ROW_CASE, SCHEMA, Case, Inputs, logs_only, merged, one_table, updates
 from benchmarks.mergers_checks import Answers
+from benchmarks.mergers_folds import Folds
 from lakemerge import LakeTable, Settings
 
 __all__ = ["CASES", "main"]
 
-CASES = ("updates", "versions", "row", "pypaimon")
+CASES = ("updates", "versions", "functions", "row", "pypaimon")
 _PAIMON_TARGET = 20.0
 _PAIMON_ROUNDS = 3
 """It takes so long that a few rounds tell enough."""
@@ -62,9 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     """Run the cases that ``options`` names, in the order of :data:`CASES`."""
-    made: dict[str, Callable[..., Inputs]] = {"updates": updates, "versions": logs_only}
-    for name, make in made.items():
-        if name in options.cases:
+    made: Mapping[str, Sequence[Callable[..., Inputs]]] = {
+        "updates": [updates],
+        "versions": [logs_only],
+        "functions": [mergers_functions.changes, mergers_functions.versions],
+    }
+    for name, makers in made.items():
+        for make in makers if name in options.cases else ():
             built_ins(make(options.scale, seed=options.seed), report, rounds=options.repeat)
     if "row" in options.cases:
         row_contract(updates(options.scale, seed=options.seed), report, rounds=options.repeat)
@@ -77,18 +84,29 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def built_ins(inputs: Inputs, report: Report, *, rounds: int) -> None:
-    """The merge of each configuration, against Parquet."""
-    answers = Answers(inputs)
-    for case in CONFIGURATIONS:
-        report.check(f"{inputs.name}, {case.name}", answers.problems(case.name, merged(case, inputs)))
-    answers.close()
+    """The merge of each configuration for such records, against Parquet."""
+    cases: Sequence[Case] = mergers_functions.CASES if inputs.taken_back else CONFIGURATIONS
+    (_folds_are_right if inputs.taken_back else _rows_are_right)(inputs, cases, report)
     files = [_parquet(table) for table in (inputs.base, *inputs.frames)]
     floor = Contender("parquet", partial(_read_and_write, files))
-    merges = [Contender(case.name, partial(merged, case, inputs)) for case in CONFIGURATIONS]
+    merges = [Contender(case.name, partial(merged, case, inputs)) for case in cases]
     samples = interleave([floor, *merges], rounds=rounds)
-    for case in CONFIGURATIONS:
+    for case in cases:
         what = f"{case.name}: {inputs.base.num_rows:,} rows + {inputs.log_rows:,}"
         report.add(Line.timed(inputs.name, what, samples[case.name], samples["parquet"], target=case.target))
+
+
+def _rows_are_right(inputs: Inputs, cases: Sequence[Case], report: Report) -> None:
+    answers = Answers(inputs)
+    for case in cases:
+        report.check(f"{inputs.name}, {case.name}", answers.problems(case.name, merged(case, inputs)))
+    answers.close()
+
+
+def _folds_are_right(inputs: Inputs, cases: Sequence[Case], report: Report) -> None:
+    folds = Folds(inputs)
+    for case in cases:
+        report.check(f"{inputs.name}, {case.name}", folds.problems(case, merged(case, inputs)))
 
 
 def row_contract(inputs: Inputs, report: Report, *, rounds: int) -> None:

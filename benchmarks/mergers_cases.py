@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mergers import Frame, Merger, Record, RowMerger, TableShape, default_registry, fold
+from mergers import Frame, Merger, Record, RowKind, RowMerger, TableShape, default_registry, fold
+from mergers.contract import Bools, Kinds
 from mergers.kernel import overlay_rows, tombstone_schema
 
 __all__ = [
     "CASES",
+    "HOT_KEY",
     "MARKER",
     "ROW_CASE",
     "SCHEMA",
@@ -44,7 +46,8 @@ SCHEMA = pa.schema(
     ]
 )
 MARKER = "__debezium_unavailable_value"
-_HOT_KEY = 0
+HOT_KEY = 0
+"""The key with a tenth of the records, where one has so many."""
 _NULLABLE = ("i2", "f0", "d0", "s0")
 
 
@@ -60,17 +63,20 @@ class NewestRow(RowMerger):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration. ``target``: how many times the floor the merge may take; ``None`` for no bound."""
+    """A configuration. ``target``: how many times the floor the merge may take; ``None`` for no bound.
+    ``takes_back``: the kind of records that take something back; ``None`` where all are upserts."""
 
     name: str
     merger: str
     target: float | None
     ordering: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    schema: pa.Schema = SCHEMA
+    takes_back: RowKind | None = None
 
     @property
     def shape(self) -> TableShape:
-        return TableShape(SCHEMA, ("k",), self.ordering)
+        return TableShape(self.schema, ("k",), self.ordering)
 
     def built(self) -> Merger:
         registry = default_registry().extended([NewestRow])
@@ -110,6 +116,8 @@ class Inputs:
     name: str
     base: pa.Table
     frames: Sequence[pa.Table]
+    taken_back: Sequence[Bools] = ()
+    """Per frame, which records take back what came before, in cases that have such records."""
 
     @property
     def log_rows(self) -> int:
@@ -132,7 +140,7 @@ def logs_only(scale: float, *, seed: int) -> Inputs:
     """1 M records of five versions a key in five commits, a tenth of them of one key."""
     rng = np.random.default_rng(seed)
     keys, hot = max(9, int(180_000 * scale)), max(1, int(20_000 * scale))
-    numbers = np.sort(np.concatenate([np.full(hot, _HOT_KEY), np.arange(1, keys + 1)]))
+    numbers = np.sort(np.concatenate([np.full(hot, HOT_KEY), np.arange(1, keys + 1)]))
     return Inputs("versions", SCHEMA.empty_table(), [_rows(rng, numbers, stored=False) for _ in range(5)])
 
 
@@ -146,9 +154,13 @@ def one_table(scale: float, *, seed: int) -> Inputs:
 
 def merged(case: Case, inputs: Inputs) -> pa.Table:
     """The rows after the merge, sorted by key."""
-    frames = [Frame(rows, None, version) for version, rows in enumerate(inputs.frames)]
+    kinds: Sequence[Kinds | None] = [None] * len(inputs.frames)
+    if case.takes_back is not None:
+        upsert = np.int8(RowKind.UPDATE_AFTER)
+        kinds = [np.where(mask, np.int8(case.takes_back), upsert) for mask in inputs.taken_back]
+    frames = [Frame(rows, kinds[version], version) for version, rows in enumerate(inputs.frames)]
     tombstones = tombstone_schema(case.shape).empty_table()
-    columns = SCHEMA.names
+    columns = case.schema.names
     folded = fold(case.built(), case.shape, base=inputs.base, tombstones=tombstones, frames=frames, columns=columns)
     return overlay_rows(inputs.base, folded, columns, sort=True)
 

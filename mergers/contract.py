@@ -216,7 +216,8 @@ class Merger(ABC):
         """Fold each group from its first record to its last."""
 
     def combine(self, groups: Groups) -> Bools | None:
-        """Which records of one frame to keep so that the fold over any stored state is unchanged.
+        """Which records of one set of columns to keep so that the fold over any stored state is unchanged,
+        also where the state has taken up a group's first few records already.
 
         Called only where :meth:`laws` declares the fold associative. ``None`` keeps all.
         """

@@ -31,13 +31,14 @@ VERSION_COLUMN = "_lm_version"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Records of one commit and one set of columns, in arrival order among equal keys."""
+    """Records of one set of columns, those of a key in commit order."""
 
     rows: pa.Table
     """Key columns and any of the table's other columns; those that are not there are unset."""
     kinds: Kinds | None
     """Values of :class:`RowKind` a row; ``None`` where all are upserts."""
-    version: int
+    version: int | Ints
+    """The version that committed the records, or that of each row."""
     columns: frozenset[str] | None = None
     """The columns the records carry, where ``rows`` was read with a projection; else those of ``rows``."""
 
@@ -81,7 +82,8 @@ def fold(
         ``columns``, key and ordering included. Where the merger gives back one of its inputs whole
         (:class:`mergers.Laws`, ``selective``), those that it needs to decide suffice.
     :param tombstones: as :func:`tombstone_schema`, sorted by key; no key of them is in ``base``.
-    :param frames: in commit order.
+    :param frames: in commit order; of those with a version a row, each record's own version tells it, and
+        a version's records are in one such frame.
     :param columns: the columns of the result's rows, in the schema's order whatever the order here.
 
     Raises :class:`MergeValueError` where a row comes out with null in a NOT NULL column.
@@ -103,6 +105,8 @@ def fold(
 
     n_base, n_tombs = base_rows.num_rows, tomb_rows.num_rows
     log_groups = np.repeat(np.arange(len(starts), dtype=np.int64), np.diff(np.append(starts, len(order))))
+    if len(frames) > 1 and any(isinstance(frame.version, np.ndarray) for frame in frames):
+        order = order[np.lexsort((versions[order], log_groups))]
     group = np.concatenate([np.flatnonzero(in_base), np.flatnonzero(in_tombs), log_groups])
     position = np.concatenate([np.arange(n_base + n_tombs, dtype=np.int64), order + n_base + n_tombs])
     by_group = np.argsort(group, kind="stable")
@@ -179,7 +183,7 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
         presence=[frozenset(rows.column_names)],
         rows=_completed(rows, shape.schema),
         order=np.arange(rows.num_rows, dtype=np.int64),
-        versions=np.full(rows.num_rows, frame.version, dtype=np.int64),
+        versions=_versions_of(frame),
     )
     return merger.combine(groups)
 
@@ -215,9 +219,13 @@ def _concatenate(
         pa.concat_tables([schema.empty_table(), *tables], promote_options="default"),
         np.concatenate(kinds),
         np.repeat(np.array([source_of[columns] for columns in carried], dtype=np.int32), sizes),
-        np.repeat(np.array([frame.version for frame in frames], dtype=np.int64), sizes),
+        np.concatenate([_versions_of(frame) for frame in frames]),
         presence,
     )
+
+
+def _versions_of(frame: Frame) -> Ints:
+    return np.broadcast_to(np.asarray(frame.version, dtype=np.int64), (frame.rows.num_rows,))
 
 
 def _versions(tombstones: pa.Table) -> Ints:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -295,6 +295,9 @@ MERGERS: dict[str, type[Merger]] = {
 class _Snapshot:
     schema: pa.Schema
     states: Mapping[tuple[Any, ...], State]
+    merger: Merger
+    deleted_at: Mapping[tuple[Any, ...], int]
+    """Of keys that are, or once were, tombstones: the number of the change that set the last one."""
 
 
 class ModelTable:
@@ -324,7 +327,7 @@ class ModelTable:
         self._ordering = tuple(ordering)
         self._mergers = mergers
         self._merger = mergers[name](Spec(schema, self._key, self._ordering, dict(options or {})))
-        self._snapshots = [_Snapshot(schema, {})]
+        self._snapshots = [_Snapshot(schema, {}, self._merger, {})]
 
     @property
     def version(self) -> int:
@@ -344,23 +347,43 @@ class ModelTable:
         carried = {column: names[column.lower()] for column in columns}
         records = [Record(kind, {carried[c]: row[c] for c in columns}) for kind, row in zip(kinds, rows, strict=True)]
         self._check_frame(set(carried.values()), records)
-        states = dict(self._snapshots[-1].states)
+        states, deleted_at = dict(self._snapshots[-1].states), dict(self._snapshots[-1].deleted_at)
         for record in records:
             key = tuple(record.values[column] for column in self._key)
-            states[key] = self._merger.apply(states.get(key), record)
-        self._snapshots.append(_Snapshot(self.schema, states))
+            before = states.get(key)
+            states[key] = self._merger.apply(before, record)
+            if isinstance(states[key], Tombstone) and states[key] is not before:
+                deleted_at[key] = self.version + 1
+        self._snapshots.append(_Snapshot(self.schema, states, self._merger, deleted_at))
         return self.version
 
     def add_columns(self, fields: Sequence[pa.Field[Any]]) -> int:
         """Nullable columns at the end of the schema; unset in every record before."""
-        self._snapshots.append(_Snapshot(pa.schema([*self.schema, *fields]), self._snapshots[-1].states))
+        self._snapshots.append(replace(self._snapshots[-1], schema=pa.schema([*self.schema, *fields])))
         return self.version
 
     def change_merger(self, merger: str, options: Mapping[str, Any]) -> int:
         """Fold what comes from now on by another merger, onto the states as they are. Raises
         :class:`Misconfigured`, and then nothing has changed."""
         self._merger = self._mergers[merger](Spec(self.schema, self._key, self._ordering, dict(options)))
-        self._snapshots.append(self._snapshots[-1])
+        self._snapshots.append(replace(self._snapshots[-1], merger=self._merger))
+        return self.version
+
+    def expire(self, horizon: int) -> int:
+        """Tombstones that changes numbered up to ``horizon`` set become absent."""
+        last = self._snapshots[-1]
+        kept = {
+            key: state
+            for key, state in last.states.items()
+            if not (isinstance(state, Tombstone) and last.deleted_at[key] <= horizon)
+        }
+        self._snapshots.append(replace(last, states=kept))
+        return self.version
+
+    def restore(self, version: int) -> int:
+        """Everything is as it was at an earlier number."""
+        self._snapshots.append(self._snapshots[version])
+        self._merger = self._snapshots[-1].merger
         return self.version
 
     def rows(self, version: int | None = None) -> list[Row]:

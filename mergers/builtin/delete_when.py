@@ -62,6 +62,8 @@ class DeleteWhen:
         values = [typed_value(value, kind) for value in self.values]
         if any(value is None for value in values):
             raise ValueError("null never matches")
+        if pa.types.is_floating(kind) and 0.0 in values:
+            values += [0.0, -0.0]  # Arrow tells them apart
         return pa.array(values, type=kind)
 
     def matches(self, groups: Groups) -> Bools:

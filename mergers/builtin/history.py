@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mergers.builtin.searches import first_from, next_below
 from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Groups, Ints, Kinds, RowKind, Status
 from mergers.ordering import order_codes
@@ -69,21 +70,44 @@ def replay(groups: Groups, events: Events) -> History:
         return _history(segments, valid, valid, np.zeros_like(valid))
     codes = order_codes([groups.column(name) for name in ordering])
     placed = groups.has_ordering
-    while True:
-        valid = (acts | removes) & (segments.index >= segments.spread(start))
-        highest = segments.at_highest(codes, valid & placed)
-        # A retraction that carries no ordering starts a row where there is none, and that row has no
-        # ordering: after a tombstone, which it meets rarely, all later records have to be compared anew.
-        loose = valid & acts & ~placed
-        if not (loose.any() and removes.any()):
-            break
-        met = segments.last_before(highest)
-        fresh = segments.first(loose & (met >= 0) & removes[met])
-        again = (fresh >= 0) & (fresh > start)
-        if not again.any():
-            break
-        start = np.where(again, fresh, start)
-    return _history(segments, valid & acts, (highest & acts) | loose, highest & removes, highest)
+    # A retraction that carries no ordering starts a row where there is none, and that row has no
+    # ordering: after a tombstone, all later records have to be compared anew.
+    valid = (acts | removes) & (segments.index >= segments.spread(start))
+    loose = valid & acts & ~placed
+    if loose.any() and removes.any():
+        start = np.maximum(start, _last_restarts(segments, codes, valid & placed, removes, loose))
+        valid &= segments.index >= segments.spread(start)
+    highest = segments.at_highest(codes, valid & placed)
+    return _history(segments, valid & acts, (highest & acts) | (loose & valid), highest & removes, highest)
+
+
+def _last_restarts(segments: Segments, codes: Ints, placed: Bools, removes: Bools, loose: Bools) -> Ints:
+    """Per group, the last record in ``loose`` that meets a tombstone; -1 where none does.
+
+    From each record that carries an ordering there is one way on: to the next that is not below it, or,
+    where it leaves a tombstone that one in ``loose`` meets before, to the record after the latter,
+    whatever it is. The walk from the first of them goes in strides that double.
+    """
+    counts = segments.any(removes) & segments.any(loose)
+    part, records, groups = segments.within(np.repeat(counts, segments.sizes))
+    found = np.full(len(segments.sizes), -1, dtype=np.int64)
+    if not len(records):
+        return found
+    count, end, placed = len(records), part.spread(part.offsets[1:]), placed[records]
+    ranks = np.unique(codes[records], return_inverse=True)[1].astype(np.int64)
+    onward = next_below(np.where(placed, -ranks, 1), 1 - ranks, int(part.sizes.max()))
+    met = first_from(loose[records])[:-1]
+    restarts = placed & removes[records] & (met < np.minimum(onward, end))
+    stride = np.where(restarts, first_from(placed)[np.minimum(met, count)], onward)
+    stride = np.append(np.where(stride < end, stride, count), count)
+    last = np.append(np.where(restarts, met, -1), -1)
+    while (stride < count).any():
+        last = np.where(last[stride] >= 0, last[stride], last)
+        stride = stride[stride]
+    first = part.first(placed)
+    restart = np.where(first >= 0, last[first], -1)
+    found[groups] = np.where(restart >= 0, records[restart], -1)
+    return found
 
 
 def _history(segments: Segments, acting: Bools, newer: Bools, deleting: Bools, placed: Bools | None = None) -> History:

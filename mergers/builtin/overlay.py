@@ -54,10 +54,15 @@ class Overlay:
             upserts = applied & ~self.deletes
             upserts &= segments.index > segments.spread(segments.last(applied & self.deletes))
             is_row = status == Status.ROW
+            # Columns that the same records carry share the answer.
+            picks: dict[bytes, Ints | None] = {}
             for name, carried in partial:
-                pick = segments.last(upserts & carried)
-                if not np.array_equal(pick[is_row], winner[is_row]):
-                    columns[name] = take(groups.column(name), pick)
+                same = carried.tobytes()
+                if same not in picks:
+                    pick = segments.last(upserts & carried)
+                    picks[same] = None if np.array_equal(pick[is_row], winner[is_row]) else pick
+                if (differing := picks[same]) is not None:
+                    columns[name] = take(groups.column(name), differing)
         return Merged(status=status, winner=winner, columns=columns)
 
     def combine(self) -> Bools:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mergers.builtin.functions.equal import equality_codes
 from mergers.builtin.history import carried
 from mergers.builtin.options import OptionReader
 from mergers.builtin.values import frozen, thawed, typed_array
@@ -125,10 +126,8 @@ class Unset:
         if default is None:
             return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
         wanted = typed_array(default, values.type)
-        if not pa.types.is_nested(values.type):
+        if not pa.types.is_nested(values.type) and not pa.types.is_floating(values.type):
             return pc.is_in(values, value_set=wanted).to_numpy(zero_copy_only=False)
-        if pa.types.is_list(values.type) and not wanted[0].as_py():
-            return pc.fill_null(pc.equal(pc.list_value_length(values), 0), False).to_numpy(zero_copy_only=False)
-        # Arrow compares no nested values.
-        sought = wanted[0].as_py()
-        return np.array([value == sought for value in values.to_pylist()], dtype=np.bool_)
+        # Arrow compares no nested values, and tells zeros by their sign.
+        codes = equality_codes(pa.concat_arrays([wanted, values]))
+        return np.asarray(codes[1:] == codes[0])

@@ -32,13 +32,29 @@ def typed_value(value: object, kind: pa.DataType) -> object:
 
 
 def typed_array(value: object, kind: pa.DataType) -> pa.Array:
-    """One JSON value as array of a column's type. Nested values are what pyarrow takes for the type.
+    """One JSON value as array of a column's type. Structs are objects, maps lists of pairs; what is in
+    nested values is written as anywhere else.
 
     Raises :class:`TypeError`, :class:`ValueError`, a decimal or a pyarrow exception.
     """
-    if pa.types.is_nested(kind):
-        return pa.array([thawed(value)], type=kind)
-    return pa.array([typed_value(value, kind)], type=kind)
+    return pa.array([_nested(thawed(value), kind)], type=kind)
+
+
+def _nested(value: object, kind: pa.DataType) -> object:
+    if value is None:
+        return None
+    if not pa.types.is_nested(kind):
+        return typed_value(value, kind)
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        unknown = set(value) - {kind.field(i).name for i in range(kind.num_fields)}
+        if unknown:
+            raise TypeError(f"a {kind} has no {', '.join(map(repr, sorted(unknown)))}")
+        return {name: _nested(item, kind.field(name).type) for name, item in value.items()}
+    if pa.types.is_map(kind) and isinstance(value, list) and all(isinstance(v, list) and len(v) == 2 for v in value):
+        return [(_nested(key, kind.key_type), _nested(item, kind.item_type)) for key, item in value]
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_nested(item, kind.value_type) for item in value]
+    raise TypeError(f"{value!r} is not a {kind}")
 
 
 def frozen(value: object) -> object:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 from hypothesis.errors import NoSuchExample
 
@@ -132,23 +133,33 @@ _Found = tuple[str, str] | None
 def _associative(search: _Search, before: list[Step], about: list[Step]) -> _Found:
     merger, shape, start = search.merger, search.shape, search.state(before)
     each = start.after(merger, shape, about)
-    in_one_frame = search.combines and not _of_several_frames(about)
-    combined = _kept(search, about) if in_one_frame else _combined(search, about)
+    if search.combines and not _of_several_frames(about):
+        return _combined_by_itself(search, start, about, each)
+    combined = _combined(search, about)
     if combined is None:
         return None
     at_once = start.fold(merger, shape, [combined] if combined.rows.num_rows else [])
     return _differ("one after the other", each, "combined first", at_once)
 
 
-def _kept(search: _Search, about: list[Step]) -> Frame | None:
-    """What the writer keeps of a frame."""
-    frame = frame_of(search.shape, about)
-    full = len(about[0].values) == len(search.shape.schema)
-    keep = combine(search.merger, search.shape, frame, full=full)
+def _combined_by_itself(search: _Search, start: State, about: list[Step], each: State) -> _Found:
+    """What the merger keeps of a frame, also over a state that has taken up the first few of its records."""
+    merger, shape = search.merger, search.shape
+    frame = frame_of(shape, about)
+    keep = combine(merger, shape, frame, full=len(about[0].values) == len(shape.schema))
     if keep is None:
         return None
-    kinds = None if frame.kinds is None else frame.kinds[keep]
-    return Frame(frame.rows.filter(pa.array(keep)), kinds, frame.version)
+    for merged in range(len(about)):
+        left = keep & (np.arange(len(about)) >= merged)
+        kinds = None if frame.kinds is None else frame.kinds[left]
+        rest = Frame(frame.rows.filter(pa.array(left)), kinds, frame.version)
+        state = start.after(merger, shape, about[:merged])
+        at_once = state.fold(merger, shape, [rest] if rest.rows.num_rows else [])
+        how = "combined first" if not merged else f"combined, and then the first {merged} found in the state already"
+        found = _differ("one after the other", each, how, at_once)
+        if found is not None:
+            return found
+    return None
 
 
 def _combined(search: _Search, about: list[Step]) -> Frame | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,9 +12,24 @@ import pyarrow as pa
 
 from lakemerge import LakeMergeError, LakeTable, Settings
 from tests.conformance.custom_mergers import CUSTOM_MERGERS
-from tests.conformance.runner import Filter, TableCase
+from tests.conformance.runner import Compaction, Filter, TableCase
 
-__all__ = ["ArrowEngine", "ArrowHandle", "settings_for"]
+__all__ = ["ArrowEngine", "ArrowHandle", "apply_compaction", "settings_for"]
+
+
+_NEXT_COUNT = {2: 8, 8: 1, 1: 4, 4: 2}
+"""Every count that tests begin with, up and down by several factors."""
+
+
+def apply_compaction(table: LakeTable, kind: Compaction) -> None:
+    """Do it, as far as there is anything to do."""
+    match kind:
+        case "full" | "minor":
+            table.compact(minor=kind == "minor")
+        case "logs":
+            table.compact_logs(size_ratio=math.inf)
+        case "rescale":
+            table.rescale(buckets=_NEXT_COUNT[table.view.config.buckets or 1])
 
 
 def settings_for(*, spread: bool) -> Settings:
@@ -64,8 +80,8 @@ class ArrowHandle:
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
 
-    def compact(self, *, minor: bool) -> None:
-        self.table.compact(minor=minor)
+    def compact(self, kind: Compaction) -> None:
+        apply_compaction(self.table, kind)
 
     def reopen(self) -> None:
         self.table = LakeTable.open(self.path, settings=self.settings, mergers=CUSTOM_MERGERS)

@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from tests.conformance.model_mergers import ALL_MERGERS
-from tests.conformance.runner import Filter, TableCase
+from tests.conformance.runner import Compaction, Filter, TableCase
 from tests.conformance.values import arrow_schema
 from tests.model import Merger, Misconfigured, ModelTable, Refused, Unreadable
 
@@ -52,7 +52,7 @@ class ModelHandle:
     def add_columns(self, ddl: str) -> None:
         self.model.add_columns(list(arrow_schema(ddl)))
 
-    def compact(self, *, minor: bool) -> None:
+    def compact(self, kind: Compaction) -> None:
         """Changes no answer."""
 
     def reopen(self) -> None:

@@ -1,6 +1,6 @@
 """The aggregate functions of the plain-Python model, from the table in section 5 of the semantics.
 
-Sketches, bitmaps and ``merge_map_with_keytime`` have no plain-Python model and no case.
+Sketches and bitmaps have no plain-Python model and no case; ``tests/property/test_unions.py`` is about them.
 """
 
 from __future__ import annotations
@@ -253,6 +253,27 @@ class MergeMap(Function):
         return [(key, value) for key, value in acc if not any(same(key, gone) for gone, _ in x or [])]
 
 
+class MergeMapWithKeytime(Function):
+    options = frozenset({"ts_field"})
+
+    def takes(self, kind: pa.DataType) -> bool:
+        return pa.types.is_map(kind) and pa.types.is_struct(kind.item_type)
+
+    def agg(self, acc: Any, x: Any) -> Any:
+        if acc is None and x is None:
+            return None
+        time, result = self.config["ts_field"], list[Any]()
+        for key, value in (*(acc or []), *(x or [])):
+            stands = [old for place, old in result if same(place, key)]
+            if value is not None and (
+                value[time] is None or any(rank(old[time]) > rank(value[time]) for old in stands)
+            ):
+                continue
+            result = [pair for pair in result if not same(pair[0], key)]
+            result += [] if value is None else [(key, value)]
+        return result
+
+
 class NestedUpdate(Function):
     options = frozenset({"nested_key"})
     retracts = True
@@ -263,8 +284,8 @@ class NestedUpdate(Function):
     def agg(self, acc: Any, x: Any) -> Any:
         if acc is None and x is None:
             return None
-        result = list(acc or [])
-        for item in x or []:
+        result: list[Any] = []
+        for item in (*(acc or []), *(x or [])):
             places = [i for i, old in enumerate(result) if self.config.get("nested_key") and self._same(old, item)]
             if places:
                 result[places[0]] = item
@@ -297,6 +318,7 @@ FUNCTIONS: dict[str, type[Function]] = {
     "listagg": Listagg,
     "collect": Collect,
     "merge_map": MergeMap,
+    "merge_map_with_keytime": MergeMapWithKeytime,
     "nested_update": NestedUpdate,
 }
 

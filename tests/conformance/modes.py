@@ -11,6 +11,8 @@ ALONE = (
     Mode("never-compacted", compaction="never"),
     Mode("compacted-always", compaction="always"),
     Mode("minor-compacted", compaction="minor"),
+    Mode("logs-compacted", compaction="logs"),
+    Mode("rescaled", compaction="rescale"),
     Mode("compacted-at-random", compaction="random", seed=1),
     Mode("row-by-row", batching="rows"),
     Mode("joined", batching="joined"),
@@ -32,6 +34,8 @@ COMBINED = (
     Mode("always-joined-spread", compaction="always", batching="joined", spread=True, reads="expression", buckets=1),
     Mode("minor-rows-sql", compaction="minor", batching="rows", reads="sql", calls="deletes", buckets=1),
     Mode("minor-joined-spread", compaction="minor", batching="joined", spread=True, reads="expression", buckets=4),
+    Mode("logs-rows-sql", compaction="logs", batching="rows", reads="sql", calls="deletes", buckets=1),
+    Mode("logs-joined-spread", compaction="logs", batching="joined", spread=True, reads="expression", buckets=4),
     Mode("never-rows-sql", compaction="never", batching="rows", reads="sql", calls="kinds"),
 )
 """Several at once; every pair of a compaction, a batching and spreading stands in one of them."""

@@ -24,8 +24,10 @@ from tests.conformance.values import arrow_schema, assert_rows, frame_of, from_j
 from tests.model import rank
 
 __all__ = [
+    "COMPACTIONS",
     "SUPPORTED",
     "Case",
+    "Compaction",
     "Engine",
     "Filter",
     "Handle",
@@ -36,6 +38,12 @@ __all__ = [
     "plan",
     "run_case",
 ]
+
+Compaction = Literal["full", "minor", "logs", "rescale"]
+"""What changes files and no answer: full and minor compaction, log compaction of all logs, and a rewrite
+for another count of buckets."""
+
+COMPACTIONS: tuple[Compaction, ...] = ("full", "minor", "logs", "rescale")
 
 CASES = Path(__file__).parent / "cases"
 KIND = "_op"
@@ -89,7 +97,7 @@ class AddColumns:
 
 @dataclass(frozen=True)
 class Compact:
-    minor: bool = False
+    kind: Compaction = "full"
 
 
 @dataclass(frozen=True)
@@ -121,12 +129,12 @@ class Mode:
 
     ``calls``: ``plain`` passes a kind column only where some row is not ``+U``, ``kinds`` always,
     ``deletes`` makes a commit of nothing but ``-D`` through ``delete``. ``reads``: as the case asks,
-    by SQL string, by expression, or everything and then selected by hand. ``compaction``: ``minor``
-    is a minor one after every change, ``random`` is full or minor.
+    by SQL string, by expression, or everything and then selected by hand. ``compaction``: ``minor``,
+    ``logs`` and ``rescale`` are done after every change, ``random`` is any kind.
     """
 
     name: str
-    compaction: Literal["case", "never", "always", "minor", "random"] = "case"
+    compaction: Literal["case", "never", "always", "minor", "logs", "rescale", "random"] = "case"
     batching: Literal["case", "rows", "joined"] = "case"
     spread: bool = False
     reads: Literal["full", "sql", "expression"] = "full"
@@ -185,7 +193,7 @@ class Handle(Protocol):
 
     def add_columns(self, ddl: str) -> None: ...
 
-    def compact(self, *, minor: bool) -> None: ...
+    def compact(self, kind: Compaction) -> None: ...
 
     def version(self) -> int: ...
 
@@ -281,11 +289,11 @@ def _joined(steps: Sequence[Step]) -> list[Step]:
 
 
 def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[Step]:
-    if mode.compaction not in ("always", "minor", "random"):
+    if mode.compaction in ("case", "never"):
         return list(steps)
 
     def compact() -> Compact:
-        return Compact(mode.compaction == "minor" or (mode.compaction == "random" and rng.random() < 0.5))
+        return Compact(rng.choice(COMPACTIONS) if mode.compaction == "random" else _kind(mode))
 
     result: list[Step] = []
     for step in steps:
@@ -294,6 +302,14 @@ def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[St
         if changes and (mode.compaction != "random" or rng.random() < 0.5):
             result.append(compact())
     return [compact(), *result] if rng.random() < 0.5 else result
+
+
+def _kind(mode: Mode) -> Compaction:
+    match mode.compaction:
+        case "minor" | "logs" | "rescale":
+            return mode.compaction
+        case _:
+            return "full"
 
 
 def applies(case: Case, mode: Mode, *, base: Mode) -> bool:
@@ -330,7 +346,7 @@ def run_case(case: Case, mode: Mode, engine: Engine) -> None:
                 handle.add_columns(step.ddl)
                 schema = pa.schema([*schema, *arrow_schema(step.ddl)])
             case Compact():
-                handle.compact(minor=step.minor)
+                handle.compact(step.kind)
             case Expect():
                 at, shape = (None, schema) if step.as_of is None else versions[step.as_of]
                 _expect(handle, step, at, shape, mode, about)
@@ -368,7 +384,7 @@ def _refused(handle: Handle, engine: Engine, schema: pa.Schema, step: Write, mod
     with pytest.raises(engine.errors):
         handle.read()
     with contextlib.suppress(*engine.errors):
-        handle.compact(minor=mode.compaction == "minor")
+        handle.compact(_kind(mode))
     with pytest.raises(engine.errors):
         handle.read()
 

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 
 from tests.conformance.model_engine import ModelEngine, ModelHandle
-from tests.conformance.runner import Engine, Filter, Handle, TableCase
+from tests.conformance.runner import COMPACTIONS, Compaction, Engine, Filter, Handle, TableCase
 from tests.conformance.values import assert_rows, rows_of
 
 __all__ = ["AddColumn", "Compact", "History", "Probe", "Reopen", "Write", "check_history", "histories"]
@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Compact:
-    minor: bool
+    kind: Compaction
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[
         case "write":
             action = draw(_writes(table, columns))
         case "compact":
-            action = Compact(draw(st.booleans()))
+            action = Compact(draw(st.sampled_from(COMPACTIONS)))
         case "add":
             action = AddColumn(draw(st.sampled_from(_ADDED)))
         case _:
@@ -204,7 +204,7 @@ def check_history(history: History, engine: Engine) -> None:
             case Write():
                 _write_both(action, actual, expected, engine, about)
             case Compact():
-                actual.compact(minor=action.minor)
+                actual.compact(action.kind)
             case AddColumn():
                 actual.add_columns(action.ddl)
                 expected.add_columns(action.ddl)

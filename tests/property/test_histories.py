@@ -24,11 +24,11 @@ _LATE = History(
     steps=(
         (Write(("k", "v", "o0", "s"), ((1, 1, 5, "a"), (2, 1, 5, "a")), None, False, True), Probe(("s",), None, "sql")),
         (Write(("k", "o0"), ((1, 7),), ("-D",), True, False), Probe(("k",), Filter("o0", ">", 5), "sql")),
-        (Compact(minor=True), Probe(("v", "k"), None, "sql")),
+        (Compact("minor"), Probe(("v", "k"), None, "sql")),
         (AddColumn("x3 INT"), Probe(("x3",), None, "sql")),
         (Write(("k", "x3", "o0"), ((1, 9, 6), (2, 9, 5)), None, False, False), Probe(("x3", "s"), None, "expression")),
         (Reopen(), Probe(("k",), Filter("x3", "is null"), "expression")),
-        (Compact(minor=False), Probe(("x3", "k"), Filter("x3", "=", 9), "sql")),
+        (Compact("full"), Probe(("x3", "k"), Filter("x3", "=", 9), "sql")),
     ),
 )
 

@@ -17,10 +17,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
 from lakemerge import LakeMergeError, LakeTable, MergeOverflowError, register
-from tests.conformance.arrow_engine import settings_for
+from tests.conformance.arrow_engine import apply_compaction, settings_for
 from tests.conformance.custom_mergers import CUSTOM_MERGERS
 from tests.conformance.modes import MODES
-from tests.conformance.runner import SUPPORTED, Case, Filter, Mode, TableCase, applies, load_cases, run_case
+from tests.conformance.runner import (
+    SUPPORTED,
+    Case,
+    Compaction,
+    Filter,
+    Mode,
+    TableCase,
+    applies,
+    load_cases,
+    run_case,
+)
 from tests.conformance.values import assert_rows, rows_of
 
 AS_WRITTEN = Mode("as-written")
@@ -31,7 +41,7 @@ SAMPLE = [
     for mode in MODES
     if mode.name != "as-written" and mode.batching != "rows"
     for case in random.Random(f"spark/{mode}").sample(
-        [c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 5 if mode.compaction == "minor" else 1
+        [c for c in PLAYED if applies(c, mode, base=AS_WRITTEN)], 5 if mode.compaction in ("minor", "logs") else 1
     )
 ]
 """A case of every other mode, more where Spark reads in a way of its own; commits of single rows are
@@ -61,8 +71,8 @@ class SparkHandle:
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
 
-    def compact(self, *, minor: bool) -> None:
-        self.table.compact(minor=minor)
+    def compact(self, kind: Compaction) -> None:
+        apply_compaction(self.table, kind)
 
     def version(self) -> int:
         return self.table.version
@@ -141,7 +151,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (118, 9, 22)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (118, 9, 33)
 
 
 @pytest.mark.parametrize("case", PLAYED, ids=str)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyroaring
 import pytest
 from rich.console import Console
 
 from benchmarks import mergers as benchmark
-from benchmarks import mergers_paimon
+from benchmarks import mergers_functions, mergers_paimon
 from benchmarks.measure import Report
-from benchmarks.mergers_cases import CASES, MARKER, ROW_CASE, SCHEMA, logs_only, merged, one_table, updates
+from benchmarks.mergers_cases import CASES, MARKER, ROW_CASE, SCHEMA, Inputs, logs_only, merged, one_table, updates
 from benchmarks.mergers_checks import Answers
+from benchmarks.mergers_folds import Folds
 from mergers import default_registry
 
 SCALE = 0.002
@@ -26,6 +30,8 @@ def test_every_builtin_is_timed() -> None:
     assert {case.merger for case in CASES} == builtin
     assert len({case.name for case in CASES}) == len(CASES)
     assert {case.target for case in CASES} == {1.0, 2.0}
+    untimed = {case.name for case in mergers_functions.CASES if case.target is None}
+    assert untimed == {"sketches", "bitmaps"}
 
 
 def test_inputs_are_as_the_document_says() -> None:
@@ -95,6 +101,62 @@ def test_a_wrong_value_is_seen(column: str) -> None:
     assert answers.problems(case.name, right.slice(1))
 
 
+def test_records_that_are_taken_back() -> None:
+    """Half of the second and the fourth commit take back values that were there, also of the one key."""
+    changed, versions = (make(SCALE, seed=3) for make in (mergers_functions.changes, mergers_functions.versions))
+    assert len(mergers_functions.SCHEMA) == 12
+    assert (changed.base.num_rows, changed.log_rows, len(changed.frames)) == (4000, 400, 4)
+    assert (versions.base.num_rows, versions.rows) == (0, 2000)
+    assert [mask.any() for mask in changed.taken_back] == [False, True, False, True]
+    assert [mask.any() for mask in versions.taken_back] == [False, True, False, True, False]
+    hot = versions.frames[3].column("k").to_numpy() == 0
+    assert 5 < versions.taken_back[3][hot].sum() < hot.sum() - 5
+    back = pa.array(versions.taken_back[3])
+    for name in ("list", "structs", "wide", "bitmap"):
+        now, before = (versions.frames[number].column(name).filter(back).to_pylist() for number in (3, 2))
+        assert now == before
+    assert changed.frames[1].equals(mergers_functions.changes(SCALE, seed=3).frames[1])
+
+
+def test_folds_by_hand() -> None:
+    """Two rows of a key, one of them twice; then the first is taken back."""
+    pool = mergers_functions.changes(SCALE, seed=3).base
+    first, second = (pool.filter(pc.equal(pool.column("i"), entry)).slice(0, 1).to_pylist()[0] for entry in (5, 6))
+    first |= {"k": 1, "s": 7, "list": [1, 2, 1], "lists": [[1], [2]], "structs": [{"a": 1, "v": 1}, {"a": 2, "v": 2}]}
+    second |= {"k": 1, "s": 9, "list": [2, 3], "lists": [[2], []], "structs": [{"a": 2, "v": 3}, {"a": 3, "v": 3}]}
+    first |= {"wide": Decimal("1.5"), "whole": -1, "float": 0.5}
+    second |= {"wide": Decimal("0.3333333333"), "whole": -1, "float": 3.0}
+    frames = [pa.Table.from_pylist([row], mergers_functions.SCHEMA) for row in (first, second, first, first | {"s": 9})]
+    taken = [np.array([mask]) for mask in (False, False, False, True)]
+    inputs = Inputs("by hand", mergers_functions.SCHEMA.empty_table(), frames, taken)
+    folds = Folds(inputs)
+    focus: dict[str, dict[str, object]] = {
+        "collect": {"list": [1, 2, 1, 2, 3, 1, 2, 1, 1, 2, 1], "lists": [[1], [2], []]},
+        "collect, retracted": {"list": [2, 3, 1, 2, 1], "lists": [[]]},
+        "nested_update": {"structs": [{"a": 1, "v": 1}, {"a": 2, "v": 2}, {"a": 3, "v": 3}]},
+        "nested_update, retracted": {"structs": [{"a": 3, "v": 3}]},
+        # A half after rounding; the last two steps make up for each other.
+        "product, retracted": {"wide": Decimal("0.5000000000"), "whole": 1, "float": 1.5},
+    }
+    for case in mergers_functions.CASES:
+        found = merged(case, inputs)
+        assert folds.problems(case, found) == []
+        if case.name == "partial-update, removals":
+            assert found.num_rows == 0  # the delete is not older than the row
+        for name, value in focus.get(case.name, {}).items():
+            assert found.column(name).to_pylist() == [value], (case.name, name)
+        for name in mergers_functions.SCHEMA.names if found.num_rows else ():
+            position = found.schema.get_field_index(name)
+            field = found.schema.field(position)
+            # The union of one record's numbers alone, or nothing.
+            other = frames[0].column(name) if name in ("hll", "theta", "bitmap") else pa.nulls(1, field.type)
+            changed = not found.column(name).equals(frames[0].column(name)) or name not in ("hll", "theta", "bitmap")
+            assert bool(folds.problems(case, found.set_column(position, field, other))) == changed, name
+        if case.name == "bitmaps":
+            numbers = pyroaring.BitMap.deserialize(found.column("bitmap")[0].as_py())
+            assert list(numbers) == [15, 16, 17, 18, 19, 20]
+
+
 def test_all_cases_run_and_are_right(tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"
     arguments = ["--scale", str(SCALE), "--repeat", "1", "--path", str(tmp_path), "--out", str(out)]
@@ -102,7 +164,8 @@ def test_all_cases_run_and_are_right(tmp_path: Path) -> None:
     written = json.loads(out.read_text())
     lines = written["lines"]
     assert Counter(line["case"] for line in lines) == {
-        "updates": len(CASES), "versions": len(CASES), "row": 1, "pypaimon": 2
+        "updates": len(CASES), "versions": len(CASES), "functions": 2 * len(mergers_functions.CASES), "row": 1,
+        "pypaimon": 2,
     }  # fmt: skip
     assert all(line["value"] > 0 and line["floor"] > 0 for line in lines)
     (row,) = (line for line in lines if line["case"] == "row")

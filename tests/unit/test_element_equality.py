@@ -16,7 +16,7 @@ FLOATS = pa.list_(pa.float64())
 KEYED = pa.list_(pa.struct({"a": pa.float64(), "v": pa.int64()}))
 DISTINCT = {"function": "collect", "distinct": True}
 BY_KEY = {"function": "nested_update", "nested_key": ["a"]}
-# A retraction of something else at the end sends the group through the other of the two ways to fold one.
+# A retraction of something else at the end makes no difference.
 CASES: dict[str, tuple[pa.DataType, Any, list[tuple[str, list[Any]]], list[Any]]] = {
     "distinct": (FLOATS, DISTINCT, [("+U", [NAN, 0.0]), ("+U", [-0.0, NAN, 1.5])], [NAN, 0.0, 1.5]),
     "distinct arrays": (
@@ -86,3 +86,45 @@ def test_codes_are_equal_where_values_are(kind: pa.DataType, values: list[Any], 
     array = pa.array([None, *values, None], kind).slice(1, len(values))
     found = equality_codes(array).tolist()
     assert [[a == b for a in found] for b in found] == [[a == b for a in codes] for b in codes]
+
+
+NESTED = pa.struct({"l": FLOATS, "m": pa.map_(pa.string(), pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "same", "others"),
+    [
+        (pa.float64(), 0.0, [0.0, -0.0], [1.5, NAN]),
+        (pa.float32(), 0.1, [0.1], [0.0]),
+        (FLOATS, [], [[]], [[0.0], [None]]),
+        (FLOATS, [0.0, 1.5], [[0.0, 1.5], [-0.0, 1.5]], [[0.0], [0.0, None], [1.5, 0.0], [], [0.0, 1.5, 0.0]]),
+        (pa.list_(FLOATS), [[0.0], []], [[[-0.0], []]], [[[0.0]], [[], [0.0]], [[0.0], None]]),
+        (
+            NESTED,
+            {"l": [-0.0], "m": [["a", 1]]},
+            [{"l": [0.0], "m": [("a", 1)]}],
+            [{"l": None, "m": [("a", 1)]}, {"l": [0.0], "m": []}, {"l": [0.0], "m": [("a", None)]}],
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_equal_a_default_are_unset(kind: pa.DataType, default: Any, same: Any, others: Any) -> None:
+    """The stored value stays under a record of the default."""
+    shape = shape_of({"c": kind})
+    merger = build("partial-update", {"unset": "default", "defaults": {"c": default}}, shape)
+    stored = others[0]
+    for value in same:
+        ((_, found),) = fold_frames(merger, shape, [("+U", 1, stored)], [("+U", 1, value)])
+        assert plain(found) == plain(stored)
+    for value in others:
+        ((_, found),) = fold_frames(merger, shape, [("+U", 1, stored)], [("+U", 1, value)])
+        assert plain(found) == plain(value)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.0])
+def test_zeros_of_either_sign_delete(value: float) -> None:
+    shape = shape_of({"c": pa.float64()})
+    merger = build("commit-time", {"delete_when": {"column": "c", "values": [7.5, value]}}, shape)
+    rows = [[("+U", key, float(key)) for key in (1, 2, 3, 4)], [("+U", 1, 0.0), ("+U", 2, -0.0), ("+U", 3, 7.5)]]
+    assert fold_frames(merger, shape, *rows) == [(4, 4.0)]
+    assert merger.options() == {"delete_when": {"column": "c", "values": [7.5, value]}}

@@ -67,7 +67,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert (skipped.partition, skipped.bucket, skipped.key, skipped.column) == ((), 0, {"k": wide}, "n")
     assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
     assert repr(result).endswith(", skipped=1)")
-    [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.run"]
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.group"]
     assert f"skipped a tile of bucket 0: {skipped.reason}" in warning
     assert table.version == before + 2, "ordinals, and the compaction"
     entry = table.history(limit=1)[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -69,6 +71,24 @@ def test_every_problem_is_reported() -> None:
 def test_options_that_do_not_fit(options: dict[str, Any], word: str) -> None:
     with pytest.raises(MergerConfigurationError, match=word):
         build("partial-update", options, SHAPE)
+
+
+def test_defaults_of_nested_columns() -> None:
+    kind = pa.struct({"d": pa.date32(), "m": pa.map_(pa.string(), pa.decimal128(5, 2)), "b": pa.list_(pa.bool_())})
+    shape = shape_of({"c": kind})
+
+    def built(**fields: Any) -> Any:
+        return build("partial-update", {"unset": "default", "defaults": {"c": fields}}, shape)
+
+    merger = built(d="2024-02-29", m=[["a", "1.50"], ["b", None]], b=[True, None])
+    unset = {"d": dt.date(2024, 2, 29), "m": [("a", Decimal("1.50")), ("b", None)], "b": [True, None]}
+    other = unset | {"b": [True]}
+    assert fold_frames(merger, shape, [("+U", 1, other)], [("+U", 1, unset)]) == [(1, other)]
+    assert fold_frames(merger, shape, [("+U", 1, unset)], [("+U", 1, other)]) == [(1, other)]
+    wrong: list[dict[str, Any]] = [{"x": 1}, {"m": [["a"]]}, {"m": {"a": "1"}}, {"b": True}, {"b": [1]}, {"d": "soon"}]
+    for fields in wrong:
+        with pytest.raises(MergerConfigurationError, match="the default of column 'c'"):
+            built(**fields)
 
 
 def test_groups_and_ordering_exclude_each_other() -> None:

@@ -4,8 +4,6 @@ Source: docs/merge-semantics.md, section 4."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,18 +27,31 @@ def equality_codes(values: pa.Array) -> Ints:
         return codes
     if pa.types.is_map(values.type):
         values = values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
-    # Arrow compares no lists: the codes of their elements do, as bytes.
-    elements = equality_codes(pc.list_flatten(values))
-    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-    edges = [0, *np.cumsum(lengths).tolist()]
-    seen: dict[bytes | None, int] = {}
-    return np.array(
-        [
-            seen.setdefault(elements[start:end].tobytes() if there else None, len(seen))
-            for (start, end), there in zip(pairwise(edges), values.is_valid().to_pylist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
+    # Arrow compares no lists: the codes of their elements do.
+    lengths = pc.fill_null(pc.list_value_length(values), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return grouped(lengths + 1, _sequence_codes(equality_codes(pc.list_flatten(values)), np.maximum(lengths, 0)))
+
+
+def _sequence_codes(codes: Ints, lengths: Ints) -> Ints:
+    """One small integer for each run of so many codes; among runs of one length, equal where the runs are.
+
+    Neighbours are paired until one code is left of each run: a round for each binary digit of the longest.
+    """
+    result = np.zeros(len(lengths), dtype=np.int64)
+    runs = np.flatnonzero(lengths)
+    sizes = lengths[runs]
+    while len(runs):
+        starts, alone = np.cumsum(sizes) - sizes, sizes == 1
+        result[runs[alone]] = codes[starts[alone]]
+        runs, starts, sizes = runs[~alone], starts[~alone], sizes[~alone]
+        halves = (sizes + 1) // 2
+        run = np.repeat(np.arange(len(runs)), halves)
+        place = 2 * (np.arange(len(run)) - np.repeat(np.cumsum(halves) - halves, halves))
+        left, paired = starts[run] + place, place + 1 < sizes[run]
+        right = np.zeros(len(left), dtype=np.int64)
+        right[paired] = codes[left[paired] + 1] + 1
+        codes, sizes = grouped(codes[left], right), halves
+    return result
 
 
 def grouped(outer: Ints, codes: Ints) -> Ints:

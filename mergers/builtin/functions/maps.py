@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from mergers.builtin.functions.base import ColumnEvents, Function
-from mergers.builtin.functions.equal import equality_codes, grouped
+from mergers.builtin.functions.equal import equality_codes
 from mergers.builtin.functions.picks import settle
+from mergers.builtin.functions.slots import slots_of
 from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Ints
 from mergers.ordering import is_orderable, order_codes
@@ -41,18 +42,12 @@ class _Entries:
         offsets = maps.offsets.to_numpy()
         sizes = np.diff(offsets)
         record = np.repeat(records, sizes)
-        place = np.arange(len(record), dtype=np.int64)
-        codes = equality_codes(maps.keys)
-        slot = grouped(events.segments.group[record], codes)
         # A map that names a key twice means the last; in front of the others that one must come first.
-        order = np.lexsort((np.where(events.newer[record], place, -place), record, slot))
-        starts = np.flatnonzero(np.diff(slot[order], prepend=-1))
-        segments = Segments.of(np.append(starts, len(order)).astype(np.int64))
+        segments, order = slots_of(events, record, equality_codes(maps.keys))
         record = record[order]
+        group = events.segments.group[record[segments.starts]]
         taken = pa.array(order)
-        return _Entries(
-            segments, events.segments.group[record[starts]], record, maps.keys.take(taken), maps.items.take(taken)
-        )
+        return _Entries(segments, group, record, maps.keys.take(taken), maps.items.take(taken))
 
     def maps(self, picks: Ints, there: Bools, kind: pa.DataType) -> pa.Array:
         """A map a group of the picked entries, one a segment; -1 picks none. Null where not ``there``."""
@@ -123,6 +118,9 @@ class MergeMapWithKeytime(Function):
         timed = times.is_valid().to_numpy(zero_copy_only=False) & present
         cleared = segments.last(~present & newer)
         timed &= segments.index > segments.spread(cleared)
+        # An older map removes nothing that was there before, only what it names itself further in front.
+        removed = segments.last_before(~present)
+        timed &= newer | (removed < 0) | (entries.record[removed] != entries.record)
         ties = segments.highest(order_codes([times]), timed)
         latest = segments.last(ties & newer)
         picks = np.where(latest >= 0, latest, segments.first(ties))

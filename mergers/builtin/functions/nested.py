@@ -1,18 +1,15 @@
 """``collect`` and ``nested_update``: arrays folded element by element.
 
-Without retractions the elements of all arrays are brought into order at once. What a retraction
-removes depends on the elements that stand at that moment, so groups with one are folded in Python, over
-the numbers of elements. Both ways go by the same slots, so that it does not show which one was taken.
+Elements compete for a slot with those that they are equal to, or share a nested key with: what an
+addition or a retraction does to one slot has nothing to do with any other. So the slots of all groups
+are decided at once, and what stands in the end is brought into order.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +17,10 @@ import pyarrow.compute as pc
 
 from mergers.builtin.functions.base import ColumnEvents, Function
 from mergers.builtin.functions.equal import equality_codes, grouped
-from mergers.contract import Ints
+from mergers.builtin.functions.picks import settle
+from mergers.builtin.functions.slots import slots_of
+from mergers.builtin.segments import Segments
+from mergers.contract import Bools, Ints
 
 __all__ = ["Collect", "NestedUpdate"]
 
@@ -30,70 +30,24 @@ class _Arrays(Function):
     retractable = True
 
     @abstractmethod
-    def arrange(self, elements: pa.Array, group: Ints) -> tuple[Ints, Ints]:
-        """Of elements in order, sorted by group: which ones stay, and per element that stays its group."""
-
-    @abstractmethod
-    def slots(self, elements: pa.Array) -> Ints:
-        """Small integers, equal for elements that take each other's place or are taken back by each other."""
-
-    @abstractmethod
-    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
-        """One addition: element numbers, by which ``slots`` is indexed."""
-
-    @abstractmethod
-    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
-        """One retraction, likewise."""
+    def standing(self, events: ColumnEvents, elements: pa.Array, record: Ints) -> tuple[Ints, Ints]:
+        """The elements of the results: for each the number of the one whose place it has, and of the one
+        whose value it has. ``record`` is that of each element, and numbers ascend from front to back."""
 
     def fold(self, events: ColumnEvents) -> pa.Array:
-        segments, filled = events.segments, events.filled
-        retracted = segments.any(events.retracts & filled)
-        whole = self._arranged(events, retracted)
-        if not retracted.any():
-            return whole
-        part, records, groups = segments.within(
-            (events.adds | events.retracts) & filled & np.repeat(retracted, segments.sizes)
-        )
-        arrays = events.values.take(pa.array(records))
-        elements = pc.list_flatten(arrays)
-        slots, edges = self.slots(elements).tolist(), [0, *np.cumsum(pc.list_value_length(arrays).to_numpy()).tolist()]
-        numbers = [range(start, end) for start, end in pairwise(edges)]
-        newer, adds = events.newer[records].tolist(), events.adds[records].tolist()
-        folded: list[Sequence[int] | None] = []
-        for start, end in zip(part.starts.tolist(), part.offsets[1:].tolist(), strict=True):
-            acc: Sequence[int] | None = None
-            for place in range(start, end):
-                x = numbers[place]
-                if not adds[place]:
-                    acc = None if acc is None else self.without(acc, x, slots)
-                else:
-                    acc = self.both(acc or (), x, slots) if newer[place] else self.both(x, acc or (), slots)
-            folded.append(acc)
-        kept = np.fromiter(chain.from_iterable(acc or () for acc in folded), dtype=np.int64)
-        lists = self._lists(elements, kept, [len(acc or ()) for acc in folded], [acc is not None for acc in folded])
-        source = np.arange(len(whole), dtype=np.int64)
-        source[groups] = len(whole) + np.arange(len(groups))
-        return pa.concat_arrays([whole, lists]).take(pa.array(source))
-
-    def _arranged(self, events: ColumnEvents, retracted: np.ndarray[Any, Any]) -> pa.Array:
-        """The arrays of all groups without retractions."""
-        segments = events.segments
-        there = events.adds & events.filled & ~np.repeat(retracted, segments.sizes)
-        records = np.flatnonzero(there)
+        segments, added = events.segments, events.adds & events.filled
+        records = np.flatnonzero(added | (events.retracts & events.filled))
         records = records[np.lexsort((events.front_to_back[records], segments.group[records]))]
         arrays = events.values.take(pa.array(records))
         elements = pc.list_flatten(arrays)
-        group = segments.group[records][pc.list_parent_indices(arrays).to_numpy()]
-        kept, group = self.arrange(elements, group)
-        return self._lists(elements, kept, np.bincount(group, minlength=len(segments.sizes)), segments.any(there))
-
-    def _lists(self, elements: pa.Array, kept: Ints, counts: Any, there: Any) -> pa.Array:
-        """Arrays of so many of the elements kept each; null where not ``there``."""
+        record = records[pc.list_parent_indices(arrays).to_numpy()]
+        places, values = self.standing(events, elements, record)
+        counts = np.bincount(segments.group[record[places]], minlength=len(segments.sizes))
         return pa.ListArray.from_arrays(
             pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
-            elements.take(pa.array(kept)),
+            elements.take(pa.array(values[np.argsort(places)])),
             type=self.kind,
-            mask=pa.array(~np.asarray(there, dtype=np.bool_)),
+            mask=pa.array(~segments.any(added)),
         )
 
 
@@ -118,33 +72,16 @@ class Collect(_Arrays):
             raise ValueError("collect has one option, distinct, which is true or false")
         return cls(kind, distinct)
 
-    def arrange(self, elements: pa.Array, group: Ints) -> tuple[Ints, Ints]:
-        kept = np.arange(len(elements), dtype=np.int64)
-        if self.distinct:
-            kept = np.unique(grouped(group, self.slots(elements)), return_index=True)[1]
-            kept.sort()
-        return kept, group[kept]
-
-    def slots(self, elements: pa.Array) -> Ints:
-        return equality_codes(elements)
-
-    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
+    def standing(self, events: ColumnEvents, elements: pa.Array, record: Ints) -> tuple[Ints, Ints]:
         if not self.distinct:
-            return [*front, *back]
-        found: dict[int, int] = {}
-        for item in (*front, *back):
-            found.setdefault(slots[item], item)
-        return list(found.values())
-
-    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
-        gone = Counter(slots[item] for item in x)
-        left = []
-        for item in acc:
-            if gone[slots[item]]:
-                gone[slots[item]] -= 1
-            else:
-                left.append(item)
-        return left
+            kept = _appended(events, elements, record, _not_taken_back)
+            return kept, kept
+        segments, order = slots_of(events, record, equality_codes(elements))
+        adds, newer = events.adds[record[order]], events.newer[record[order]]
+        # An older element goes to the front, wherever an equal one stands; a newer one does nothing then.
+        picks = settle(segments, adds & ~newer, ~adds, adds & newer)
+        kept = order[picks[picks >= 0]]
+        return kept, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,34 +109,69 @@ class NestedUpdate(_Arrays):
             raise ValueError(f"the elements have no field {', '.join(map(repr, unknown))}")
         return cls(kind, tuple(fields))
 
-    def arrange(self, elements: pa.Array, group: Ints) -> tuple[Ints, Ints]:
+    def standing(self, events: ColumnEvents, elements: pa.Array, record: Ints) -> tuple[Ints, Ints]:
         if not self.nested_key:
-            return np.arange(len(elements), dtype=np.int64), group
-        slot = grouped(group, self.slots(elements))
-        # An element stands where its key came first, with the value that came last.
-        first, inverse = np.unique(slot, return_index=True, return_inverse=True)[1:]
-        last = np.zeros_like(first)
-        np.maximum.at(last, inverse, np.arange(len(slot)))
-        order = np.argsort(first)
-        return last[order], group[first[order]]
+            kept = _appended(events, elements, record, _since_retraction)
+            return kept, kept
+        segments, order = slots_of(events, record, self._keys(elements))
+        adds, newer = events.adds[record[order]], events.newer[record[order]]
+        # A newer element takes the value and leaves the place, an older one the other way round.
+        places = settle(segments, adds & ~newer, ~adds, adds & newer)
+        values = settle(segments, adds & newer, ~adds, adds & ~newer)
+        return order[places[places >= 0]], order[values[places >= 0]]
 
-    def slots(self, elements: pa.Array) -> Ints:
-        if not self.nested_key:
-            return equality_codes(elements)
+    def _keys(self, elements: pa.Array) -> Ints:
+        """Small integers, equal for elements of one key."""
         fields = dict(zip((f.name for f in elements.type), elements.flatten(), strict=True))
-        slot = np.zeros(len(elements), dtype=np.int64)
+        keys = np.zeros(len(elements), dtype=np.int64)
         for name in self.nested_key:
-            slot = grouped(slot, equality_codes(fields[name]))
-        return slot
+            keys = grouped(keys, equality_codes(fields[name]))
+        return keys
 
-    def both(self, front: Sequence[int], back: Sequence[int], slots: Sequence[int]) -> list[int]:
-        if not self.nested_key:
-            return [*front, *back]
-        found: dict[int, int] = {}
-        for item in (*front, *back):
-            found[slots[item]] = item
-        return list(found.values())
 
-    def without(self, acc: Sequence[int], x: Sequence[int], slots: Sequence[int]) -> list[int]:
-        gone = {slots[item] for item in x}
-        return [item for item in acc if slots[item] not in gone]
+def _appended(
+    events: ColumnEvents, elements: pa.Array, record: Ints, left: Callable[[Segments, Bools, Bools], Bools]
+) -> Ints:
+    """The elements that stand where each one added has a place of its own. ``left`` says which ones are
+    left of a slot of equal elements, of which some are added, of those some newer, and the rest taken back."""
+    adds = events.adds[record]
+    part = np.flatnonzero(events.segments.any(events.retracts & events.filled)[events.segments.group[record]])
+    if len(part):
+        segments, order = slots_of(events, record[part], equality_codes(elements.take(pa.array(part))))
+        at = part[order]
+        adds[at] = left(segments, adds[at], events.newer[record[at]])
+    return np.flatnonzero(adds)
+
+
+def _since_retraction(segments: Segments, adds: Bools, newer: Bools) -> Bools:
+    """A retraction takes back all that stand."""
+    return adds & (segments.index > segments.spread(segments.last(~adds)))
+
+
+def _not_taken_back(segments: Segments, adds: Bools, newer: Bools) -> Bools:
+    """A retraction takes back the one in front, if any: newer ones queue up behind, and are taken only
+    when no older one is stacked up in front of them."""
+    stacked, queued = adds & ~newer, adds & newer
+    height = _counts(segments, stacked, ~adds)
+    span = len(adds) + 1
+    lifted = height + segments.group * span
+    # What is stacked stays unless the stack gets lower than it was with it.
+    left = stacked & (lifted == np.minimum.accumulate(lifted[::-1])[::-1])
+    before = np.concatenate([[0], height[:-1]])
+    before[segments.starts] = 0
+    ends = segments.offsets[1:] - 1
+    length = _counts(segments, queued, ~adds & (before == 0))[ends]
+    # Of the queue, the last ones stay.
+    joined = np.cumsum(queued, dtype=np.int64)
+    behind = segments.spread(joined[ends]) - joined
+    return np.asarray(left | (queued & (behind < segments.spread(length))))
+
+
+def _counts(segments: Segments, comes: Bools, goes: Bools) -> Ints:
+    """How many there are after each entry; one that goes where there is none changes nothing."""
+    steps = comes.astype(np.int64) - goes
+    walk = np.cumsum(steps)
+    walk -= segments.spread(walk[segments.starts] - steps[segments.starts])
+    # Lower from segment to segment, so that one accumulate never carries over.
+    drop = segments.group * (2 * len(steps) + 1)
+    return walk - np.minimum(np.minimum.accumulate(walk - drop) + drop, 0)

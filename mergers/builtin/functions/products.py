@@ -1,8 +1,14 @@
-"""Exact products over groups: every step rounded to the column's scale, however large it gets."""
+"""Exact products over groups: every step rounded to the column's scale, however large it gets.
+
+Magnitudes and signs go separate ways, for rounding treats both signs alike.
+"""
 
 from __future__ import annotations
 
-import decimal
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,109 +20,169 @@ from mergers.contract import Bools, Ints
 __all__ = ["multiply_exactly"]
 
 _SAFE = 2.0**62
+_LOW = (1 << 32) - 1
 _FEW = 16
-"""So few groups that still have steps are folded one by one."""
+"""So few groups that still have steps are folded one after the other."""
+_Sizes = np.ndarray[Any, Any]
+"""Magnitudes of unscaled values, as int64 or as Python's integers."""
+_bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
 
 def multiply_exactly(
     segments: Segments, values: pa.Array, there: Bools, retracts: Bools
 ) -> tuple[Ints | pa.Array, Bools]:
     """Per group the product of the values in the mask, and whether it is too large for its type's
-    physical form. Records in ``retracts`` divide. Integers come as int64, decimals as they are.
-
-    Steps of all groups are taken together in int64; a group in which one does not fit there is
-    folded in Python's integers.
+    physical form. Records in ``retracts`` divide; the first of a group does not. Integers come as
+    int64, decimals as they are.
     """
     rounds = pa.types.is_decimal(values.type)
-    scale = 10**values.type.scale if rounds else 1
+    one = 10**values.type.scale if rounds else 1
     part, records, groups = segments.within(there)
     taken = values.take(pa.array(records))
-    small, unscaled = _as_int64(taken)
+    small, sizes, negative = _magnitudes(taken)
     back = retracts[records]
-    wide = np.ones(len(groups), dtype=np.bool_)
-    if len(records) and scale < _SAFE:
-        wide = ~np.logical_and.reduceat(small, part.starts)
-    totals = unscaled[part.starts].copy()
+    # Zero stays zero, whatever comes after it. One changes nothing; nor does a zero that is taken back,
+    # which no frame may hold.
+    nothing = small & (sizes == 0)
+    zero = part.any(nothing & ~back)
+    moves = ~nothing & ~(small & (sizes == one)) & ~np.repeat(zero, part.sizes)
+    moves[part.starts] = True
+    steps = _Steps(part.within(moves)[0], sizes[moves], back[moves], one, rounds)
+    totals, wide = _multiply_small(steps, small[moves])
+    totals[zero], wide = 0, wide & ~zero
+    odd = part.count(negative & ~nothing) % 2 == 1
+    parts = [(groups[~wide], np.where(odd, -totals, totals)[~wide])]
+    bits = 127 if rounds else 63
+    if wide.any():
+        chosen = np.repeat(wide, steps.segments.sizes)
+        sizes = _unbounded(taken.filter(pa.array(moves)).filter(pa.array(chosen)))
+        large = _Steps(steps.segments.within(chosen)[0], sizes, steps.back[chosen], one, rounds)
+        totals = _multiply_large(large, bits)
+        parts.append((groups[wide], np.where(odd[wide], -totals, totals)))
+    return _put_together(values.type, len(segments.sizes), parts, bits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What multiplies or, in ``back``, divides the totals of some groups, of which the first is the start.
+    Nothing else is zero."""
+
+    segments: Segments
+    sizes: _Sizes
+    back: Bools
+    one: int
+    rounds: bool
+    """Half up; else what does not divide is cut off."""
+
+    def step(self, totals: _Sizes, at: Ints) -> _Sizes:
+        """The totals of some groups after one step each."""
+        back, sizes = self.back[at], self.sizes[at]
+        return self._rounded(totals * np.where(back, self.one, sizes), np.where(back, sizes, self.one))
+
+    def fits(self, totals: Ints, at: Ints) -> Bools:
+        """Whether int64 holds all that such a step takes."""
+        back, sizes = self.back[at], self.sizes[at].astype(np.float64)
+        products = totals.astype(np.float64) * np.where(back, self.one, sizes) + np.where(back, sizes, self.one)
+        return np.asarray(products < _SAFE)
+
+    def run(self, total: int, start: int, end: int, limits: Ints) -> int:
+        """The total after these steps, one after the other."""
+        steps = zip(
+            self.sizes[start:end].tolist(), self.back[start:end].tolist(), limits[start:end].tolist(), strict=True
+        )
+        for size, back, limit in steps:
+            total = self._rounded(total * self.one, size) if back else self._rounded(total * size, self.one)
+            if total.bit_length() > limit:
+                break
+        return total
+
+    def limits(self, bits: int) -> Ints:
+        """Per step, how many bits a total may have after it that the steps to come could bring back to ``bits``."""
+        size, unit = np.log2(self.sizes.astype(np.float64)), math.log2(self.one)
+        down = np.cumsum(np.maximum(np.where(self.back, size - unit, unit - size), 0.0))
+        to_come = self.segments.spread(down[self.segments.offsets[1:] - 1]) - down
+        return bits + 2 + np.ceil(to_come).astype(np.int64)
+
+    def _rounded(self, top: Any, bottom: Any) -> Any:
+        return (top + bottom // 2) // bottom if self.rounds else top // bottom
+
+
+def _multiply_small(steps: _Steps, small: Bools) -> tuple[Ints, Bools]:
+    """The totals in int64, and the groups for which that is not enough, or which are so few that steps of
+    all of them at once are not worth while."""
+    part = steps.segments
+    wide = part.any(~small) | ((part.sizes > 1) & (steps.one >= _SAFE))
+    totals = steps.sizes[part.starts]
     open_, rank = np.flatnonzero((part.sizes > 1) & ~wide), 1
     while len(open_) > _FEW:
         at = part.starts[open_] + rank
-        totals[open_], fits = _step(totals[open_], unscaled[at], back[at], scale, rounds=rounds)
+        fits = steps.fits(totals[open_], at)
         wide[open_[~fits]] = True
+        open_, at = open_[fits], at[fits]
+        totals[open_] = steps.step(totals[open_], at)
         rank += 1
-        open_ = open_[fits & (part.sizes[open_] > rank)]
+        open_ = open_[part.sizes[open_] > rank]
     wide[open_] = True
-    large = {
-        group: _fold_python(_unscaled(taken.slice(start, end - start)), back[start:end].tolist(), scale, rounds=rounds)
-        for group, start, end in zip(
-            np.flatnonzero(wide).tolist(), part.starts[wide].tolist(), part.offsets[1:][wide].tolist(), strict=True
-        )
-    }
-    return _result(values.type, len(segments.sizes), groups, totals, large)
+    return totals, wide
 
 
-def _result(
-    kind: pa.DataType, n: int, groups: Ints, totals: Ints, large: dict[int, int]
+def _multiply_large(steps: _Steps, bits: int) -> _Sizes:
+    """The totals in Python's integers; of a group whose total will not have ``bits`` or less any more,
+    one that has more.
+
+    All groups take a step at a time, until they are few. Those have long histories, and every step has to
+    know what the one before left after rounding: no way around taking them one after the other.
+    """
+    part, limits = steps.segments, steps.limits(bits)
+    totals = steps.sizes[part.starts]
+    open_, rank = np.flatnonzero(part.sizes > 1), 1
+    while len(open_) > _FEW:
+        at = part.starts[open_] + rank
+        totals[open_] = steps.step(totals[open_], at)
+        rank += 1
+        lost = np.asarray(_bit_length(totals[open_])).astype(np.int64) > limits[at]
+        open_ = open_[~lost & (part.sizes[open_] > rank)]
+    for group in open_.tolist():
+        start, end = int(part.starts[group]) + rank, int(part.offsets[group + 1])
+        totals[group] = steps.run(totals[group], start, end, limits)
+    return totals
+
+
+def _put_together(
+    kind: pa.DataType, count: int, parts: Iterable[tuple[Ints, _Sizes]], bits: int
 ) -> tuple[Ints | pa.Array, Bools]:
-    outside = np.zeros(n, dtype=np.bool_)
-    bits = 127 if pa.types.is_decimal(kind) else 63
-    fitting = {}
-    for group, total in large.items():
-        if -(1 << bits) <= total < 1 << bits:
-            fitting[group] = total
-        else:
-            outside[groups[group]] = True
-    if not pa.types.is_decimal(kind):
-        whole = np.zeros(n, dtype=np.int64)
-        whole[groups] = totals
-        for group, total in fitting.items():
-            whole[groups[group]] = total
-        return whole, outside
-    limbs = [np.zeros(n, dtype=np.int64) for _ in range(4)]
-    for place, limb in enumerate(limbs):
-        limb[groups] = totals >> min(32 * place, 63)
-        for group, total in fitting.items():
-            limb[groups[group]] = (total >> 32 * place) & 0xFFFFFFFF
-    return decimals_of(limbs, kind), outside
+    """The totals of some groups at a time as those of all; zero where a group is in no part, or its total
+    has more bits. The latter groups come with them."""
+    limbs = [np.zeros(count, dtype=np.int64) for _ in range(4)]
+    outside = np.zeros(count, dtype=np.bool_)
+    for groups, totals in parts:
+        widest = 63
+        if totals.dtype == np.object_:
+            widest = bits
+            outside[groups] = (totals < -(1 << bits)) | (totals >= 1 << bits)
+        fitting = np.where(outside[groups], 0, totals)
+        for place, limb in enumerate(limbs):
+            limb[groups] = (fitting >> min(32 * place, widest)) & _LOW
+    if pa.types.is_decimal(kind):
+        return decimals_of(limbs, kind), outside
+    return limbs[0] | (limbs[1] << 32), outside
 
 
-def _step(total: Ints, x: Ints, back: Bools, scale: int, *, rounds: bool) -> tuple[Ints, Bools]:
-    """One multiplication or division each, rounded half away from zero (integers: truncated), and
-    whether int64 could hold what it takes."""
-    sizes = np.abs(total.astype(np.float64)), np.abs(x.astype(np.float64))
-    fits = np.where(back, sizes[0] * scale + sizes[1], sizes[0] * sizes[1]) < _SAFE
-    top = np.where(fits, np.where(back, total * scale, total * x), 0)
-    bottom = np.where(back, x, scale)
-    bottom = np.where(bottom == 0, 1, bottom)
-    quotient, rest = np.divmod(np.abs(top), np.abs(bottom))
-    if rounds:
-        quotient += rest >= np.abs(bottom) - rest
-    return np.where((top < 0) != (bottom < 0), -quotient, quotient), fits
-
-
-def _as_int64(values: pa.Array) -> tuple[Bools, Ints]:
-    """Unscaled values as int64, and where they fit."""
+def _magnitudes(values: pa.Array) -> tuple[Bools, Ints, Bools]:
+    """Which values have a magnitude in int64, the magnitudes, and which values are negative."""
     if not pa.types.is_decimal(values.type):
         whole = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return np.ones(len(values), dtype=np.bool_), whole
+        return np.abs(whole) >= 0, np.abs(whole), whole < 0
     low, next_, third, high = limbs_of(values)
     whole = (next_ << 32) | low
     sign = whole >> 63
-    return (high == sign) & (third == (sign & 0xFFFFFFFF)), whole
+    small = (high == sign) & (third == (sign & _LOW)) & (np.abs(whole) >= 0)
+    return small, np.abs(whole), high < 0
 
 
-def _unscaled(values: pa.Array) -> list[int]:
+def _unbounded(values: pa.Array) -> _Sizes:
+    """Magnitudes as Python's integers."""
     if not pa.types.is_decimal(values.type):
-        return list(values.to_pylist())
-    with decimal.localcontext(prec=80):
-        return [int(value.scaleb(values.type.scale)) for value in values.to_pylist()]
-
-
-def _fold_python(values: list[int], back: list[bool], scale: int, *, rounds: bool) -> int:
-    total = values[0]
-    for x, divide in zip(values[1:], back[1:], strict=True):
-        top, bottom = (total * scale, x) if divide else (total * x, scale)
-        quotient, rest = divmod(abs(top), abs(bottom))
-        if rounds and 2 * rest >= abs(bottom):
-            quotient += 1
-        total = -quotient if (top < 0) != (bottom < 0) else quotient
-    return total
+        return np.abs(values.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.object_))
+    low, next_, third, high = (limb.astype(np.object_) for limb in limbs_of(values))
+    return np.abs((high << 96) + (third << 64) + (next_ << 32) + low)

@@ -10,11 +10,14 @@ import functools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.picks import take
 from mergers.errors import InstallError
 
 __all__ = ["HllSketch", "RoaringBitmap", "ThetaSketch"]
@@ -69,14 +72,18 @@ class _Union(Function):
 
     def fold(self, events: ColumnEvents) -> pa.Array:
         part, records, groups = events.segments.within(events.adds & events.filled)
-        values = list(_bytes(events.values.take(pa.array(records))))
-        results: list[bytes | None] = [None] * len(events.segments.sizes)
-        for group, start, end in zip(groups.tolist(), part.starts.tolist(), part.offsets[1:].tolist(), strict=True):
-            if end - start == 1:
-                results[group] = values[start]
-                continue
-            results[group] = self.unite(self._parsed(events, values[start:end], records[start:end].tolist()))
-        return pa.array(results, type=self.kind)
+        picks = np.full(len(events.segments.sizes), -1, dtype=np.int64)
+        picks[groups] = records[part.starts]
+        several = np.flatnonzero(part.sizes > 1)
+        picks[groups[several]] = len(events.values) + np.arange(len(several))
+        chosen = np.repeat(part.sizes > 1, part.sizes)
+        values, records = list(_bytes(events.values.take(pa.array(records[chosen])))), records[chosen]
+        edges = [0, *np.cumsum(part.sizes[several]).tolist()]
+        unions = [
+            self.unite(self._parsed(events, values[start:end], records[start:end].tolist()))
+            for start, end in pairwise(edges)
+        ]
+        return take(pa.concat_arrays([events.values, pa.array(unions, type=self.kind)]), picks)
 
     def _parsed(self, events: ColumnEvents, values: Sequence[bytes], records: Sequence[int]) -> Iterator[object]:
         for value, record in zip(values, records, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,6 @@ from mergers.builtin.segments import Segments
 from mergers.contract import Bools
 
 __all__ = ["fold_steps"]
-
-_LONG = 64
-"""Groups with more steps are folded one after the other; the rest together, a step of all at a time."""
 
 
 def fold_steps(
@@ -26,39 +22,29 @@ def fold_steps(
 ) -> np.ndarray[Any, Any]:
     """The left fold of the values in the mask, per group, in their own type; 0 where there are none.
 
-    The first value of a group is taken as it is. ``inverse``: records that take the other function.
+    The first value of a group is taken as it is. ``inverse``: records that take the other function; the
+    first of a group is none of them.
     """
     part, records, groups = segments.within(there)
     taken = values[records]
-    back = None if inverse is None else inverse[0][records]
-    folded = taken[part.starts].copy()
+    back = np.zeros(len(records), dtype=np.bool_) if inverse is None else inverse[0][records]
+    folded = taken[part.starts]
+    # Runs of one function: even ones take the one, odd ones the other. All first runs are folded at once,
+    # then all second ones, and so on; each record is touched in its own run alone.
+    turns = np.diff(back, prepend=False)
+    turns[part.starts] = False
+    run = np.cumsum(turns)
+    run -= part.spread(run[part.starts])
+    rest = np.ones(len(records), dtype=np.bool_)
+    rest[part.starts] = False
+    order = np.flatnonzero(rest)
+    if run.any():
+        order = order[np.argsort(run[order], kind="stable")]
     with np.errstate(all="ignore"):
-        open_, rank = np.flatnonzero((part.sizes > 1) & (part.sizes <= _LONG)), 1
-        while len(open_):
-            at = part.starts[open_] + rank
-            result = step(folded[open_], taken[at])
-            if inverse is not None and back is not None:
-                result = np.where(back[at], inverse[1](folded[open_], taken[at]), result)
-            folded[open_] = result
-            rank += 1
-            open_ = open_[part.sizes[open_] > rank]
-        for long in np.flatnonzero(part.sizes > _LONG).tolist():
-            run = slice(int(part.offsets[long]), int(part.offsets[long + 1]))
-            folded[long] = _run(taken[run], None if back is None else back[run], step, inverse)
+        for chosen in np.split(order, np.flatnonzero(np.diff(run[order])) + 1) if len(order) else ():
+            function = inverse[1] if inverse is not None and run[chosen[0]] % 2 else step
+            # ``at`` takes one element after the other, from left to right, where ``reduceat`` adds in pairs.
+            function.at(folded, part.group[chosen], taken[chosen])
     result = np.zeros(len(segments.sizes), dtype=values.dtype)
     result[groups] = folded
     return result
-
-
-def _run(
-    values: np.ndarray[Any, Any], back: Bools | None, step: np.ufunc, inverse: tuple[Bools, np.ufunc] | None
-) -> Any:
-    """One long run. ``accumulate`` goes strictly from left to right, where ``reduce`` adds in pairs."""
-    if inverse is None or back is None or not back.any():
-        return step.accumulate(values)[-1]
-    total = values[0]
-    cuts = [1, *(np.flatnonzero(np.diff(back[1:])) + 2).tolist(), len(values)]
-    for start, end in pairwise(cuts):
-        chosen = inverse[1] if back[start] else step
-        total = chosen.accumulate(np.concatenate([[total], values[start:end]]).astype(values.dtype))[-1]
-    return total
