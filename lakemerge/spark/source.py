@@ -24,10 +24,10 @@ from pyspark.sql.types import StructType
 from lakemerge.errors import InputError
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
-from lakemerge.read.scan import asked_columns, scan_tile
+from lakemerge.read.scan import asked_columns, in_mode, scan_tile
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_ddl
-from lakemerge.slices.view import Tile
+from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import bins
 from lakemerge.spark.portable import portable
 from lakemerge.spark.writer import frame_schema
@@ -38,15 +38,20 @@ from mergers import Merger, default_registry
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
-_OWN_OPTIONS = frozenset({"path", "columns", "version", "timestamp", "kindcolumn", "txnappid", "txnversion"})
+_OWN_OPTIONS = frozenset(
+    {"path", "columns", "version", "timestamp", "mode", "kindcolumn", "mergeschema", "txnappid", "txnversion"}
+)
 _BATCH_ROWS = 64 * 1024
 _READ_TASKS = 8
 """Read tasks at least, where there are as many tiles: the source is not told the cluster's size."""
+_LOAD_HERE_TASKS = 8
+"""A first load of as many bytes as so many tasks get is merged on the driver, in a process of Spark's without
+a session. A larger one stays in logs, which the next compaction merges on the executors."""
 
 
 class LakeMergeDataSource(DataSource):
-    """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``; for writes ``kindColumn``,
-    ``txnAppId`` and ``txnVersion``. All others are storage options.
+    """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``, ``mode``; for writes ``kindColumn``,
+    ``mergeSchema``, ``txnAppId`` and ``txnVersion``. All others are storage options.
 
     Spark makes it in Python processes of its own, which know the mergers that are installed and
     those in :attr:`mergers`.
@@ -66,7 +71,7 @@ class LakeMergeDataSource(DataSource):
         return to_ddl(pa.schema([table.schema.field(name).with_nullable(True) for name in names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self._open(), list(schema.names))
+        return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -105,8 +110,8 @@ class _TilePartition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, table: LakeTable, columns: Sequence[str]) -> None:
-        view, handle = table.view, table.handle
+    def __init__(self, table: LakeTable, columns: Sequence[str], mode: str) -> None:
+        view, handle = in_mode(table.view, mode), table.handle
         self._columns = asked_columns(view, columns)
         self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
         self._schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in self._columns])
@@ -147,6 +152,7 @@ class _Writer(DataSourceArrowWriter):
             txn=None if app is None or number is None else (app, number),
             info={},
             estimated_bytes=None,
+            merge_schema=_flag(options, "mergeSchema"),
         )
         # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
         self._handle = table.handle
@@ -164,19 +170,31 @@ class _Writer(DataSourceArrowWriter):
             return
         pack_spec, provenance, started = self._plan
         try:
-            begin = self._handle.view(self._handle.log.snapshot(version=self._begin_version))
+            snapshot = self._handle.log.snapshot(version=self._begin_version)
         except Exception:
             discard(pack_spec)
             raise
+        # With the columns that the write brings, where it brings any.
+        begin = TableView(snapshot, pack_spec.config, self._handle.store, self._handle.decoded)
         write = Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
         tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
-        finish(write, [message.packed for message in tasks], load_tiles=load_in_process)
+        packed = [message.packed for message in tasks]
+        size = sum(file.size_bytes for task in packed for file in task.files)
+        here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
+        finish(write, packed, load_tiles=load_in_process if here else None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Spark calls this, in another process, also where :meth:`commit` raised. What could be deleted is
         deleted by then; the rest may be the table's. A task without a message proves that no commit was tried."""
         if self._plan is not None and None in messages:
             discard(self._plan[0])
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise InputError(f"option {name} must be true or false, not {text!r}")
+    return text == "true"
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:

@@ -27,7 +27,7 @@ from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.portable import portable
-from lakemerge.spark.transit import send
+from lakemerge.spark.transit import batches_by_rows, send
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
@@ -52,9 +52,10 @@ def upsert_dataframe(
     txn: tuple[str, int] | None,
     info: Mapping[str, object],
     only_onto_begin: bool = False,
+    merge_schema: bool = False,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
-    frame = _without_void(frame, begin)
+    frame = _without_void(frame, begin, merge_schema)
     write = Write.start(
         handle,
         begin,
@@ -65,6 +66,7 @@ def upsert_dataframe(
         info=info,
         estimated_bytes=_estimated_bytes(frame) if begin.config.buckets is None else None,
         only_onto_begin=only_onto_begin,
+        merge_schema=merge_schema,
     )
     if isinstance(write, UpsertResult):
         return write
@@ -79,7 +81,8 @@ def upsert_dataframe(
         yield pack_partition(map(sent.received, batches), spec)
 
     try:
-        tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
+        with batches_by_rows(frame.sparkSession, begin):
+            tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
     except BaseException:
         discard(write.pack)
         raise
@@ -117,12 +120,14 @@ def _load_on_spark(frame: DataFrame, write: Write, tiles: Sequence[Tile]) -> lis
     return [add for part in parts for add in part]
 
 
-def _without_void(frame: DataFrame, begin: TableView) -> DataFrame:
+def _without_void(frame: DataFrame, begin: TableView, merge_schema: bool) -> DataFrame:
     """Columns that are nothing but null take the table's types."""
     types = {field.name.lower(): field.type for field in begin.config.schema}
     typed: dict[str, Column] = {}
     for field in frame.schema:
         if field.dataType.typeName() == "void":
+            if field.name.lower() not in types and merge_schema:
+                raise FrameError(f"column {field.name!r} is new and has no type; cast it to the type it should get")
             if field.name.lower() not in types:
                 raise FrameError(f"unknown column {field.name!r}; the table has {', '.join(begin.config.schema.names)}")
             typed[field.name] = functions.lit(None).cast(type_ddl(types[field.name.lower()]))

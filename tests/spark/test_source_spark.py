@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.spark.source import LakeMergeDataSource
 from lakemerge.testing.faults import Fail, Fault
 from tests.unit.faults import open_over
@@ -73,7 +73,7 @@ REFUSED_READS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "another type": ({}, "id INT", "Return schema mismatch"),
     "version to come": ({"version": 77}, None, "version 77 is not in the table's history, which reaches from 0 to 2"),
     "version that is no number": ({"version": "x"}, None, "option version must be a whole number, not 'x'"),
-    "both": ({"version": 1, "timestamp": "2024-01-01"}, None, "ask for a version or for a timestamp"),
+    "both": ({"version": 1, "timestamp": "2024-01-01"}, None, "ask for a version, a timestamp or a savepoint"),
     "bad time": ({"timestamp": "1999-01-01"}, None, "no version is known for"),
 }
 
@@ -136,6 +136,28 @@ def test_refused_writes(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(PySparkException, match=message):
             save(frame, tmp_path, mode, **options)
         assert (table.version, objects(tmp_path)) == (1, before), message
+
+
+class Narrow(LakeMergeDataSource):
+    """With tasks so small that no first load is."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "narrow"
+
+    def _open(self) -> LakeTable:
+        return LakeTable.open(self.options["path"], settings=Settings(target_task_bytes=1))
+
+
+def test_a_large_first_load_is_not_merged_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    spark.dataSource.register(Narrow)
+    frame = spark.createDataFrame([(1, 1, "a"), (1, 2, "b"), (2, 1, "c")], DDL)
+    frame.write.format("narrow").mode("append").save(str(tmp_path))
+    assert not table.view.base_files
+    assert rows(table.to_df()) == [(1, 2, "b"), (2, 1, "c")]
+    table.compact()
+    assert sum(file.rows for file in table.view.base_files) == 2
 
 
 class Stuttering(LakeMergeDataSource):
