@@ -21,12 +21,13 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench-foundation bench-mergers test paimon lint types clean java
+.PHONY: help demo bench-foundation bench-mergers bench-services test paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "make bench-foundation  costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
 	@echo "make bench-mergers  every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
+	@echo "make bench-services  planning, log compaction and vacuum of large tables"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
@@ -40,6 +41,11 @@ bench-foundation: java $(STAMP)
 
 bench-mergers: $(STAMP) $(PAIMON_STAMP)
 	$(BIN)/python -m benchmarks.mergers --path $(DEMO_PATH) --out $(DEMO_PATH)/mergers.json $(ARGS)
+
+bench-services: $(STAMP)
+	$(BIN)/python -m benchmarks.services_plan
+	$(BIN)/python -m benchmarks.services_logs
+	$(BIN)/python -m benchmarks.services_vacuum
 
 test: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(BIN)/python -m pytest $(ARGS)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrameWriter
 
-import compaction.run
+import compaction.group
 import lakemerge.spark.jobs
 import lakemerge.spark.load
 import lakemerge.spark.writer
@@ -110,7 +110,7 @@ _PLANS = {
             Phase("merge", (mergers.kernel.fold, mergers.kernel.overlay_rows)),
             Phase("Parquet write", (pq.ParquetWriter.write_table, pq.ParquetWriter.close)),
         ),
-        module=compaction.run,
+        module=compaction.group,
         function="run_job",
     ),
 }

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from compaction.check import check_table
+from compaction.logs import compact_logs
+from compaction.maintain import maintain
+from compaction.plan import plan_compaction
+from compaction.rescale import rescale
+from compaction.retention import expire_tombstones
 from compaction.run import compact
+from compaction.vacuum import vacuum
 
-__all__ = ["compact"]
+__all__ = [
+    "check_table",
+    "compact",
+    "compact_logs",
+    "expire_tombstones",
+    "maintain",
+    "plan_compaction",
+    "rescale",
+    "vacuum",
+]

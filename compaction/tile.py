@@ -1,10 +1,11 @@
-"""Compacting one tile: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
+"""Compacting tiles: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -17,29 +18,35 @@ from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.sources import PLACE
 from lakemerge.results import SkippedTile
 from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
-from lakemerge.slices.model import BaseFile
+from lakemerge.slices.model import BaseFile, SliceId
 from lakemerge.slices.view import Tile
 from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files, write_tombstones
 from lakemerge.write.rows_file import RowsFile
 from mergers.contract import Bools
 
-__all__ = ["Merged", "Rewritten", "TileJob", "run_job"]
+__all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
 
 
 @dataclass(frozen=True, slots=True)
 class TileJob:
-    """One tile to compact. Picklable."""
+    """A tile to compact, or neighbours in a slice whose base files become one run of files. Picklable."""
 
-    tile: Tile
+    tiles: tuple[Tile, ...]
+    """By key."""
     minor: bool
-    """Whether its base file stays; then it has one."""
+    """Whether the base file stays; then there is one tile, and it has one."""
     first_ordinal: int
     ordinals: int
+
+    @property
+    def bytes(self) -> int:
+        """To be read, as estimated."""
+        return sum(tile.stored_bytes for tile in self.tiles)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """New base files, with all that the tile holds."""
+    """New base files, with all that the tiles hold."""
 
     adds: list[AddFile]
 
@@ -56,29 +63,37 @@ class Merged:
 
 
 def run_job(job: TileJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
-    """Merge the logs of one tile. Of a tile that is skipped some files may have been written."""
+    """Merge the logs of a job's tiles. Of a job that is skipped some files may have been written."""
+    first = job.tiles[0]
     try:
         with ParquetFiles(merge.store) as files:
-            if job.minor and job.tile.base is not None:
-                return _merge_beside(job.tile, job.tile.base, job.first_ordinal, merge, write, files)
+            if job.minor and first.base is not None:
+                return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
             return Rewritten(_rewrite(job, merge, write, files))
     except MergeOverflowError as error:
-        key = error.facts.get("key")
-        return SkippedTile(
-            partition=job.tile.slice.partition,
-            bucket=job.tile.slice.bucket,
-            key=key if isinstance(key, Mapping) else {},
-            column=str(error.facts.get("column", "")),
-            reason=error.message,
-        )
+        return skipped_tile(first.slice, error)
+
+
+def skipped_tile(part: SliceId, error: MergeOverflowError) -> SkippedTile:
+    """What is reported of a tile, or a whole slice, with a total that does not fit."""
+    key = error.facts.get("key")
+    return SkippedTile(
+        partition=part.partition,
+        bucket=part.bucket,
+        key=key if isinstance(key, Mapping) else {},
+        column=str(error.facts.get("column", "")),
+        reason=error.message,
+    )
 
 
 def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
+    columns, first = merge.config.schema.names, job.tiles[0]
+    ranges = (merge_tile(merge, tile, columns=columns, sort=True, files=files) for tile in job.tiles)
     return write_base_files(
-        merge_tile(merge, job.tile, columns=merge.config.schema.names, sort=True, files=files),
-        write,
-        job.tile.slice,
-        lower=job.tile.lower,
+        chain.from_iterable(ranges),
+        replace(write, buckets=first.buckets),
+        first.slice,
+        lower=first.lower,
         ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
         now_ms=Handle.now_ms(),
     )

@@ -33,26 +33,46 @@ from lakemerge.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from lakemerge.findings import CheckResult, Finding
 from lakemerge.options import Settings
+from lakemerge.plans import CompactionPlan, CompactionStrategy
 from lakemerge.registration import register
-from lakemerge.results import CompactionResult, SkippedTile, UpsertResult
+from lakemerge.results import (
+    CompactionResult,
+    ExpiryResult,
+    LogCompactionResult,
+    MaintenanceResult,
+    RescaleResult,
+    RestoreResult,
+    SkippedTile,
+    UpsertResult,
+    VacuumResult,
+)
+from lakemerge.slices.savepoints import Savepoint
 from lakemerge.table import LakeTable
 from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
 
 __all__ = [
     "DELETE",
+    "CheckResult",
     "CommitConflictError",
     "CompactFirstError",
+    "CompactionPlan",
     "CompactionResult",
+    "CompactionStrategy",
     "Delete",
     "DependencyMissingError",
+    "ExpiryResult",
     "FilterError",
+    "Finding",
     "FrameError",
     "InputError",
     "InstallError",
     "LakeMergeError",
     "LakeTable",
     "Laws",
+    "LogCompactionResult",
+    "MaintenanceResult",
     "MergeOverflowError",
     "MergeValueError",
     "Merger",
@@ -64,9 +84,12 @@ __all__ = [
     "OutcomeUnknownError",
     "Record",
     "RecordRefusedError",
+    "RescaleResult",
+    "RestoreResult",
     "RetryError",
     "RowKind",
     "RowMerger",
+    "Savepoint",
     "SchemaError",
     "Settings",
     "SkippedTile",
@@ -76,6 +99,7 @@ __all__ = [
     "TableExistsError",
     "UnsupportedFeatureError",
     "UpsertResult",
+    "VacuumResult",
     "VersionNotFoundError",
     "register",
     "register_merger",

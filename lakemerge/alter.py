@@ -6,46 +6,78 @@ attempt, and is void once another change of the definition was first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import orjson
 import pyarrow as pa
 
 from lakemerge.config import State, TableConfig
-from lakemerge.create import choose_merger
-from lakemerge.errors import CommitConflictError, CompactFirstError, InputError, SchemaError
+from lakemerge.create import choose_merger, property_problems
+from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
+from lakemerge.evolution import new_columns, with_columns, with_comments, with_nullable, with_order
 from lakemerge.handle import Handle
-from lakemerge.log import AlreadyDone, Attempt, Snapshot
-from lakemerge.schema import check_names, needs_timestamp_ntz, to_arrow_schema, to_delta_json
+from lakemerge.log import AlreadyDone, Attempt, Metadata, Snapshot
+from lakemerge.schema import to_delta_json
 from lakemerge.slices.view import TableView
 from mergers import Merger
 
-__all__ = ["alter_table"]
+__all__ = ["SchemaChange", "alter_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """What a caller wants changed in the columns; see :meth:`lakemerge.LakeTable.alter`."""
+
+    add_columns: str | pa.Schema | None = None
+    nullable: Sequence[str] | None = None
+    comments: Mapping[str, str | None] | None = None
+    order: Sequence[str] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return all(part is None for part in (self.add_columns, self.nullable, self.comments, self.order))
+
+    def applied(self, schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        """The schema after the change, additions first. Raises :class:`SchemaError`."""
+        if self.add_columns is not None:
+            schema = with_columns(schema, self.add_columns)
+        if self.nullable is not None:
+            schema = with_nullable(schema, self.nullable, key)
+        if self.comments is not None:
+            schema = with_comments(schema, self.comments)
+        return schema if self.order is None else with_order(schema, self.order)
 
 
 def alter_table(
     handle: Handle,
     begin: TableView,
     *,
-    add_columns: str | pa.Schema | None,
+    columns: SchemaChange,
     merger: str | Merger | None,
     options: Mapping[str, object] | None,
+    properties: Mapping[str, str | None] | None = None,
 ) -> Snapshot:
-    """Add columns, change the merger, or both in one commit; see :meth:`lakemerge.LakeTable.alter`.
+    """Change columns, merger or properties, all in one commit; see :meth:`lakemerge.LakeTable.alter`.
 
     Returns the snapshot that has the change; that of ``begin`` where there is nothing to change.
     """
-    if add_columns is None and merger is None and options is None:
-        raise InputError("there is nothing to alter; give add_columns, merger or options")
+    if columns.is_empty and merger is None and options is None and properties is None:
+        raise InputError(
+            "there is nothing to alter; give add_columns, nullable, comments, order, merger, options or properties"
+        )
+    given = dict(properties or {})
+    if problems := property_problems(given, removable=True):
+        raise InputError("the table cannot be altered: " + "; ".join(problems), problems=tuple(problems))
     before = begin.config
-    schema = before.schema if add_columns is None else _grown(before.schema, add_columns)
+    schema = columns.applied(before.schema, before.key)
+    reshaped = not schema.equals(before.schema, check_metadata=True)
     chosen = _chosen(handle, replace(before, schema=schema), merger, options)
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     after = replace(before, schema=schema)
     if remerged:
         after = replace(after, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
-    if after == before:
+    if after == before and not reshaped and _with_properties(begin.snapshot.metadata, given) == begin.snapshot.metadata:
         return begin.snapshot
 
     def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
@@ -57,38 +89,29 @@ def alter_table(
             _check_no_live_logs(view)
         configuration = replace(after, buckets=view.config.buckets).configuration()
         metadata = replace(
-            tip.metadata,
-            schema_string=tip.metadata.schema_string if schema == before.schema else to_delta_json(schema),
-            configuration={**tip.metadata.configuration, **configuration},
+            _with_properties(tip.metadata, given),
+            schema_string=to_delta_json(schema) if reshaped else tip.metadata.schema_string,
         )
+        metadata = replace(metadata, configuration={**metadata.configuration, **configuration})
         state = replace(
             view.state,
             merger_epoch=view.state.merger_epoch + remerged,
-            schema_epoch=view.state.schema_epoch + (schema != before.schema),
+            schema_epoch=view.state.schema_epoch + reshaped,
         )
         return Attempt([metadata, state.domain()])
 
-    operation, parameters = _described(before, after)
+    operation, parameters = _described(before, after, columns, given)
     outcome = handle.log.commit(begin.snapshot, build, operation=operation, parameters=parameters)
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("a change of the definition has no application transaction")
     return outcome.snapshot
 
 
-def _grown(schema: pa.Schema, columns: str | pa.Schema) -> pa.Schema:
-    """The schema with nullable columns at its end. Raises :class:`SchemaError`."""
-    added = to_arrow_schema(columns)
-    required = [field.name for field in added if not field.nullable]
-    if required:
-        raise SchemaError(f"added columns must be nullable, since earlier rows have no value for {', '.join(required)}")
-    if needs_timestamp_ntz(added) and not needs_timestamp_ntz(schema):
-        raise SchemaError(
-            "a TIMESTAMP_NTZ column needs a higher Delta reader version than this table has; create the table with it, "
-            "or use TIMESTAMP"
-        )
-    grown = pa.schema([*schema, *added])
-    check_names(grown)
-    return grown
+def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -> Metadata:
+    """With properties set, and without those whose value is ``None``."""
+    changed = {**metadata.configuration, **properties}
+    left = {name: value for name, value in changed.items() if value is not None}
+    return replace(metadata, configuration=left)
 
 
 def _chosen(
@@ -104,6 +127,8 @@ def _chosen(
 
 
 def _check_same_definition(begin: State, tip: State) -> None:
+    if begin.restore_epoch != tip.restore_epoch:
+        raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
     for what, was, now in (
         ("schema", begin.schema_epoch, tip.schema_epoch),
         ("merger", begin.merger_epoch, tip.merger_epoch),
@@ -126,17 +151,25 @@ def _check_no_live_logs(view: TableView) -> None:
         )
 
 
-def _described(before: TableConfig, after: TableConfig) -> tuple[str, Mapping[str, object]]:
+def _described(
+    before: TableConfig, after: TableConfig, columns: SchemaChange, properties: Mapping[str, str | None]
+) -> tuple[str, Mapping[str, object]]:
     """Operation and parameters for the commit info."""
     parameters: dict[str, object] = {}
     operations = []
-    added = after.schema.names[len(before.schema) :]
-    if added:
+    if added := new_columns(before.schema, after.schema):
         operations.append("ADD COLUMNS")
         parameters["columns"] = added
+    changes = {"nullable": columns.nullable, "comments": columns.comments, "order": columns.order}
+    if changed := {name: change for name, change in changes.items() if change is not None}:
+        operations.append("CHANGE COLUMNS")
+        parameters |= {name: dict(part) if isinstance(part, Mapping) else list(part) for name, part in changed.items()}
     if (after.merger_id, after.merger_options) != (before.merger_id, before.merger_options):
         operations.append("CHANGE MERGER")
         parameters |= {"merger": after.merger_name, "mergerOptions": dict(after.merger_options)}
+    if properties:
+        operations.append("SET PROPERTIES")
+        parameters["properties"] = dict(properties)
     return ", ".join(operations), parameters
 
 

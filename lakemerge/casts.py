@@ -53,7 +53,8 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
     """Whether every value of ``from_type`` has an equal one in the table's type ``to_type``.
 
     Timestamps of every unit count as castable; whether a finer or wider one fits is checked on its
-    values. Struct fields match by name, whatever their case and order, and must be the same ones.
+    values. Struct fields match by name, whatever their case and order; nullable ones that ``from_type``
+    lacks are null.
     """
     if pa.types.is_null(from_type):
         return True
@@ -78,7 +79,8 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
             return False
         matches = _match_fields(from_type, to_type)
         return matches is not None and all(
-            castable(from_type.field(i).type, field.type) for i, field in zip(matches, to_type, strict=True)
+            field.nullable if i is None else castable(from_type.field(i).type, field.type)
+            for i, field in zip(matches, to_type, strict=True)
         )
     return to_type in _WIDER.get(from_type, ())
 
@@ -150,14 +152,13 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int] | None:
-    """For each field of ``to_type`` its index in ``from_type``, or ``None`` if the names differ."""
-    if from_type.num_fields != to_type.num_fields:
-        return None
+def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int | None] | None:
+    """For each field of ``to_type`` its index in ``from_type``, or ``None`` where that has none; ``None`` for
+    all if ``from_type`` has others, or one twice."""
     places = {from_type.field(i).name.lower(): i for i in range(from_type.num_fields)}
-    found = [places.get(field.name.lower()) for field in to_type]
-    matches = [index for index in found if index is not None]
-    return matches if len(matches) == len(found) == len(set(matches)) else None
+    matches = [places.get(field.name.lower()) for field in to_type]
+    found = {index for index in matches if index is not None}
+    return matches if len(found) == from_type.num_fields else None
 
 
 def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
@@ -194,6 +195,9 @@ def _convert_struct(array: pa.Array, to: pa.DataType) -> pa.Array:
     valid = array.is_valid()
     children: list[pa.Array] = []
     for index, field in zip(matches, to, strict=True):
+        if index is None:
+            children.append(pa.nulls(len(array), field.type))
+            continue
         child = _convert(array.field(index), field.type)
         if not field.nullable and child.null_count and pc.any(pc.and_(child.is_null(), valid)).as_py():
             raise _NestedNullError(f"a null in the field {field.name!r}, which is not nullable")

@@ -16,7 +16,15 @@ from lakemerge.log import DomainMetadata, Metadata, Snapshot
 from lakemerge.schema import from_delta_json
 from mergers import Merger, MergerRegistry, TableShape
 
-__all__ = ["FORMAT_VERSION", "LOG_DOMAIN_PREFIX", "STATE_DOMAIN", "WRITER_FEATURE", "State", "TableConfig"]
+__all__ = [
+    "FORMAT_VERSION",
+    "LOG_DOMAIN_PREFIX",
+    "STATE_DOMAIN",
+    "WRITER_FEATURE",
+    "State",
+    "TableConfig",
+    "bucket_count",
+]
 
 FORMAT_VERSION = 1
 WRITER_FEATURE = "lakemerge"
@@ -86,7 +94,7 @@ class TableConfig:
                 key=_names(entries["key"]),
                 ordering=_names(entries["ordering"]),
                 partition_by=tuple(metadata.partition_columns),
-                buckets=int(entries["buckets"]) if "buckets" in entries else None,
+                buckets=bucket_count(int(entries["buckets"])) if "buckets" in entries else None,
                 merger_id=entries["merger.id"],
                 merger_name=entries["merger.name"],
                 merger_options=dict(orjson.loads(entries["merger.options"])),
@@ -109,6 +117,10 @@ class State:
     """The first file ordinal (``_lm_file``) nobody has reserved."""
     fence_begin_version: int = 0
     """Transactions begun below this version cannot commit any more (set by vacuum)."""
+    oldest_version: int = 0
+    """Versions below this one cannot be read any more, savepoints aside (set by vacuum)."""
+    restore_epoch: int = 0
+    """Raised when an earlier version is restored."""
 
     def domain(self) -> DomainMetadata:
         body = {
@@ -118,6 +130,8 @@ class State:
             "schemaEpoch": self.schema_epoch,
             "nextOrdinal": self.next_ordinal,
             "fenceBeginVersion": self.fence_begin_version,
+            "oldestVersion": self.oldest_version,
+            "restoreEpoch": self.restore_epoch,
         }
         return DomainMetadata(STATE_DOMAIN, _text(body), False)
 
@@ -145,6 +159,8 @@ class State:
                 schema_epoch=int(body["schemaEpoch"]),
                 next_ordinal=int(body["nextOrdinal"]),
                 fence_begin_version=int(body["fenceBeginVersion"]),
+                oldest_version=int(body.get("oldestVersion", 0)),
+                restore_epoch=int(body.get("restoreEpoch", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {STATE_DOMAIN!r} is damaged: {error!r}") from error
@@ -152,6 +168,13 @@ class State:
 
 def _text(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def bucket_count(value: object) -> int:
+    """A bucket count that was stored; raises ``ValueError`` where it is no power of two."""
+    if type(value) is not int or value < 1 or value & (value - 1):
+        raise ValueError(f"a bucket count must be a power of two, not {value!r}")
+    return value
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from lakemerge.config import WRITER_FEATURE, State, TableConfig
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.handle import Handle
 from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot
+from lakemerge.schedule import SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.slices.partition import is_partitionable
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 
-__all__ = ["choose_merger", "create_table"]
+__all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
 
 _MAX_BUCKETS = 2**16
 
@@ -42,11 +43,12 @@ def create_table(
     ordering = _named(ordering, arrow, "ordering", problems)
     partition_by = _named(partition_by, arrow, "partition", problems)
     _check_columns(arrow, key, ordering, partition_by, problems)
-    _check_buckets(buckets, problems)
+    if buckets is not None:
+        problems += bucket_problems(buckets)
     properties = dict(properties or {})
-    problems += [f"table property {p!r} is not one a user sets" for p in properties if not _is_settable(p)]
-    texts = {"name": name, "description": description, **{f"table property {p!r}": v for p, v in properties.items()}}
-    problems += [f"{what} must be a string, not {v!r}" for what, v in texts.items() if not _is_text(v, what)]
+    problems += property_problems(properties)
+    texts: dict[str, object] = {"name": name, "description": description}
+    problems += [f"{what} must be a string, not {v!r}" for what, v in texts.items() if not isinstance(v, str | None)]
     if problems:
         raise SchemaError("the table cannot be created: " + "; ".join(problems), problems=tuple(problems))
     fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
@@ -162,23 +164,31 @@ def _check_columns(
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
 
 
-def _check_buckets(buckets: Any, problems: list[str]) -> None:
-    if buckets is None:
-        return
+def bucket_problems(buckets: Any) -> list[str]:
+    """What is wrong with a bucket count, if anything."""
     whole = isinstance(buckets, int) and not isinstance(buckets, bool)
     if not whole or not 1 <= buckets <= _MAX_BUCKETS or buckets & (buckets - 1):
-        problems.append(f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}")
+        return [f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}"]
+    return []
 
 
-def _is_text(value: object, what: str) -> bool:
-    """Anything else in these places would make metadata that no reader takes."""
-    return isinstance(value, str) or (value is None and what in ("name", "description"))
+def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:
+    """What is wrong with table properties that a user sets, or with ``None`` takes away, if anything."""
+    problems = [f"table property {name!r} is not one a user sets" for name in properties if not _is_settable(name)]
+    for name, value in properties.items():
+        if removable and value is None:
+            continue
+        if not isinstance(value, str):
+            problems.append(f"table property {name!r} must be a string, not {value!r}")
+        elif name in SCHEDULE_DEFAULTS:
+            problems += schedule_problems(name, value)
+    return problems
 
 
 def _is_settable(name: str) -> bool:
     """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
     if name.startswith("lakemerge."):
-        return False
+        return name == "lakemerge.tombstoneRetention" or name in SCHEDULE_DEFAULTS
     return not name.startswith("delta.") or name in {
         "delta.checkpointInterval",
         "delta.deletedFileRetentionDuration",

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 
-__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_ddl"]
+__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
 
 PLACEHOLDER = pa.bool_()
 """Stands for a refused type until all problems are known. Arrow's null type would not do: it cannot be NOT NULL."""
@@ -57,7 +57,7 @@ _REFUSED = {
 }
 _TOKEN = re.compile(
     r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)*)`|(?P<string>'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\")"
-    r"|(?P<symbol>[<>(),:]))",
+    r"|(?P<symbol>[<>(),:.]))",
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)|''|\"\"", re.DOTALL)
@@ -83,9 +83,31 @@ def parse_ddl(text: str) -> pa.Schema:
     """
     parser = _Parser(text)
     fields = parser.columns("end")
-    if parser.refused:
-        raise SchemaError("; ".join(parser.refused), problems=tuple(parser.refused))
+    parser.check()
     return pa.schema(fields)
+
+
+def parse_columns(text: str) -> list[tuple[tuple[str, ...], pa.Field]]:
+    """As :func:`parse_ddl`, of columns whose names may be dotted: each field with the names before its own."""
+    parser = _Parser(text)
+    columns = [parser.dotted()]
+    while parser.skip(","):
+        columns.append(parser.dotted())
+    parser.end()
+    parser.check()
+    return columns
+
+
+def parse_path(text: str) -> tuple[str, ...]:
+    """The names of a dotted name (``address.zip``). Raises :class:`SchemaError`."""
+    if not isinstance(text, str):
+        raise SchemaError(f"a column is named by a string, not {text!r}")
+    parser = _Parser(text)
+    names = [parser.name()]
+    while parser.skip("."):
+        names.append(parser.name())
+    parser.end()
+    return tuple(names)
 
 
 class _Parser:
@@ -120,17 +142,39 @@ class _Parser:
         fields = [self.column()]
         while self.skip(","):
             fields.append(self.column())
-        if until == "end" and self.head.kind != "end":
-            self._fail(self.head.start, f"expected ',' or the end, found {self.head.text!r}")
-        if until != "end":
+        if until == "end":
+            self.end()
+        else:
             self.expect(until)
         return fields
 
-    def column(self) -> pa.Field:
+    def end(self) -> None:
+        if self.head.kind != "end":
+            self._fail(self.head.start, f"expected ',' or the end, found {self.head.text!r}")
+
+    def check(self) -> None:
+        """Raise for the types that were refused."""
+        if self.refused:
+            raise SchemaError("; ".join(self.refused), problems=tuple(self.refused))
+
+    def name(self) -> str:
         token = self.take()
         if token.kind not in ("word", "quoted") or not token.text:
             self._fail(token.start, "expected a column name")
-        name = token.text.replace("``", "`") if token.kind == "quoted" else token.text
+        return token.text.replace("``", "`") if token.kind == "quoted" else token.text
+
+    def dotted(self) -> tuple[tuple[str, ...], pa.Field]:
+        """A column whose name may be dotted, with the names before the last dot."""
+        outer: list[str] = []
+        while any(token.kind == "symbol" and token.text == "." for token in self.tokens[self.index + 1 :][:1]):
+            outer.append(self.name())
+            self.expect(".")
+        return tuple(outer), self.column()
+
+    def column(self) -> pa.Field:
+        name = self.name()
+        if self.head.kind == "symbol" and self.head.text == ".":
+            self._fail(self.head.start, f"column {name!r} is no path here; put a name with a dot in back quotes")
         self.skip(":")
         kind = self.data_type(name)
         nullable = True

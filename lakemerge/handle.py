@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakemerge.config import TableConfig
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.options import Settings
+from lakemerge.slices.blocks import DecodedLogs
 from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
 from mergers import Merger, MergerRegistry
@@ -24,9 +25,11 @@ class Handle:
     log: DeltaLog
     registry: MergerRegistry
     settings: Settings
+    decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
 
     def view(self, snapshot: Snapshot) -> TableView:
-        return TableView(snapshot, TableConfig.of(snapshot.metadata, url=self.store.url), self.store)
+        config = TableConfig.of(snapshot.metadata, url=self.store.url)
+        return TableView(snapshot, config, self.store, self.decoded)
 
     def merger(self, view: TableView) -> Merger:
         return view.config.merger(self.registry)

@@ -24,6 +24,8 @@ class Settings:
     """Base files are closed when their Parquet data reaches this size."""
     target_task_bytes: int = 128 * _MIB
     """Parquet bytes that one read or compaction task of Spark gets at most, where slices allow."""
+    target_commit_bytes: int = 16 * 1024 * _MIB
+    """A compaction commits slices in groups that read about this much; an interrupted one keeps those."""
     row_group_rows: int = 256 * 1024
     """Rows per row group of base files and of large log blocks."""
     inline_blocks: int = 256

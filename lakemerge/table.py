@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.alter import alter_table
 from lakemerge.create import create_table
+from lakemerge.definition import TableDefinition
 from lakemerge.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
 from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
 from lakemerge.log import HistoryEntry, Snapshot
-from lakemerge.opening import epoch_ms, open_handle
+from lakemerge.opening import open_handle
 from lakemerge.options import Settings
 from lakemerge.read.changes import read_changes
 from lakemerge.read.lookup import look_up
-from lakemerge.read.scan import read_arrow, scan
-from lakemerge.results import CompactionResult, UpsertResult
+from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
+from lakemerge.results import UpsertResult
+from lakemerge.services import TableServices
 from lakemerge.slices.view import TableView
+from lakemerge.travel import find_version
+from lakemerge.versions import TableVersions
 from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
@@ -36,7 +39,7 @@ __all__ = ["LakeTable"]
 _logger = logging.getLogger(__name__)
 
 
-class LakeTable:
+class LakeTable(TableServices, TableVersions, TableDefinition):
     """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
 
     A table opened without a version follows the tip: each call first looks for newer commits. One
@@ -109,6 +112,7 @@ class LakeTable:
         *,
         version: int | None = None,
         timestamp: dt.datetime | str | None = None,
+        savepoint: str | None = None,
         storage_options: Mapping[str, object] | None = None,
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
@@ -118,14 +122,14 @@ class LakeTable:
 
         :param timestamp: the last version committed at or before it, which must not be after the last
             commit; a datetime with a zone, or an ISO 8601 string (UTC where it names no zone).
+        :param savepoint: the version that :meth:`savepoint` gave this name.
         :raises lakemerge.NotATableError: nothing is there, or a plain Delta table.
-        :raises lakemerge.VersionNotFoundError: not in the table's history.
+        :raises lakemerge.VersionNotFoundError: not in the table's history, or its files were vacuumed.
         """
         handle = open_handle(path, storage_options, mergers, settings)
-        if version is not None and type(version) is not int:
-            raise InputError(f"version must be an integer, not {version!r}")
-        snapshot = handle.log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
-        return cls(handle, snapshot, pinned=version is not None or timestamp is not None, spark=spark)
+        snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
+        pinned = any(given is not None for given in (version, timestamp, savepoint))
+        return cls(handle, snapshot, pinned=pinned, spark=spark)
 
     @property
     def version(self) -> int:
@@ -164,22 +168,28 @@ class LakeTable:
         frame: object,
         *,
         kind_column: str | None = None,
+        merge_schema: bool = False,
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
     ) -> UpsertResult:
         """Write records: one commit, no read of the base, no shuffle.
 
         :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame. It carries all key
-            columns and any others; a column it lacks is unset, which is not null.
+            columns and any others; a column it lacks is unset, which is not null. (A field that a
+            struct lacks is null.)
         :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``);
             it is not stored. Without it every row is an upsert.
+        :param merge_schema: add columns, and fields of structs, that only the frame has to the table's
+            schema, as nullable ones at the end, in the same commit; else such a frame is refused.
         :param txn: ``(application id, number)``: a write whose number is not above the last one
             committed for that application changes nothing.
         :param info: further entries of ``commitInfo``, such as source files and job names.
         :raises lakemerge.FrameError: the frame does not fit; nothing was committed.
+        :raises lakemerge.CommitConflictError: the definition changed meanwhile, such as a column of the
+            same name and another type; nothing was committed.
         :raises lakemerge.OutcomeUnknownError: the store did not tell whether the commit landed.
         """
-        return self._write(frame, kind_column=kind_column, deletes=False, txn=txn, info=info)
+        return self._write(frame, kind_column=kind_column, deletes=False, txn=txn, info=info, merge_schema=merge_schema)
 
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
@@ -203,15 +213,24 @@ class LakeTable:
         """
         result = delete_where(self._handle, self._writable(), condition, info=info or {}, spark=self._spark)
         self._follow()
+        self._maintain_inline()
         return result
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | pc.Expression | None = None,
+        mode: ReadMode = "merged",
+    ) -> pa.Table:
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
         :param filter: a SQL condition (times without a zone are UTC) or an Arrow expression over columns.
+        :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
+            each slice stands at its last full compaction.
         """
-        return read_arrow(self._handle, self._current(), columns=columns, filter=filter)
+        return read_arrow(self._handle, in_mode(self._current(), mode), columns=columns, filter=filter)
 
     @overload
     def get(self, key: Mapping[str, object], *, columns: Sequence[str] | None = None) -> dict[str, Any] | None: ...
@@ -232,12 +251,22 @@ class LakeTable:
         return next(iter(rows.to_pylist()), None) if one else rows
 
     def scan(
-        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | pc.Expression | None = None,
+        mode: ReadMode = "merged",
     ) -> pa.RecordBatchReader:
         """As :meth:`to_arrow`, as a stream: memory is bounded by ``Settings.merge_budget_bytes``."""
-        return scan(self._handle, self._current(), columns=columns, filter=filter)
+        return scan(self._handle, in_mode(self._current(), mode), columns=columns, filter=filter)
 
-    def to_df(self, *, columns: Sequence[str] | None = None, filter: str | Column | None = None) -> DataFrame:
+    def to_df(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | Column | None = None,
+        mode: ReadMode = "merged",
+    ) -> DataFrame:
         """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
         a ``PythonException`` that holds our error's text.
 
@@ -245,10 +274,12 @@ class LakeTable:
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
             are in the session's.
+        :param mode: as for :meth:`to_arrow`.
         """
         from lakemerge.spark.reader import read_dataframe
 
-        return read_dataframe(self._session(), self._handle, self._current(), columns=columns, filter=filter)
+        view = in_mode(self._current(), mode)
+        return read_dataframe(self._session(), self._handle, view, columns=columns, filter=filter)
 
     def explain_read(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
@@ -267,50 +298,6 @@ class LakeTable:
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns).createOrReplaceTempView(name)
-
-    def compact(self, *, minor: bool = False) -> CompactionResult:
-        """Merge all live logs into base files. Never blocks writers; never changes an answer.
-
-        A *minor* compaction leaves base files as they are and writes the changed rows beside them, in
-        proportion to what changed since the last one; reads then need no merge. Other Delta readers
-        see what changed only after a full one.
-
-        Where a total does not fit its column, that part of the table stays as it is; the result's
-        ``skipped`` and a warning in the log name key and column.
-
-        Runs on Spark where the table was opened with a session, else in this process.
-        """
-        from compaction import compact
-
-        result = compact(self._handle, self._writable(), minor=minor, spark=self._spark)
-        self._follow()
-        return result
-
-    def alter(
-        self,
-        *,
-        add_columns: str | pa.Schema | None = None,
-        merger: str | Merger | None = None,
-        options: Mapping[str, object] | None = None,
-    ) -> int:
-        """Change the table's definition in one commit; returns the version.
-
-        Another merger or other options fold the records written from then on, onto the rows as they
-        stand; versions before the change are read as ever. Key and ordering columns cannot change.
-        What the table has already makes no commit.
-
-        :param add_columns: nullable columns (DDL or ``pa.Schema``) for the end of the schema. Earlier
-            records do not carry them.
-        :param merger: as for :meth:`create`. Its options are those given with it, else its defaults.
-        :param options: without ``merger``: all options of the present one.
-        :raises lakemerge.CompactFirstError: merger or options would change under logs that are not
-            compacted: call :meth:`compact` first.
-        :raises lakemerge.MergerConfigurationError: options do not validate against the schema.
-        :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
-        """
-        snapshot = alter_table(self._handle, self._writable(), add_columns=add_columns, merger=merger, options=options)
-        self._view = self._handle.view(snapshot)
-        return snapshot.version
 
     def changes(self, since: int, until: int | None = None) -> pa.RecordBatchReader:
         """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
@@ -345,9 +332,11 @@ class LakeTable:
         deletes: bool,
         txn: tuple[str, int] | None,
         info: Mapping[str, object] | None,
+        merge_schema: bool = False,
     ) -> UpsertResult:
         begin = self._writable()
         arguments: dict[str, Any] = {"kind_column": kind_column, "deletes": deletes, "txn": txn, "info": info or {}}
+        arguments["merge_schema"] = merge_schema
         if _is_spark_frame(frame):
             from lakemerge.spark.writer import upsert_dataframe
 
@@ -355,6 +344,7 @@ class LakeTable:
         else:
             result = upsert_arrow(self._handle, begin, frame, **arguments)
         self._follow()
+        self._maintain_inline()
         return result
 
     def _current(self) -> TableView:

@@ -12,13 +12,22 @@ from lakemerge.log.actions import (
     decode,
     encode,
 )
+from lakemerge.log.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, tip_at
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, check_info
 from lakemerge.log.log import Commits, DeltaLog, HistoryEntry
-from lakemerge.log.protocol import READER_FEATURES, WRITER_FEATURES, check_readable, check_writable, writer_features
+from lakemerge.log.protocol import (
+    READER_FEATURES,
+    WRITER_FEATURES,
+    check_readable,
+    check_writable,
+    duration_ms,
+    writer_features,
+)
 from lakemerge.log.snapshot import Snapshot
 
 __all__ = [
     "READER_FEATURES",
+    "TRUSTED_AGE_MS",
     "WRITER_FEATURES",
     "Action",
     "AddFile",
@@ -38,7 +47,11 @@ __all__ = [
     "check_info",
     "check_readable",
     "check_writable",
+    "dead_log_files",
     "decode",
+    "duration_ms",
+    "earliest_version",
     "encode",
+    "tip_at",
     "writer_features",
 ]

@@ -20,6 +20,7 @@ from lakemerge.errors import (
 )
 from lakemerge.log.actions import Action, CommitInfo, decode, decode_commit_info
 from lakemerge.log.checkpoint import write_checkpoint
+from lakemerge.log.cleanup import TRUSTED_AGE_MS
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
 from lakemerge.log.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable
@@ -37,9 +38,6 @@ _logger = logging.getLogger(__name__)
 _MAX_LOST_RACES: Final = 1000
 _MAX_RELOADS: Final = 3
 _DEFAULT_CHECKPOINT_INTERVAL: Final = 10
-_TRUSTED_AGE_MS: Final = 3_600_000
-"""No log clean-up deletes commits younger than this, so the commit after one this young is
-absent only if it was never made."""
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -156,6 +154,15 @@ class DeltaLog:
             for (version, stat), data in zip(stats, fetch(self.store, paths), strict=True)
         ]
 
+    def committed_ms(self, version: int) -> int | None:
+        """The in-commit timestamp of a version; ``None`` where its commit was cleaned up, or has none."""
+        path = commit_path(version)
+        try:
+            info = decode_commit_info(self.store.get(path), path)
+        except FileNotFoundError:
+            return None
+        return None if info is None else info.in_commit_timestamp_ms
+
     def commit(
         self,
         begin: Snapshot | None,
@@ -260,7 +267,7 @@ class DeltaLog:
         try:
             data = self.store.get(commit_path(first))
         except FileNotFoundError:
-            aged = self._clock_ms() - snapshot.timestamp_ms > _TRUSTED_AGE_MS
+            aged = self._clock_ms() - snapshot.timestamp_ms > TRUSTED_AGE_MS
             if aged and self.store.stat(commit_path(snapshot.version)) is None:
                 return None
             return snapshot, ()

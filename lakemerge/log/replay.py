@@ -26,7 +26,7 @@ from lakemerge.log.protocol import check_readable, in_commit_timestamps
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Store
 
-__all__ = ["gap_error", "load", "timestamp_of", "version_at"]
+__all__ = ["gap_error", "load", "read_whole", "timestamp_of", "version_at"]
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
         if gap is not None:
             raise problem or _unreachable(listing, checkpoint, gap, wanted, latest)
         try:
-            replay = Replay() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
+            replay = Replay() if checkpoint is None else read_whole(store, checkpoint, required_domain)
         except TableDamagedError as error:
             _logger.warning("a checkpoint is passed over: %s", error)
             problem = problem or error
@@ -133,7 +133,8 @@ def _file_ms(listing: Listing, version: int) -> int:
     return next(c.parts[0].modified_ms for c in listing.checkpoints if c.version == version)
 
 
-def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+def read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+    """The state a checkpoint holds; raises :class:`TableDamagedError` for one that readers pass over."""
     replay = read_checkpoint(store, checkpoint)
     protocol = replay.protocol
     if protocol is None or replay.metadata is None:

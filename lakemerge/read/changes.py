@@ -7,7 +7,7 @@ compaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,12 @@ from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.read.lookup import find_rows
 from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.scan import scan
+from lakemerge.read.scan import scan, scan_tile
+from lakemerge.read.sources import MergeSpec
 from lakemerge.slices.blocks import LogCommit
 from lakemerge.slices.model import LogBlock, SliceId
-from lakemerge.slices.view import TableView
+from lakemerge.slices.view import TableView, Tile
+from lakemerge.travel import check_kept
 from mergers import RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
@@ -39,6 +41,7 @@ def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatch
     told = [(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
     schema = pa.schema([*fields, *map(pa.field, *zip(*told, strict=True))])
     before = handle.view(handle.log.snapshot(version=since))
+    check_kept(since, handle.log.update(until.snapshot), savepoints=False)
     return pa.RecordBatchReader.from_batches(schema, _all(handle, before, until, schema))
 
 
@@ -60,6 +63,9 @@ def _all(handle: Handle, before: TableView, until: TableView, schema: pa.Schema)
 
 def _of_commit(handle: Handle, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
     """Changed rows, sorted by key within a slice, and their kinds."""
+    if before.state.restore_epoch != after.state.restore_epoch:
+        yield from _of_restore(handle, before, after)
+        return
     if before.is_empty and after.base_files:
         for batch in scan(handle, after, columns=None, filter=None):
             kinds = np.full(batch.num_rows, RowKind.INSERT, dtype=np.int64)
@@ -69,6 +75,33 @@ def _of_commit(handle: Handle, before: TableView, after: TableView) -> Iterator[
         if commit.version == after.version:
             for keys in _keys_of(handle, after, commit):
                 yield _difference(handle, before, after, keys)
+
+
+def _of_restore(handle: Handle, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
+    """The whole difference between two versions; what has the same files and logs in both is passed over."""
+    for keys in _keys_apart(handle, before, after):
+        yield _difference(handle, before, after, keys)
+    for keys in _keys_apart(handle, after, before):
+        old = _by_key(find_rows(handle, before, keys, before.config.key), before.config.key)
+        _, told = locate(key_columns(old, before.config.key), key_columns(keys, before.config.key))
+        yield _difference(handle, before, after, keys.filter(pa.array(~told)).combine_chunks())
+
+
+def _keys_apart(handle: Handle, view: TableView, other: TableView) -> Iterator[pa.Table]:
+    """The keys of the rows in tiles that another version does not have, in tables sorted by key."""
+    same = set(map(_contents, other.tiles)) if view.config == other.config else set()
+    spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+    for tile in view.tiles:
+        if _contents(tile) not in same:
+            for keys in scan_tile(spec, tile, view.config.key, None):
+                plain = keys.combine_chunks()
+                yield plain.take(pa.array(sort_order(key_columns(plain, view.config.key))))
+
+
+def _contents(tile: Tile) -> Hashable:
+    """What decides of a tile's rows."""
+    base = None if tile.base is None else tile.base.add.path
+    return tile.slice, tile.buckets, base, tile.lower, tile.upper, tile.blocks, tile.minor, tile.expiries
 
 
 def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.Table]:

@@ -5,12 +5,14 @@ Readers and compaction both come here; the kernel does not know which of them as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from lakemerge.errors import TableDamagedError
+from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.row_groups import matching
@@ -20,7 +22,7 @@ from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.write.pack import KIND_COLUMN
 from mergers import Frame, fold
-from mergers.kernel import Folded, overlay_rows, tombstone_schema
+from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 
 __all__ = ["ChangedRange", "MergeSpec", "MergedRange", "changed_ranges", "merge_tile"]
@@ -120,14 +122,13 @@ def _fold_ranges(
     for parts in key_ranges(runs):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
-        folded = fold(
-            spec.merger,
-            shape,
-            base=base,
-            tombstones=tombstones,
-            frames=[_frame(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows],
-            columns=columns,
-        )
+        _check_keys(tile, shape.key, (base, tombstones, *logs))
+        frames = [_frame(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows]
+        if tile.expiries and tombstones.num_rows:
+            tombstones, frames = expire(
+                spec.merger, shape, tile.expiries, tombstones=tombstones, frames=frames, stored=stored
+            )
+        folded = fold(spec.merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
         yield base, folded
 
 
@@ -144,11 +145,23 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
     return both.take(pa.array(sort_order(key_columns(both, key))))
 
 
+def _check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+    for table in tables:
+        for name in key:
+            if table.column(name).null_count:
+                raise TableDamagedError(
+                    f"a file of slice {tile.slice} holds rows without a key: column {name!r} is null or missing; "
+                    "`lakemerge check` says which file",
+                    column=name,
+                )
+
+
 def _frame(rows: pa.Table, block: LogBlock) -> Frame:
     kinds = rows.column(KIND_COLUMN)
+    packed = block.packed_from is not None
     return Frame(
-        rows.drop_columns([KIND_COLUMN]),
+        rows.drop_columns([KIND_COLUMN, VERSION_COLUMN] if packed else [KIND_COLUMN]),
         None if kinds.null_count == len(kinds) else kinds.to_numpy().astype(np.int8),
-        block.version,
+        rows.column(VERSION_COLUMN).to_numpy() if packed else block.version,
         frozenset(block.file.columns),
     )

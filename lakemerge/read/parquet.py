@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,12 @@ from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import Store
 
 __all__ = ["ParquetFiles", "StoredFile"]
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_DECIMAL = 16
+_OFFSET = 4
+_TYPICAL_LENGTH = 32
+"""Of a string without bounds, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class ParquetFiles:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: dict[str, pq.ParquetFile] = {}
+        self._sizes: dict[tuple[str, int], dict[str, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -42,19 +50,28 @@ class ParquetFiles:
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._sizes.clear()
 
     def footer(self, stored: StoredFile) -> pq.FileMetaData:
         """What the file says of its row groups."""
         return self._file(stored).metadata
 
     def stream(
-        self, stored: StoredFile, *, schema: pa.Schema, budget_bytes: int, row_groups: Sequence[int] | None = None
+        self,
+        stored: StoredFile,
+        *,
+        schema: pa.Schema,
+        budget_bytes: int,
+        row_groups: Sequence[int] | None = None,
+        row_bytes: float = 0.0,
     ) -> Iterator[tuple[pa.Table, int, bool]]:
         """Rows in file order, in tables of about ``budget_bytes`` or one row; each with the position of its
         first row in the file, and whether it is the last.
 
         :param schema: the columns wanted, by name; those that the file lacks come out null.
         :param row_groups: ascending; ``None``: all.
+        :param row_bytes: of a row with all columns, as Arrow data, where the table knows; it tells more than
+            a footer can.
         """
         file = self._file(stored)
         groups = list(range(file.num_row_groups)) if row_groups is None else list(row_groups)
@@ -62,14 +79,15 @@ class ParquetFiles:
         columns = [name for name in schema.names if name in there]
         starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
         try:
+            left = sum(starts[group + 1] - starts[group] for group in groups)
+            size = partial(self._bytes, stored.path, file, columns=columns, row_bytes=row_bytes)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
-            if adjacent and self._bytes(file, groups, columns) <= budget_bytes:
+            if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
                 yield _shaped(table, schema), starts[groups[0]] if groups else 0, True
                 return
-            left = sum(starts[group + 1] - starts[group] for group in groups)
-            batch_rows = max(1, left * budget_bytes // max(1, self._bytes(file, groups, columns)))
-            for portion in self._portions(file, groups, columns, budget_bytes):
+            batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
+            for portion in _portions(groups, size, budget_bytes):
                 at = starts[portion[0]]
                 for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
                     left -= batch.num_rows
@@ -97,26 +115,56 @@ class ParquetFiles:
                 raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
         return self._open[path]
 
-    def _portions(
-        self, file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], budget_bytes: int
-    ) -> Iterator[list[int]]:
-        """Adjacent row groups of at most the budget, or one: of those that a call names, pyarrow
-        fetches all before it decodes the first."""
-        portion: list[int] = []
+    def _bytes(
+        self, path: str, file: pq.ParquetFile, groups: Sequence[int], *, columns: Sequence[str], row_bytes: float
+    ) -> int:
+        """Bytes of the columns as Arrow data, about."""
+        wanted = everything = rows = 0
         for group in groups:
-            apart = bool(portion) and group != portion[-1] + 1
-            if portion and (apart or self._bytes(file, [*portion, group], columns) > budget_bytes):
-                yield portion
-                portion = []
-            portion.append(group)
-        if portion:
-            yield portion
+            if (path, group) not in self._sizes:
+                self._sizes[path, group] = _column_bytes(file.metadata.row_group(group), file.schema_arrow)
+            sizes = self._sizes[path, group]
+            everything += sum(sizes.values())
+            wanted += sum(sizes.get(name, 0) for name in columns)
+            rows += file.metadata.row_group(group).num_rows
+        return max(wanted, int(row_bytes * rows * wanted / max(1, everything)))
 
-    @staticmethod
-    def _bytes(file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]) -> int:
-        """Uncompressed bytes of the columns, in proportion to their number."""
-        total = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        return total * len(columns) // max(1, len(file.schema_arrow.names))
+
+def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:
+    """Adjacent row groups of at most the budget, or one: of those that a call names, pyarrow
+    fetches all before it decodes the first."""
+    portion: list[int] = []
+    for group in groups:
+        apart = bool(portion) and group != portion[-1] + 1
+        if portion and (apart or size([*portion, group]) > budget_bytes):
+            yield portion
+            portion = []
+        portion.append(group)
+    if portion:
+        yield portion
+
+
+def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, int]:
+    """Bytes of a row group's columns as Arrow data, by name of the top-level column.
+
+    The size that a footer tells is that of encoded values, and a dictionary makes it as small as one likes: so
+    values count with their width, those of strings with the length of their bounds.
+    """
+    names = set(schema.names)
+    sizes: dict[str, int] = {}
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        path = chunk.path_in_schema
+        name = path if path in names else next((n for n in names if path.startswith(f"{n}.")), path)
+        width = _WIDTHS.get(chunk.physical_type, _DECIMAL)
+        if name in names and pa.types.is_decimal(schema.field(name).type):
+            width = _DECIMAL
+        if chunk.physical_type == "BYTE_ARRAY":
+            bounds = chunk.statistics
+            known = bounds is not None and bounds.has_min_max
+            width = _OFFSET + (max(len(bounds.min), len(bounds.max)) if known else _TYPICAL_LENGTH)
+        sizes[name] = sizes.get(name, 0) + max(chunk.total_uncompressed_size, chunk.num_values * width)
+    return sizes
 
 
 def _is_damage(error: Exception) -> bool:

@@ -58,6 +58,12 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
         if pa.types.is_string(keys.schema.field(name).type):
             keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: it is no partition value
     slots, partitions = place_rows(keys, config, buckets)
+    if view.layout.counts:
+        # Several buckets of the table are one slice; its number is that of one of them.
+        found, place = np.unique(slots, return_inverse=True)
+        parts = [view.layout.slice_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
+        own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
+        slots = np.array(own, dtype=np.int64)[place]
     # Stable, so that the keys of a slice stay in key order.
     order = np.argsort(slots, kind="stable")
     slots = slots[order]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.config import STATE_DOMAIN
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.read.filter import Filter, parse_filter
@@ -20,7 +22,10 @@ from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.prune import prune_tiles
 from lakemerge.slices.view import TableView, Tile
 
-__all__ = ["asked_columns", "read_arrow", "scan", "scan_tile"]
+__all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_tile"]
+
+ReadMode = Literal["merged", "base"]
+"""``merged``: the table. ``base``: the read-optimised view, base files alone, as other Delta readers see it."""
 
 
 def read_arrow(
@@ -82,6 +87,16 @@ def scan_tile(spec: MergeSpec, tile: Tile, names: Sequence[str], condition: Filt
             rows = part.rows if condition is None else part.rows.filter(condition.expression)
             if rows.num_rows:
                 yield rows.select(list(names))
+
+
+def in_mode(view: TableView, mode: str) -> TableView:
+    """What a read in that mode sees of a version: for ``base`` a version without logs and minor entries."""
+    if mode not in get_args(ReadMode):
+        raise InputError(f"mode must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
+    if mode == "merged":
+        return view
+    domains = {name: domain for name, domain in view.snapshot.domains.items() if name == STATE_DOMAIN}
+    return TableView(replace(view.snapshot, domains=domains), view.config, view.store)
 
 
 def asked_columns(view: TableView, columns: Sequence[str] | None) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
@@ -27,7 +28,7 @@ from lakemerge.storage.base import Store
 from lakemerge.write.pack import KIND_COLUMN
 from mergers import Merger
 from mergers.contract import Bools
-from mergers.kernel import tombstone_schema
+from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns
 
 __all__ = ["PLACE", "Batches", "MergeSpec", "block_schema", "block_stream", "stored_streams", "tombstone_stream"]
@@ -136,24 +137,34 @@ def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batche
 
 
 def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
-    """The wanted columns that the block's records carry, and their kinds."""
+    """The wanted columns that the block's records carry, their kinds and, of a packed block, their versions."""
     carried = set(block.file.columns)
-    return pa.schema([*(field for field in schema if field.name in carried), pa.field(KIND_COLUMN, pa.int8())])
+    told = [pa.field(KIND_COLUMN, pa.int8())]
+    if block.packed_from is not None:
+        told.append(pa.field(VERSION_COLUMN, pa.int64()))
+    return pa.schema([*(field for field in schema if field.name in carried), *told])
 
 
 def block_stream(
     block: LogBlock, schema: pa.Schema, tile: Tile, config: TableConfig, files: ParquetFiles, budget: int
 ) -> Batches:
-    """The block's records that belong to the tile, sorted by key, equal keys in arrival order."""
+    """The block's records that are live in the tile, sorted by key, equal keys in commit order.
+
+    :param schema: see :func:`block_schema`.
+    """
     file = StoredFile(block.file.path, block.file.size_bytes)
     groups = list(range(block.first_row_group, block.first_row_group + block.row_groups))
     if tile.wanted is not None:
         groups = _wanted_groups(config, tile, files.footer(file), groups)
-    for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+    row_bytes = block.data_bytes / max(1, block.rows)
+    stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
+    for table, _, last in stream:
         mine = _wanted_rows(_within(table, config.key, tile.lower, tile.upper), config, tile)
         if block.buckets < tile.buckets:
             numbers = bucket_numbers([mine.column(name) for name in config.key], tile.buckets)
             mine = mine.filter(pa.array(numbers == tile.slice.bucket))
+        if block.packed_from is not None and block.packed_from <= tile.merged_through:
+            mine = mine.filter(pc.greater(mine.column(VERSION_COLUMN), tile.merged_through))
         yield mine, last
 
 

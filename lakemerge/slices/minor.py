@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
+from lakemerge.slices.model import optional_path
 from lakemerge.storage.base import Store
 
 __all__ = [
@@ -100,9 +101,9 @@ class Minor:
                 base=str(body["base"]),
                 base_ordinal=int(body["ordinal"]),
                 through=int(body["through"]),
-                positions=body["positions"],
+                positions=optional_path(body["positions"]),
                 winners=tuple(WinnerFile(str(p), int(size), int(n), int(rows)) for p, size, n, rows in body["winners"]),
-                tombstones=body["tombstones"],
+                tombstones=optional_path(body["tombstones"]),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

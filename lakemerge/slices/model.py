@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 
+from lakemerge.config import bucket_count
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import AddFile
 from mergers.ordering import plain_integers
@@ -31,6 +32,7 @@ __all__ = [
     "key_from_json",
     "key_to_json",
     "keys_at",
+    "optional_path",
 ]
 
 SLICE_TAG = "lakemerge.slice"
@@ -104,12 +106,12 @@ class BaseFile:
             return BaseFile(
                 add=add,
                 slice=SliceId(partition, int(body["bucket"])),
-                buckets=int(body["buckets"]),
+                buckets=bucket_count(body["buckets"]),
                 lower=key_from_json(body["from"]) if "from" in body else None,
                 merged_through=int(body["through"]),
                 ordinal=int(body["ordinal"]),
                 rows=int(body["rows"]),
-                tombstones=body.get("tombstones"),
+                tombstones=optional_path(body.get("tombstones")),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(
@@ -142,18 +144,28 @@ class LogBlock:
     """The bucket count the block was written under."""
     rows: int
     data_bytes: int
-    """Uncompressed size of the row groups."""
+    """Of the records as Arrow data."""
     key_min: Key | None
     """``None`` where the bound is not known."""
     key_max: Key | None
     version: int = -1
-    """The commit's version; -1 while it is not committed."""
+    """The commit's version; -1 while it is not committed. Of a packed block, the newest of its records."""
+    packed_from: int | None = None
+    """The oldest version of a packed block's records, each of which names its own: a log compaction made it
+    of blocks of several commits. ``None`` for a block as it was committed."""
 
     def covers(self, slice_id: SliceId, buckets: int) -> bool:
         """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
         common = min(self.buckets, buckets)
         same = self.slice.bucket % common == slice_id.bucket % common
         return same and self.slice.partition == slice_id.partition
+
+
+def optional_path(value: object) -> str | None:
+    """A path in JSON, or null; raises ``TypeError`` for anything else."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"a path must be a string, not {value!r}")
 
 
 def key_to_json(key: Key) -> list[object]:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import Snapshot
-from lakemerge.slices.blocks import LogCommit, read_log_commit
+from lakemerge.slices.blocks import DecodedLogs, LogCommit
+from lakemerge.slices.expiry import Expiry, expiries_of
+from lakemerge.slices.layout import Layout
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
 from lakemerge.slices.model import BaseFile, Key, KeySpan, LogBlock, SliceId
 from lakemerge.storage.base import Store
@@ -32,6 +34,7 @@ class Tile:
 
     slice: SliceId
     buckets: int
+    """The bucket count of the slice; the table's, but for slices that a rescale has yet to come to."""
     base: BaseFile | None
     lower: Key | None
     """Included; ``None``: open."""
@@ -43,6 +46,8 @@ class Tile:
     """Present only with a base file; ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
     """The keys that a read asks for, where it does not ask for all; it may leave out others."""
+    expiries: tuple[Expiry, ...] = ()
+    """What the table forgot of its tombstones, and when."""
 
     @property
     def is_clean(self) -> bool:
@@ -87,10 +92,13 @@ class Tile:
 class TableView:
     """What a snapshot holds, decoded once. ``store`` is read only for block index files."""
 
-    def __init__(self, snapshot: Snapshot, config: TableConfig, store: Store) -> None:
+    def __init__(
+        self, snapshot: Snapshot, config: TableConfig, store: Store, decoded: DecodedLogs | None = None
+    ) -> None:
         self.snapshot = snapshot
         self.config = config
         self.store = store
+        self._decoded = decoded or DecodedLogs()
 
     @property
     def version(self) -> int:
@@ -106,9 +114,15 @@ class TableView:
 
     @cached_property
     def log_commits(self) -> tuple[LogCommit, ...]:
-        """In version order."""
+        """In version order. Raises :class:`TableDamagedError` for one whose records would have no key."""
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
-        commits = [read_log_commit(domain, self.store) for domain in domains]
+        commits = self._decoded.read(domains, self.store)
+        for commit in commits:
+            if lacking := set(self.config.key).difference(commit.columns):
+                raise TableDamagedError(
+                    f"log domain {commit.domain_name!r} is damaged: its records lack key columns {sorted(lacking)}",
+                    domain=commit.domain_name,
+                )
         return tuple(sorted(commits, key=lambda commit: commit.version))
 
     @cached_property
@@ -139,7 +153,14 @@ class TableView:
                 "merger than it has now; another writer than LakeMerge must have changed it",
                 versions=tuple(sorted(strange)),
             )
-        return tiles
+        expiries = expiries_of(self.snapshot)
+        if not expiries:
+            return tiles
+        return tuple(tile if tile.tombstones is None else replace(tile, expiries=expiries) for tile in tiles)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.base_files, self.config.buckets or 1)
 
     @cached_property
     def tiles_by_slice(self) -> Mapping[SliceId, Sequence[Tile]]:
@@ -152,7 +173,8 @@ class TableView:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever loaded: no base file and no log."""
-        return not self.base_files and not self.log_commits
+        logged = any(name.startswith(LOG_DOMAIN_PREFIX) for name in self.snapshot.domains)
+        return not self.snapshot.files and not logged
 
     def dead_log_commits(self, tiles: Sequence[Tile] | None = None) -> list[LogCommit]:
         """Commits none of whose blocks is live in any of the tiles."""
@@ -170,32 +192,20 @@ def build_tiles(
     """Tiles of all slices, in no particular order of slices, by key within a slice.
 
     :param blocks: in commit order.
+    :param buckets: the table's count; see :class:`lakemerge.slices.layout.Layout`.
     :param minors: by the path of their base file.
     """
+    layout = Layout.of(base_files, buckets)
     by_slice: dict[SliceId, list[BaseFile]] = defaultdict(list)
     for base in base_files:
-        if base.buckets != buckets:
-            raise TableDamagedError(
-                f"file {base.add.path!r} belongs to a layout of {base.buckets} buckets in a table of {buckets}",
-                path=base.add.path,
-            )
         by_slice[base.slice].append(base)
     logs: dict[SliceId, list[LogBlock]] = defaultdict(list)
     for block in blocks:
-        for slice_id in _slices_of(block, buckets):
+        for slice_id in layout.slices_of(block):
             logs[slice_id].append(block)
     for slice_id in by_slice.keys() | logs.keys():
-        yield from _tiles_of(slice_id, buckets, by_slice.get(slice_id, ()), logs.get(slice_id, ()), minors)
-
-
-def _slices_of(block: LogBlock, buckets: int) -> Iterator[SliceId]:
-    """The slices that may hold keys of a block. Bucket counts are powers of two, so a key's bucket
-    of the smaller count is its bucket of the larger one, modulo."""
-    if block.buckets >= buckets:
-        yield SliceId(block.slice.partition, block.slice.bucket % buckets)
-    else:
-        for bucket in range(block.slice.bucket, buckets, block.buckets):
-            yield SliceId(block.slice.partition, bucket)
+        count = layout.buckets_of(slice_id)
+        yield from _tiles_of(slice_id, count, by_slice.get(slice_id, ()), logs.get(slice_id, ()), minors)
 
 
 def _tiles_of(

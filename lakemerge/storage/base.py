@@ -95,6 +95,13 @@ class Store(ABC):
         """Delete files; those that are not there are passed over."""
 
     @abstractmethod
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        """Delete what writers that were killed left half-written: never listed, and last touched before
+        ``before_ms`` by the store's clock. Returns it, with ``dry_run`` without deleting; sizes are 0
+        where the store does not tell them. A writer at work that is hit fails; it loses nothing
+        that it was told is written."""
+
+    @abstractmethod
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         """Open for random access. ``size_bytes``, where known, may save a request.
         Raises :class:`FileNotFoundError`, if the size was given perhaps only at the first read."""

@@ -110,6 +110,23 @@ class LocalStore(Store):
             with contextlib.suppress(*_NOT_A_FILE):
                 os.unlink(target)
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        """Also removes folders that were left empty as long ago, which an object store does not have."""
+        found = []
+        for folder, _, names in os.walk(self._root, topdown=False):
+            for name in names:
+                if name.startswith(_TEMPORARY_PREFIX):
+                    stale = _stale(os.path.join(folder, name), self._root, before_ms)
+                    found += [] if stale is None else [stale]
+            if not dry_run and folder != self._root and _stale(folder, self._root, before_ms):
+                with contextlib.suppress(OSError):  # not empty, or gone
+                    os.rmdir(folder)
+        if not dry_run:
+            for left in found:
+                with contextlib.suppress(*_NOT_A_FILE):
+                    os.unlink(os.path.join(self._root, left.path))
+        return tuple(found)
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         def opened(target: str) -> pa.NativeFile:
             if os.path.isdir(target):
@@ -169,6 +186,15 @@ class LocalStore(Store):
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
     return FileStat(path, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _stale(target: str, root: str, before_ms: int) -> FileStat | None:
+    """What is there, if it was last changed before ``before_ms``."""
+    try:
+        found = _file_stat(os.path.relpath(target, root), os.lstat(target))
+    except _NOT_A_FILE:
+        return None
+    return found if found.modified_ms < before_ms else None
 
 
 def _of_file(read: Callable[[str], _T], target: str) -> _T:

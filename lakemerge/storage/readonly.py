@@ -75,6 +75,9 @@ class ReadOnlyStore(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self._refuse(*paths)
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        self._refuse()
+
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         self._refuse(path)
 

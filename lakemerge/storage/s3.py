@@ -119,6 +119,22 @@ class S3Store(Store):
                     s3_code=first.get("Code"),
                 )
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        """Uploads in parts that were begun and never completed; their parts take space unseen."""
+        found: list[FileStat] = []
+        position: dict[str, str] = {}
+        while True:
+            page = self._client.call("list_multipart_uploads", Prefix=self._root, **position)
+            for upload in page.get("Uploads", ()):
+                begun_ms, key = int(upload["Initiated"].timestamp() * 1000), str(upload["Key"])
+                if begun_ms < before_ms:
+                    found.append(FileStat(key[len(self._root) :], 0, begun_ms))
+                    if not dry_run:
+                        self._client.call("abort_multipart_upload", key, UploadId=upload["UploadId"])
+            if not page.get("IsTruncated"):
+                return tuple(found)
+            position = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         """With ``size_bytes`` no request is made here, and a missing file is found by the first read."""
         key = self._key(path)

@@ -98,6 +98,10 @@ class CountingStore(Store):
         self._count("delete", files_deleted=len(paths))
         self._store.delete(paths)
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        self._count("clean_up")
+        return self._store.clean_up(before_ms=before_ms, dry_run=dry_run)
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         self._count("open_input")
         return pa.PythonFile(_Reader(self._store.open_input(path, size_bytes=size_bytes), self), mode="r")

@@ -126,6 +126,10 @@ class FaultStore(Store):
         with self._call("delete", next(iter(paths), "")):
             self._store.delete(paths)
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        with self._call("clean_up", ""):
+            return self._store.clean_up(before_ms=before_ms, dry_run=dry_run)
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         with self._call("open_input", path):
             return self._store.open_input(path, size_bytes=size_bytes)

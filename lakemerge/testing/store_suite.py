@@ -21,6 +21,7 @@ import pytest
 
 from lakemerge.errors import InputError
 from lakemerge.storage.base import Put, Store
+from lakemerge.storage.clock import store_time_ms
 
 __all__ = ["StoreSuite"]
 
@@ -153,6 +154,27 @@ class StoreSuite:
         store.delete(["a"])
         store.delete([])
         assert [file.path for file in store.list("")] == ["b/d"]
+
+    def test_a_clean_up_leaves_what_is_written(self, store: Store) -> None:
+        """However old, and also what is being written, if it is young."""
+        store.put("folder/file", b"x")
+        later_ms = store_time_ms(store) + 60_000
+        assert store.clean_up(before_ms=later_ms, dry_run=False) == ()
+        with store.open_output("folder/large") as file:
+            file.write(b"x" * (17 << 20))
+            assert store.clean_up(before_ms=0, dry_run=False) == ()
+        assert store.get("folder/large") == b"x" * (17 << 20)
+        store.delete(["folder/large"])
+        assert [file.path for file in store.list("folder")] == ["folder/file"]
+
+    def test_the_time_is_that_of_new_files(self, store: Store) -> None:
+        store.put("before", b"x")
+        now_ms = store_time_ms(store)
+        store.put("after", b"x")
+        before, after = store.stat("before"), store.stat("after")
+        assert before is not None
+        assert after is not None
+        assert before.modified_ms <= now_ms <= after.modified_ms
 
     def test_unclean_paths_are_refused_and_nothing_is_written(self, store: Store) -> None:
         for path in UNCLEAN:

@@ -27,6 +27,7 @@ from mergers.keys import key_columns
 __all__ = [
     "BASE_FOLDER",
     "MERGED_FOLDER",
+    "TOMBSTONE_FOLDER",
     "BaseWriteSpec",
     "delete_prefix",
     "discard_base_files",

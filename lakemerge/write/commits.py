@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakemerge.config import TableConfig
+from lakemerge.config import State, TableConfig
 from lakemerge.errors import CommitConflictError
+from lakemerge.evolution import carries, with_schema
 from lakemerge.handle import Handle
 from lakemerge.log import (
     Action,
@@ -24,6 +25,7 @@ from lakemerge.log import (
     Snapshot,
     Txn,
 )
+from lakemerge.schema import to_delta_json
 from lakemerge.slices.blocks import LogCommit
 from lakemerge.slices.minor import Minor
 from lakemerge.slices.model import BaseFile
@@ -33,10 +35,15 @@ __all__ = [
     "NotEmptyError",
     "Provenance",
     "RowsChangedError",
+    "TilesChangedError",
     "commit_compaction",
+    "commit_layout",
     "commit_load",
     "commit_logs",
+    "commit_packed_logs",
+    "removal",
     "reserve_ordinals",
+    "rows_changed",
 ]
 
 
@@ -55,6 +62,12 @@ class RowsChangedError(CommitConflictError):
     code = "rows-changed"
 
 
+class TilesChangedError(CommitConflictError):
+    """Another compaction merged one of the tiles first; what it read is no longer what is there."""
+
+    code = "tiles-changed"
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Who commits and why; the same for every attempt."""
@@ -68,6 +81,8 @@ class Provenance:
     """Further keys of ``commitInfo``, from the caller."""
     only_onto_begin: bool = False
     """Whether the records hold only for the rows of the version the write began at."""
+    merge_schema: bool = False
+    """Whether the commit adds the columns that the schema at its beginning has and the tip's has not."""
 
     def with_parameters(self, **parameters: object) -> Provenance:
         return replace(self, parameters={**self.parameters, **parameters})
@@ -79,16 +94,19 @@ def commit_logs(
     """Append log blocks (none: an empty batch is a version too)."""
 
     def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        view = _view(handle, tip)
-        if done := _already_done(view, provenance):
+        before = _view(handle, tip)
+        if done := _already_done(before, provenance):
             return done
+        view = _grown(handle, before, begin) if provenance.merge_schema else before
         _check_same_meaning(begin, view)
-        if provenance.only_onto_begin and _rows_changed(begin, view):
+        if provenance.only_onto_begin and rows_changed(begin, view):
             raise RowsChangedError(f"rows were written after version {begin.version}")
-        actions: list[Action] = []
+        state = _state(before, view)
+        actions: list[Action] = _define(before, view, None if logs is None else logs.blocks[0].buckets)
+        if state != before.state:
+            actions.append(state.domain())
         if logs is not None:
-            actions += _choose_buckets(view, logs.blocks[0].buckets)
-            actions.append(logs.domain(config=view.config, state=view.state, version=view.version + 1))
+            actions.append(logs.domain(config=view.config, state=state, version=view.version + 1))
         return Attempt([*actions, *_txn(provenance)], metrics)
 
     return _commit(handle, begin, build, provenance)
@@ -110,14 +128,19 @@ def commit_load(
     """
 
     def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        view = _view(handle, tip)
-        if done := _already_done(view, provenance):
+        before = _view(handle, tip)
+        if done := _already_done(before, provenance):
             return done
+        view = _grown(handle, before, begin) if provenance.merge_schema else before
         _check_same_meaning(begin, view)
-        if not view.is_empty or view.state.next_ordinal or view.state.schema_epoch != begin.state.schema_epoch:
-            raise NotEmptyError("the table was written to while its first rows were loaded")
-        state = view.state.reserving(ordinals)
-        return Attempt([*_choose_buckets(view, buckets), state.domain(), *adds, *_txn(provenance)], metrics)
+        same = (begin.state.schema_epoch, begin.state.layout_epoch) == (
+            view.state.schema_epoch,
+            view.state.layout_epoch,
+        )
+        if not view.is_empty or view.state.next_ordinal or not same:
+            raise NotEmptyError("the table was written to or changed while its first rows were loaded")
+        state = _state(before, view).reserving(ordinals)
+        return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_txn(provenance)], metrics)
 
     return _commit(handle, begin, build, provenance)
 
@@ -151,8 +174,8 @@ def commit_compaction(
 ) -> Committed:
     """Put merged rows in the place of logs that were read at ``read.version``, and drop dead logs.
 
-    Raises :class:`CommitConflictError` if another compaction changed one of the tiles, or if merger,
-    layout or schema changed. Log appends do not disturb it.
+    Raises :class:`TilesChangedError` if another compaction changed one of the tiles,
+    :class:`CommitConflictError` if merger, layout or schema changed. Log appends do not disturb it.
 
     :param replaced: tiles whose base files go away, with their minor entries.
     :param adds: the base files that come in their place.
@@ -167,7 +190,7 @@ def commit_compaction(
             raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
         _check_uncompacted(view, [*replaced, *merged])
         now = handle.now_ms()
-        removes = [_remove(tile.base.add, now) for tile in replaced if tile.base is not None]
+        removes = [removal(tile.base.add, now) for tile in replaced if tile.base is not None]
         ended = [tile.minor.removal() for tile in replaced if tile.minor is not None]
         gone = {remove.path for remove in removes}
         fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
@@ -179,10 +202,60 @@ def commit_compaction(
         dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(tiles)]
         return Attempt([*removes, *adds, *ended, *(minor.domain() for minor in minors), *dead], metrics)
 
-    outcome = _commit(handle, read, build, provenance)
-    if isinstance(outcome, AlreadyDone):
-        raise AssertionError("a compaction has no application transaction")
-    return outcome
+    return _landed(_commit(handle, read, build, provenance))
+
+
+def commit_packed_logs(
+    handle: Handle,
+    read: TableView,
+    provenance: Provenance,
+    metrics: Mapping[str, object],
+    *,
+    replaced: Sequence[LogCommit],
+    packed: Sequence[LogCommit],
+) -> Committed:
+    """Put packed logs in the place of logs that were live at ``read.version``.
+
+    Raises :class:`CommitConflictError` if one of these is gone, because another compaction took it up, or if
+    the merger changed. Nothing else disturbs it: each packed record has its own version, so that what was
+    merged into a base file meanwhile is dead in the packed log as well.
+    """
+
+    def build(tip: Snapshot | None, _: object) -> Attempt:
+        view = _view(handle, tip)
+        _check_same_meaning(read, view)
+        names = [commit.domain_name for commit in replaced]
+        if any(view.snapshot.domains.get(name) != read.snapshot.domains[name] for name in names):
+            raise CommitConflictError(
+                "some of the logs were compacted by somebody else meanwhile; this run's files were discarded, nothing "
+                "is lost"
+            )
+        domains = [log.domain(config=view.config, state=view.state, version=log.version) for log in packed]
+        return Attempt([*(DomainMetadata(name, "", True) for name in names), *domains], metrics)
+
+    return _landed(_commit(handle, read, build, provenance))
+
+
+def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
+    """Make ``buckets`` the table's bucket count. Base files of smaller counts stay what they are.
+
+    Raises :class:`TilesChangedError` while there are base files of a larger count, and
+    :class:`CommitConflictError` if somebody else changed the count meanwhile.
+    """
+
+    def build(tip: Snapshot | None, _: object) -> Attempt:
+        view = _view(handle, tip)
+        if view.state.layout_epoch != begin.state.layout_epoch:
+            raise CommitConflictError("the bucket count changed meanwhile; open the table again and retry")
+        if view.state.restore_epoch != begin.state.restore_epoch:
+            raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
+        if any(base.buckets > buckets for base in view.base_files):
+            raise TilesChangedError("a compaction wrote base files of the old bucket count meanwhile")
+        state = replace(view.state, layout_epoch=view.state.layout_epoch + 1)
+        return Attempt([_with_buckets(view.snapshot.metadata, view.config, buckets), state.domain()])
+
+    parameters = {"buckets": buckets, "before": begin.config.buckets}
+    return _landed(_commit(handle, begin, build, Provenance("RESCALE", parameters, handle.new_txn_id()))).snapshot
 
 
 def _commit(handle: Handle, begin: TableView, build: _Build, provenance: Provenance) -> Committed | AlreadyDone:
@@ -194,6 +267,12 @@ def _commit(handle: Handle, begin: TableView, build: _Build, provenance: Provena
         info=provenance.info,
         txn_id=provenance.txn_id,
     )
+
+
+def _landed(outcome: Committed | AlreadyDone) -> Committed:
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("a compaction has no application transaction")
+    return outcome
 
 
 def _view(handle: Handle, tip: Snapshot | None) -> TableView:
@@ -221,6 +300,8 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
     """Whether what was prepared at ``begin`` still means the same at ``tip``."""
     if begin.snapshot is tip.snapshot:
         return
+    if begin.state.restore_epoch != tip.state.restore_epoch:
+        raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
     if begin.state.merger_epoch != tip.state.merger_epoch or begin.config.merger_id != tip.config.merger_id:
         raise CommitConflictError("the table's merger or its options changed meanwhile; open the table again and retry")
     if tip.state.fence_begin_version > begin.version:
@@ -230,11 +311,11 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
         )
     for before in begin.config.schema:
         index = tip.config.schema.get_field_index(before.name)
-        if index < 0 or tip.config.schema.field(index).type != before.type:
+        if index < 0 or not carries(tip.config.schema.field(index).type, before.type):
             raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
 
 
-def _rows_changed(begin: TableView, tip: TableView) -> bool:
+def rows_changed(begin: TableView, tip: TableView) -> bool:
     """Whether records may have been committed between the two versions."""
     return (
         any(commit.version > begin.version for commit in tip.log_commits)
@@ -244,11 +325,30 @@ def _rows_changed(begin: TableView, tip: TableView) -> bool:
     )
 
 
-def _choose_buckets(view: TableView, buckets: int) -> list[Metadata]:
-    """The first write of a table without a bucket count sets it."""
-    if view.config.buckets is not None:
-        return []
-    return [_with_buckets(view.snapshot.metadata, view.config, buckets)]
+def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
+    """The tip with the columns that a write brings. Raises where its merger cannot take them."""
+    schema = with_schema(tip.config.schema, begin.config.schema)
+    if schema == tip.config.schema:
+        return tip
+    grown = TableView(tip.snapshot, replace(tip.config, schema=schema), handle.store, handle.decoded)
+    handle.merger(grown)
+    return grown
+
+
+def _state(before: TableView, after: TableView) -> State:
+    """The state once the schema of ``before`` is that of ``after``."""
+    return replace(before.state, schema_epoch=before.state.schema_epoch + (after is not before))
+
+
+def _define(before: TableView, after: TableView, buckets: int | None) -> list[Action]:
+    """What makes the schema of ``after`` the table's, and ``buckets`` the count of one that has none: the
+    first write of a table sets it."""
+    metadata = before.snapshot.metadata
+    if buckets is not None and before.config.buckets is None:
+        metadata = _with_buckets(metadata, before.config, buckets)
+    if after is not before:
+        metadata = replace(metadata, schema_string=to_delta_json(after.config.schema))
+    return [] if metadata is before.snapshot.metadata else [metadata]
 
 
 def _with_buckets(metadata: Metadata, config: TableConfig, buckets: int) -> Metadata:
@@ -261,18 +361,19 @@ def _check_uncompacted(view: TableView, tiles: Sequence[Tile]) -> None:
     with_base = {base.slice for base in view.base_files}
     for tile in tiles:
         if tile.base is None:
-            same = tile.slice not in with_base
+            same = view.layout.slice_of(tile.slice.partition, tile.slice.bucket) not in with_base
         else:
             path = tile.base.add.path
             same = files.get(path) == tile.base.add and minors.get(path) == tile.minor
         if not same:
-            raise CommitConflictError(
+            raise TilesChangedError(
                 f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, "
                 "nothing is lost"
             )
 
 
-def _remove(add: AddFile, now_ms: int) -> RemoveFile:
+def removal(add: AddFile, now_ms: int) -> RemoveFile:
+    """The action that takes a file out of the table."""
     return RemoveFile(
         path=add.path,
         deletion_time_ms=now_ms,

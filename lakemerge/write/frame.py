@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError
+from lakemerge.evolution import new_columns, with_schema
 from lakemerge.schema import castable, safe_cast
 from mergers import Merger, RowKind
 from mergers.contract import Kinds
@@ -104,6 +105,7 @@ def plan_frame(
     :param deletes: every row is a delete (``LakeTable.delete``).
     """
     problems: list[str] = []
+    remedy = "" if deletes else "; upsert with merge_schema=True to add it"
     names = {name.lower(): name for name in config.schema.names}
     kind_name = _find_kind_column(schema, kind_column, problems)
     sources: dict[str, str] = {}
@@ -112,14 +114,14 @@ def plan_frame(
             continue
         target = names.get(field.name.lower())
         if target is None:
-            problems.append(f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}")
+            problems.append(f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}{remedy}")
         elif target in sources:
             problems.append(f"columns {sources[target]!r} and {field.name!r} are both {target!r}")
         else:
             sources[target] = field.name
             wanted = config.schema.field(target).type
             if not castable(field.type, wanted):
-                problems.append(f"column {field.name!r} is {field.type}, the table's is {wanted}; cast it first")
+                problems.append(_misfit(field, config.schema.field(target), remedy))
     problems += [f"key column {name!r} is missing" for name in config.key if name not in sources]
     ordering = config.ordering if merger.uses_ordering(config.shape) else ()
     missing = [name for name in ordering if name not in sources]
@@ -178,6 +180,15 @@ def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list
     if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
         problems.append(f"kind column {kind_column!r} is {kind}; it must hold the strings {', '.join(_SYMBOLS)}")
     return found[0].name
+
+
+def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
+    text = f"column {field.name!r} is {field.type}, the table's is {wanted.type}"
+    before = pa.schema([wanted])
+    grown = with_schema(before, pa.schema([field]))
+    if remedy and castable(field.type, grown.field(0).type):
+        return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
+    return f"{text}; cast it first"
 
 
 def _lacking(ordering: Sequence[str], required: Sequence[str]) -> str | None:

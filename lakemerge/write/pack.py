@@ -28,7 +28,7 @@ from mergers.contract import Ints, Kinds
 from mergers.kernel import combine
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "pack"]
+__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "pack", "stored_bound"]
 
 LOG_FOLDER = "_lakemerge/log"
 KIND_COLUMN = "_lm_kind"
@@ -146,7 +146,6 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
             groups += count
         writer.close()
         size = sink.tell()
-        footer = writer.writer.metadata
     file = LogFile(path, size, columns)
     return [
         LogBlock(
@@ -156,9 +155,9 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
             slice=slices[i],
             buckets=spec.buckets,
             rows=ends[i] - int(starts[i]),
-            data_bytes=sum(footer.row_group(g).total_byte_size for g in range(first, first + count)),
-            key_min=_bounded(bounds[2 * i]),
-            key_max=_bounded(bounds[2 * i + 1]),
+            data_bytes=table.slice(int(starts[i]), ends[i] - int(starts[i])).nbytes,
+            key_min=stored_bound(bounds[2 * i]),
+            key_max=stored_bound(bounds[2 * i + 1]),
         )
         for i, (first, count) in enumerate(written)
     ]
@@ -188,7 +187,7 @@ def _arrange(
     return table, kinds, slices, starts
 
 
-def _bounded(key: Key) -> Key | None:
+def stored_bound(key: Key) -> Key | None:
     """Long keys are left out of the commit; the block then counts as covering all keys."""
     texts = (value.encode() if isinstance(value, str) else value for value in key)
     size = sum(len(text) for text in texts if isinstance(text, bytes))

@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.errors import FrameError, InputError, MergeOverflowError, OutcomeUnknownError
+from lakemerge.errors import FrameError, InputError, MergeOverflowError, OutcomeUnknownError, SchemaError
+from lakemerge.evolution import with_columns_of_frame
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone, check_info
 from lakemerge.read.merge import MergeSpec, merge_tile
@@ -75,9 +76,12 @@ class Write:
         info: Mapping[str, object],
         estimated_bytes: int | None,
         only_onto_begin: bool = False,
+        merge_schema: bool = False,
     ) -> Write | UpsertResult:
         """Check everything that can be checked before data is read; a result if ``txn`` is done."""
         started = time.monotonic()
+        if merge_schema:
+            begin = _with_columns_of(handle, begin, frame_schema, kind_column)
         merger = handle.merger(begin)
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
         _check_txn(txn)
@@ -98,7 +102,9 @@ class Write:
             settings=handle.settings,
             name=handle.write_name(begin, txn_id),
         )
-        provenance = Provenance(operation, parameters, txn_id, txn, info, only_onto_begin)
+        if merge_schema:
+            parameters["mergeSchema"] = True
+        provenance = Provenance(operation, parameters, txn_id, txn, info, only_onto_begin, merge_schema)
         return Write(handle, begin, frame, spec, provenance, started)
 
     def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
@@ -135,6 +141,7 @@ def upsert_arrow(
     txn: tuple[str, int] | None,
     info: Mapping[str, object],
     only_onto_begin: bool = False,
+    merge_schema: bool = False,
 ) -> UpsertResult:
     """Upsert a frame that speaks Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     reader = as_reader(frame)
@@ -148,6 +155,7 @@ def upsert_arrow(
         info=info,
         estimated_bytes=_size(frame),
         only_onto_begin=only_onto_begin,
+        merge_schema=merge_schema,
     )
     if isinstance(write, UpsertResult):
         return write
@@ -257,6 +265,15 @@ def load_in_process(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
         load = partial(load_tile, write.pack, write.begin.version)
         loaded = list(pool.map(load, tiles, firsts))
     return [add for adds in loaded for add in adds]
+
+
+def _with_columns_of(handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None) -> TableView:
+    """The version as it would be with the columns that a frame brings; the commit makes it so."""
+    try:
+        schema = with_columns_of_frame(begin.config.schema, frame_schema, kind_column=kind_column)
+    except SchemaError as error:
+        raise FrameError(f"the frame's columns cannot be added: {error.message}", **error.facts) from error
+    return TableView(begin.snapshot, replace(begin.config, schema=schema), handle.store, handle.decoded)
 
 
 def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:

@@ -8,6 +8,7 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -42,32 +43,76 @@ def batch_of(writer: int, number: int) -> pa.Table:
     return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["k", "o", "batch", "size"])
 
 
-def write(path: str, writer: int, reports: Queue[Report]) -> None:
+@dataclass(frozen=True)
+class Stage:
+    """Who has come to something. Each service begins when the one that slower ones lose against has not yet
+    begun, and writers go on past their middle when all have, so that no run depends on who is faster."""
+
+    done: Event
+    packed: Event
+    compacted: Event
+    rescaled: Event
+
+    def await_services(self) -> None:
+        for event in (self.packed, self.compacted, self.rescaled):
+            assert event.wait(240), "a service came to nothing although half of the writes have landed"
+
+
+def write(path: str, writer: int, stage: Stage, reports: Queue[Report]) -> None:
     table = LakeTable.open(path, settings=SETTINGS)
     for number in range(UPSERTS):
+        if number == UPSERTS // 2:
+            stage.await_services()
         result = table.upsert(
             batch_of(writer, number), txn=(f"writer {writer}", number), info={"batch": f"{writer}.{number}"}
         )
         reports.put(("acknowledged", (f"{writer}.{number}", result.version, result.mode)))
 
 
-def compact(path: str, done: Event, reports: Queue[Report]) -> None:
+def compact(path: str, stage: Stage, reports: Queue[Report]) -> None:
+    stage.packed.wait()
     table = LakeTable.open(path, settings=SETTINGS)
     for minor in itertools.cycle([True, True, False]):
-        if done.is_set():
+        if stage.done.is_set():
             return
         try:
-            reports.put(("compacted", table.compact(minor=minor).tiles))
-        except CommitConflictError as error:  # the other compactor was first
+            result = table.compact(minor=minor)
+        except CommitConflictError as error:  # the bucket count changed
+            reports.put(("lost", str(error)))
+            continue
+        reports.put(("compacted", result.tiles))
+        reports.put(("lost", len(result.lost)))  # the other compactor was first
+        if result.tiles:
+            stage.compacted.set()
+
+
+def reshape(path: str, stage: Stage, reports: Queue[Report]) -> None:
+    """Logs into logs; then also slices into more or fewer."""
+    table = LakeTable.open(path, settings=SETTINGS)
+    for buckets in itertools.cycle([None, None, 4, None, 32, None, 8]):
+        if stage.done.is_set():
+            return
+        try:
+            if buckets is None:
+                packed = table.compact_logs().commits
+                reports.put(("packed", packed))
+                if packed:
+                    stage.packed.set()
+            elif stage.compacted.is_set():
+                rescaled = table.rescale(buckets=buckets).slices
+                reports.put(("rescaled", rescaled))
+                if rescaled:
+                    stage.rescaled.set()
+        except CommitConflictError as error:  # a compactor was first
             reports.put(("lost", str(error)))
 
 
-def read(path: str, done: Event, reports: Queue[Report]) -> None:
+def read(path: str, stage: Stage, reports: Queue[Report]) -> None:
     """Every version seen holds whole batches, and all that the versions before it held."""
     table = LakeTable.open(path, settings=SETTINGS)
     last: set[str] = set()
     version = -1
-    while not done.is_set():
+    while not stage.done.is_set():
         rows = [row for row in table.to_arrow().to_pylist() if row["k"].startswith("own")]
         counts = Counter(row["batch"] for row in rows)
         torn = {batch: count for batch, count in counts.items() if count != BATCH}
@@ -92,18 +137,21 @@ def test_many_processes_on_one_table(tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = LakeTable.create(path, DDL, key=["k"], ordering=["o"], settings=SETTINGS)
     reports: Queue[Report] = _SPAWN.Queue()
-    done = _SPAWN.Event()
-    writers = [_SPAWN.Process(target=guarded, args=(write, path, number, reports)) for number in range(WRITERS)]
-    others = [_SPAWN.Process(target=guarded, args=(run, path, done, reports)) for run in (compact, compact, read)]
+    stage = Stage(*(_SPAWN.Event() for _ in range(4)))
+    writers = [_SPAWN.Process(target=guarded, args=(write, path, number, stage, reports)) for number in range(WRITERS)]
+    others = [
+        _SPAWN.Process(target=guarded, args=(run, path, stage, reports)) for run in (compact, compact, reshape, read)
+    ]
     for process in (*writers, *others):
         process.start()
-    found = collect(reports, writers=WRITERS, others=len(others), done=done)
+    found = collect(reports, writers=WRITERS, others=len(others), done=stage.done)
     for process in (*writers, *others):
         process.join(60)
         assert process.exitcode == 0, found["error"]
     assert not found["error"], "\n".join(map(str, found["error"]))
     assert found["read"]
-    assert sum(tiles for tiles in found["compacted"] if isinstance(tiles, int)), "no compaction did anything"
+    for what in ("compacted", "packed", "rescaled"):
+        assert sum(count for count in found[what] if isinstance(count, int)), f"nothing was {what}"
 
     acknowledged: dict[str, tuple[int, str]] = {name: rest for name, *rest in found["acknowledged"]}
     names = {f"{writer}.{number}" for writer in range(WRITERS) for number in range(UPSERTS)}
@@ -130,7 +178,8 @@ def test_many_processes_on_one_table(tmp_path: Path) -> None:
 
 def collect(reports: Queue[Report], *, writers: int, others: int, done: Event) -> dict[str, list[Any]]:
     """All reports by kind; the others are told to stop when the last writer has ended."""
-    found: dict[str, list[Any]] = {kind: [] for kind in ("acknowledged", "compacted", "ended", "error", "lost", "read")}
+    kinds = ("acknowledged", "compacted", "ended", "error", "lost", "packed", "read", "rescaled")
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     while len(found["ended"]) < writers + others:
         kind, fact = reports.get(timeout=240)
         found[kind].append(fact)

@@ -13,6 +13,7 @@ from moto.s3.models import s3_backends
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import Put, S3Store, Store, open_store
+from lakemerge.storage.clock import store_time_ms
 from lakemerge.storage.s3_client import s3fs_options
 from lakemerge.testing.store_suite import StoreSuite
 from tests.s3.conftest import S3Server
@@ -234,6 +235,22 @@ def test_an_upload_that_fails_leaves_no_parts(store: S3Store, server: S3Server) 
     with store.open_output("small") as file:
         file.write(b"x")
     assert len(server.requests) == 1
+
+
+def test_a_clean_up_aborts_uploads_that_nobody_completed(store: S3Store, server: S3Server) -> None:
+    store.put("file", b"x")
+    other = open_store(store.url.rpartition("/")[0] + "/other", server.options)
+    assert isinstance(other, S3Store)
+    for owner, name in ((store, "left"), (store, "also"), (other, "elsewhere")):
+        owner._client.call("create_multipart_upload", owner._key(name))
+    later_ms = store_time_ms(store) + 60_000
+    for dry_run in (True, False):
+        found = store.clean_up(before_ms=later_ms, dry_run=dry_run)
+        assert sorted(upload.path for upload in found) == ["also", "left"]
+    assert store.clean_up(before_ms=later_ms, dry_run=False) == ()
+    (upload,) = store._client.call("list_multipart_uploads")["Uploads"]
+    assert upload["Key"].endswith("elsewhere"), "another table's"
+    assert store.get("file") == b"x"
 
 
 def test_a_missing_bucket_is_no_missing_file(server: S3Server) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -85,3 +87,22 @@ def test_spark_works_through_python_where_it_has_no_s3(server: S3Server, bucket:
     table.compact()
     assert {row.id: row.name for row in table.to_df(filter="id >= 0").collect()} == expected
     assert table.to_df(columns=["name"], filter="id = 52").collect()[0].name == "b"
+
+
+def test_vacuum_and_restore_on_s3(server: S3Server, bucket: str) -> None:
+    url = f"s3://{bucket}/kept"
+    table = create(url, server.options)
+    table.upsert(pa.table({"id": [1, 2], "name": ["a", "b"], "ts": [1, 1]}))
+    table.savepoint("first")
+    for number in range(3):
+        table.upsert(pa.table({"id": [number], "name": ["x"], "ts": [number + 2]}))
+        table.compact()
+    expected = [(0, "x", 2), (1, "x", 3), (2, "x", 4)]
+    time.sleep(1.1)  # the server tells the time of an object in whole seconds, of a listed one more precisely
+    told = table.vacuum(retention=dt.timedelta(0), enforce_retention=False)
+    assert told.files.keys() >= {"base", "log"}
+    done = table.vacuum(retention=dt.timedelta(0), enforce_retention=False, dry_run=False)
+    assert (done.paths, done.oldest_version) == (told.paths, told.oldest_version)
+    assert rows_of(LakeTable.open(url, storage_options=server.options).to_arrow()) == expected
+    table.restore(savepoint="first")
+    assert rows_of(table.to_arrow()) == [(1, "a", 1), (2, "b", 1)]

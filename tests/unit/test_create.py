@@ -183,7 +183,7 @@ def test_folders_that_are_no_table(tmp_path: Path) -> None:
         ({"timestamp": dt.datetime(2001, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the point
         ({"timestamp": "yesterday"}, "no ISO 8601"),
         ({"timestamp": 5}, "datetime or an ISO 8601 string"),
-        ({"version": 0, "timestamp": "2001-01-01"}, "not for both"),
+        ({"version": 0, "timestamp": "2001-01-01"}, "not for several"),
     ],
 )
 def test_versions_that_are_not_there(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_a_table_opened_at_a_version_is_read_only(tmp_path: Path) -> None:
     ("columns", "says"),
     [
         ("w INT NOT NULL", "must be nullable"),
-        ("k INT", "one name"),
-        ("V STRING", "one name"),
+        ("k INT", "there already"),
+        ("V STRING", "there already"),
         ("w TIMESTAMP_NTZ", "higher Delta reader version"),
         ("w BIGNT", "unknown type"),
     ],

@@ -120,6 +120,9 @@ class Stutter(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self.inner.delete(paths)
 
+    def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
+        return self.inner.clean_up(before_ms=before_ms, dry_run=dry_run)
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         return self.inner.open_input(path, size_bytes=size_bytes)
 

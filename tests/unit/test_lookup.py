@@ -135,9 +135,9 @@ def test_every_kind_of_key(tmp_path: Path, ddl: str, keys: list[Any]) -> None:
     first = pa.table({"k": pa.array(keys, kind), "o": [1] * len(keys), "v": ["a"] * len(keys)})
     table.upsert(first)
     table.upsert(first.slice(1).set_column(2, "v", pa.array(["b"] * (len(keys) - 1))))
-    for compact in (None, {"minor": True}, {"minor": False}):
-        if compact is not None:
-            table.compact(**compact)
+    for minor in (None, True, False):
+        if minor is not None:
+            table.compact(minor=minor)
         for number, key in enumerate(keys):
             assert table.get({"k": key}) == {"k": key, "o": 1, "v": "b" if number else "a"}
 

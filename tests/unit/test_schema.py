@@ -362,6 +362,11 @@ NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
             STRUCT,
             [{"x": 1, "y": ["a"]}, None],
         ),
+        (  # nullable fields that the frame lacks are null
+            array([[{"Y": 1}, None], None, []], pa.list_(pa.struct([("Y", pa.int8())]))),
+            list_of(pa.struct([("x", STRUCT), ("y", pa.int64()), ("z", list_of(pa.int8()))])),
+            [[{"x": None, "y": 1, "z": None}, None], None, []],
+        ),
         (
             array([[("a", 1)], None, []], pa.map_(pa.large_string(), pa.int8())),
             map_of(pa.string(), pa.int32()),

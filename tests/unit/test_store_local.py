@@ -11,6 +11,7 @@ import pytest
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import LocalStore, Put, ReadOnlyStore, S3Store, Store, open_store
+from lakemerge.storage.clock import store_time_ms
 from lakemerge.testing.store_suite import StoreSuite
 
 
@@ -313,6 +314,7 @@ def test_any_other_url_is_read_only() -> None:
             lambda: store.put("a", b"x"),
             lambda: store.delete(["log/0"]),
             lambda: store.open_output("a"),
+            lambda: store.clean_up(before_ms=0, dry_run=True),
         ):
             with pytest.raises(StoreError, match="no put-if-absent we know of"):
                 write()
@@ -325,3 +327,24 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
         with pytest.raises(InputError) as caught:
             open_store(url)
         assert "hunter2" not in str(caught.value) + repr(caught.value.facts)
+
+
+def test_a_clean_up_deletes_what_killed_writers_left(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/b/file", b"x")
+    store.put("empty/x", b"x")
+    store.delete(["empty/x"])
+    now_ms = store_time_ms(store)
+    for name, age_s in (("a/b/.lakemerge-tmp-old", 100), ("a/.lakemerge-tmp-young", 10), ("a/b/.other", 100)):
+        (tmp_path / name).write_bytes(b"left")
+        os.utime(tmp_path / name, ns=((now_ms - age_s * 1000) * 1_000_000,) * 2)
+    os.utime(tmp_path / "empty", ns=((now_ms - 100_000) * 1_000_000,) * 2)
+    for dry_run in (True, False):
+        found = store.clean_up(before_ms=now_ms - 50_000, dry_run=dry_run)
+        assert [(file.path, file.size_bytes, file.modified_ms) for file in found] == [
+            ("a/b/.lakemerge-tmp-old", 4, now_ms - 100_000)
+        ]
+        assert (tmp_path / "a/b/.lakemerge-tmp-old").exists() is dry_run
+        assert (tmp_path / "empty").exists() is dry_run
+    left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
+    assert left == ["_lakemerge/.clock", "a/.lakemerge-tmp-young", "a/b/.other", "a/b/file"]

@@ -1,0 +1,209 @@
+"""Bins: many small things gathered into few that are worth a task, a file or a commit.
+
+The rules are those of Apache NiFi's MergeRecord processor. Items go in oldest first, each into the
+bin of its key (partition, schema, fragment set: whatever may not be mixed). A bin is *full* as soon as
+either maximum is reached; it is *worth closing* once both minima are. Maxima are soft: an item that
+alone goes beyond one is a bin of its own. Whatever is in no closed bin is still open, so nothing is
+lost and nothing is in two bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from lakemerge.errors import InputError
+
+__all__ = ["Bin", "BinItem", "BinLimits", "Closed", "Filled", "fill"]
+
+T = TypeVar("T")
+
+
+class Closed(StrEnum):
+    """Why a bin was closed."""
+
+    FULL = "full"
+    """It reached a maximum, or the next item would have gone beyond one."""
+    MINIMUM = "minimum reached"
+    TOO_OLD = "too old"
+    TOO_MANY = "too many bins"
+    """Another key needed a bin, and this was the oldest of the open ones."""
+    COMPLETE = "complete"
+    """Every item of its set is there."""
+    FORCED = "forced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinLimits:
+    """``None``: no such limit. Raises :class:`InputError` for limits that contradict each other."""
+
+    min_records: int = 1
+    max_records: int | None = None
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    max_age_ms: int | None = None
+    """Of a bin's oldest item; the bin is then closed, whatever is in it."""
+    max_bins: int | None = None
+    """Open at a time."""
+
+    def __post_init__(self) -> None:
+        for what, least, most in (
+            ("records", self.min_records, self.max_records),
+            ("bytes", self.min_bytes, self.max_bytes),
+        ):
+            if least < 0 or (most is not None and most < max(least, 1)):
+                raise InputError(f"a bin of {least} to {most} {what} cannot be: limits rise from 0, maxima from 1")
+        if self.max_bins is not None and self.max_bins < 1:
+            raise InputError(f"max_bins must be at least 1, not {self.max_bins}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinItem(Generic[T]):
+    """One thing to gather."""
+
+    value: T
+    records: int
+    bytes: int
+    at_ms: int = 0
+    """When it came, UTC epoch milliseconds; any number that orders the items where no age matters."""
+    key: Hashable = None
+    """Items of different keys never share a bin."""
+    of: int | None = None
+    """How many items its key has in all, where they belong together: only with the last of them is the bin
+    complete, and minima and maxima do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin(Generic[T]):
+    """Items of one key in the order of their times, equal ones as they came."""
+
+    key: Hashable
+    items: tuple[BinItem[T], ...]
+    closed: Closed | None = None
+    """``None``: it is open."""
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        return tuple(item.value for item in self.items)
+
+    @property
+    def records(self) -> int:
+        return sum(item.records for item in self.items)
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def oldest_ms(self) -> int:
+        return min(item.at_ms for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled(Generic[T]):
+    """What became of the items."""
+
+    closed: tuple[Bin[T], ...]
+    """In the order in which they were closed."""
+    open: tuple[Bin[T], ...]
+    """Oldest first; give them to the next :func:`fill`."""
+
+
+def fill(
+    items: Iterable[BinItem[T]],
+    limits: BinLimits,
+    *,
+    now_ms: int,
+    open: Sequence[Bin[T]] = (),  # noqa: A002 - the field of Filled that it comes from
+    force: bool = False,
+) -> Filled[T]:
+    """Put items into bins, oldest first, then close those that are worth it or too old.
+
+    A key has one open bin at a time, so the bins of a key hold its items in their order.
+
+    :param now_ms: the time that ages are taken at.
+    :param open: bins left open by an earlier call.
+    :param force: close everything, such as at the end of the input.
+    """
+    filling = _Filling[T](limits, {part.key: _Open(part) for part in open})
+    for item in sorted(items, key=lambda item: item.at_ms):
+        filling.put(item)
+    return filling.finished(now_ms, force=force)
+
+
+class _Open(Generic[T]):
+    """An open bin while items go in."""
+
+    def __init__(self, start: Bin[T]) -> None:
+        self.key = start.key
+        self.items = list(start.items)
+        self.records, self.bytes = start.records, start.bytes
+        self.oldest_ms = min((item.at_ms for item in start.items), default=0)
+
+    def add(self, item: BinItem[T]) -> None:
+        self.oldest_ms = min(self.oldest_ms, item.at_ms) if self.items else item.at_ms
+        self.items.append(item)
+        self.records += item.records
+        self.bytes += item.bytes
+
+    def frozen(self, closed: Closed | None) -> Bin[T]:
+        return Bin(self.key, tuple(self.items), closed)
+
+
+class _Filling(Generic[T]):
+    def __init__(self, limits: BinLimits, open_bins: dict[Hashable, _Open[T]]) -> None:
+        self._limits = limits
+        self._open = open_bins
+        self._closed: list[Bin[T]] = []
+
+    def put(self, item: BinItem[T]) -> None:
+        found = self._open.get(item.key)
+        # A set is closed when it is whole, whatever its size.
+        if found is not None and item.of is None and not self._has_room(found, item):
+            self._close(found, Closed.FULL)
+            found = None
+        if found is None:
+            if self._limits.max_bins is not None and len(self._open) >= self._limits.max_bins:
+                self._close(min(self._open.values(), key=lambda part: part.oldest_ms), Closed.TOO_MANY)
+            found = self._open[item.key] = _Open(Bin(item.key, ()))
+        found.add(item)
+        if item.of is not None:
+            if len(found.items) >= item.of:
+                self._close(found, Closed.COMPLETE)
+        elif self._is_full(found):
+            self._close(found, Closed.FULL)
+
+    def finished(self, now_ms: int, *, force: bool) -> Filled[T]:
+        for part in sorted(self._open.values(), key=lambda part: part.oldest_ms):
+            why = self._why_close(part, now_ms) or (Closed.FORCED if force else None)
+            if why is not None:
+                self._close(part, why)
+        left = sorted(self._open.values(), key=lambda part: part.oldest_ms)
+        return Filled(tuple(self._closed), tuple(part.frozen(None) for part in left))
+
+    def _why_close(self, part: _Open[T], now_ms: int) -> Closed | None:
+        limits = self._limits
+        awaited = part.items[-1].of is not None
+        if not awaited and part.records >= limits.min_records and part.bytes >= limits.min_bytes:
+            return Closed.MINIMUM
+        if limits.max_age_ms is not None and now_ms - part.oldest_ms >= limits.max_age_ms:
+            return Closed.TOO_OLD
+        return None
+
+    def _has_room(self, part: _Open[T], item: BinItem[T]) -> bool:
+        most = self._limits
+        return (most.max_records is None or part.records + item.records <= most.max_records) and (
+            most.max_bytes is None or part.bytes + item.bytes <= most.max_bytes
+        )
+
+    def _is_full(self, part: _Open[T]) -> bool:
+        most = self._limits
+        return (most.max_records is not None and part.records >= most.max_records) or (
+            most.max_bytes is not None and part.bytes >= most.max_bytes
+        )
+
+    def _close(self, part: _Open[T], why: Closed) -> None:
+        del self._open[part.key]
+        self._closed.append(part.frozen(why))

@@ -1,0 +1,198 @@
+"""What is in the files of a table: rows where they belong, in order, each key once, statistics that are true.
+
+In portions of ``Settings.merge_budget_bytes``; only key columns, but for tiles that have to be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lakemerge.errors import LakeMergeError
+from lakemerge.findings import Finding
+from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock, SliceId, keys_at
+from lakemerge.slices.placement import place_rows
+from lakemerge.slices.view import Tile
+from lakemerge.write.stats import file_statistics
+from mergers.keys import group_starts, key_columns, sort_order
+
+__all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "stored_parts", "tile_paths"]
+
+_REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
+_MERGE = "Reads of these keys fail: write records that correct them, or restore an earlier version"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one job looked at and found."""
+
+    rows: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A base or winner file of a tile."""
+
+    path: str
+    size_bytes: int
+    ordinal: int
+    rows: int
+    statistics: str | None
+    """Of the ``add``; winner files have none."""
+
+
+def stored_parts(tile: Tile) -> list[StoredPart]:
+    """The files with the tile's merged rows."""
+    base, minor = tile.base, tile.minor
+    parts = []
+    if base is not None:
+        parts.append(StoredPart(base.add.path, base.add.size_bytes, base.ordinal, base.rows, base.add.stats))
+    if minor is not None:
+        parts += [StoredPart(w.path, w.size_bytes, w.ordinal, w.rows, None) for w in minor.winners]
+    return parts
+
+
+def tile_paths(tile: Tile) -> set[str]:
+    """Every file that a merge of the tile reads."""
+    named = {part.path for part in stored_parts(tile)} | {block.file.path for block in tile.blocks}
+    if tile.minor is not None:
+        named |= tile.minor.paths
+    return named if tile.tombstones is None else named | {tile.tombstones}
+
+
+def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Collection[str]) -> Checked:
+    """A base or winner file: rows, ordinal, statistics; and its keys, sorted and unique, in the tile."""
+    if part.path in without:
+        return Checked()
+    findings: list[str] = []
+    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    file = StoredFile(part.path, part.size_bytes)
+    schema = pa.schema([*_key_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
+    try:
+        with ParquetFiles(spec.store) as files:
+            footer = files.footer(file)
+            if footer.num_rows != part.rows:
+                findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
+            findings += _statistics_problems(part, file_statistics(footer, spec.config.schema))
+            for table, _, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
+                ordinals = set(table.column(FILE_COLUMN).unique().to_pylist())
+                if ordinals - {part.ordinal}:
+                    findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
+                findings += keys.problems(table)
+        findings += keys.outside(tile.lower, tile.upper)
+    except LakeMergeError as error:
+        findings.append(error.message)
+    return Checked(keys.rows, _findings(part.path, findings))
+
+
+def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -> Checked:
+    """A log block: its rows, and its keys, sorted and in the block's slice and bounds."""
+    path = block.file.path
+    if path in without:
+        return Checked()
+    findings: list[str] = []
+    keys = _KeyCheck(spec, block.slice, block.buckets, unique=False)
+    groups = range(block.first_row_group, block.first_row_group + block.row_groups)
+    try:
+        with ParquetFiles(spec.store) as files:
+            file = StoredFile(path, block.file.size_bytes)
+            if groups.stop > files.footer(file).num_row_groups:
+                return Checked(0, _findings(path, [f"it has no row group {groups.stop - 1}"]))
+            budget = spec.settings.merge_budget_bytes
+            for table, _, _ in files.stream(file, schema=_key_schema(spec), budget_bytes=budget, row_groups=groups):
+                findings += keys.problems(table)
+        if keys.rows != block.rows:
+            findings.append(f"a block of it has {keys.rows} rows; the log says {block.rows}")
+        if block.key_min is not None and block.key_max is not None and (keys.first, keys.last) != _bounds(block):
+            findings.append(f"a block holds keys {keys.first} to {keys.last}; the log says {_bounds(block)}")
+    except LakeMergeError as error:
+        findings.append(error.message)
+    return Checked(keys.rows, _findings(path, findings))
+
+
+def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
+    """A tile with logs or winner files, merged: that it can be, and that no key comes twice."""
+    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    findings: list[str] = []
+    try:
+        with ParquetFiles(spec.store) as files:
+            for part in merge_tile(spec, tile, columns=spec.config.schema.names, sort=True, files=files):
+                findings += keys.problems(part.rows)
+    except LakeMergeError as error:
+        return Checked(0, (Finding(None, error.message.rstrip("."), _MERGE),))
+    return Checked(0, _findings(tile.base.add.path if tile.base is not None else None, findings))
+
+
+class _KeyCheck:
+    """Keys of a slice as they come by, in file order."""
+
+    def __init__(self, spec: MergeSpec, slice_id: SliceId, buckets: int, *, unique: bool) -> None:
+        self._spec, self._slice, self._buckets, self._unique = spec, slice_id, buckets, unique
+        self.rows = 0
+        self.first: Key | None = None
+        self.last: Key | None = None
+
+    def problems(self, table: pa.Table) -> Iterator[str]:
+        config = self._spec.config
+        rows = table.num_rows
+        self.rows += rows
+        nulls = [name for name in config.key if table.column(name).null_count]
+        if nulls:
+            yield f"key column {nulls[0]!r} holds nulls"
+        if not rows or nulls:
+            return
+        keys = key_columns(table, config.key)
+        first, last = keys_at(keys, [0, rows - 1])
+        order = sort_order(keys)
+        before = self.last
+        if (order[1:] < order[:-1]).any() or (before is not None and first < before):
+            yield "its rows are not sorted by key"
+        elif self._unique and (len(group_starts(keys)) < rows or first == before):
+            yield "a key is in it more than once"
+        self.first, self.last = first if self.first is None else self.first, last
+        slots, partitions = place_rows(table, config, self._buckets)
+        there = {(partitions[n // self._buckets], n % self._buckets) for n in np.unique(slots).tolist()}
+        strange = there - {(self._slice.partition, self._slice.bucket)}
+        if strange:
+            yield f"it holds keys of other slices than {self._slice}, such as {min(strange)}"
+
+    def outside(self, lower: Key | None, upper: Key | None) -> Iterator[str]:
+        if self.first is None or self.last is None:
+            return
+        if (lower is not None and self.first < lower) or (upper is not None and self.last >= upper):
+            yield f"it holds keys {self.first} to {self.last}, beyond its range from {lower} to below {upper}"
+
+
+def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
+    """Statistics in the log are as the footer has them, for columns that both know."""
+    if part.statistics is None:
+        return
+    try:
+        told, found = orjson.loads(part.statistics), orjson.loads(true)
+        for kind in ("minValues", "maxValues", "nullCount"):
+            for name, value in told.get(kind, {}).items():
+                if name in found[kind] and found[kind][name] != value:
+                    yield f"{kind} of {name!r} is {found[kind][name]!r}; the log says {value!r}"
+        if told.get("numRecords", part.rows) != found["numRecords"]:
+            yield f"the log's numRecords is {told['numRecords']}"
+    except (ValueError, TypeError, AttributeError):
+        yield "its statistics in the log cannot be read"
+
+
+def _key_schema(spec: MergeSpec) -> pa.Schema:
+    return pa.schema([spec.config.schema.field(name).with_nullable(True) for name in spec.config.key])
+
+
+def _bounds(block: LogBlock) -> tuple[Key | None, Key | None]:
+    return block.key_min, block.key_max
+
+
+def _findings(path: str | None, problems: Iterable[str]) -> tuple[Finding, ...]:
+    return tuple(Finding(path, problem.rstrip("."), _REPLACED) for problem in dict.fromkeys(problems))

@@ -1,0 +1,135 @@
+"""Maintenance: whatever of a table's services is due by its schedule, one after the other.
+
+No lease is taken. Two maintainers at once waste work, never data: whoever is second to commit finds that
+its files are not needed any more, deletes them and goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from compaction.logs import compact_logs
+from compaction.plan import plan_compaction
+from compaction.retention import expire_tombstones
+from compaction.run import run_plan
+from compaction.vacuum import vacuum
+from lakemerge.config import LOG_DOMAIN_PREFIX
+from lakemerge.errors import CommitConflictError
+from lakemerge.handle import Handle
+from lakemerge.log import AlreadyDone, Attempt, Snapshot, Txn
+from lakemerge.plans import CompactionStrategy
+from lakemerge.results import CompactionResult, ExpiryResult, LogCompactionResult, MaintenanceResult, VacuumResult
+from lakemerge.schedule import Schedule
+from lakemerge.slices.view import TableView
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["maintain"]
+
+VACUUMED = "lakemerge.vacuum"
+"""Application id of the ``txn`` that says when a schedule last asked for a vacuum."""
+
+_MINUTE_MS = 60_000
+
+R = TypeVar("R")
+
+
+def maintain(
+    handle: Handle, view: TableView, *, spark: SparkSession | None = None, stop: Callable[[], bool] | None = None
+) -> MaintenanceResult:
+    """See :meth:`lakemerge.LakeTable.maintain`."""
+    return _Maintenance(handle, view, spark, stop).done()
+
+
+class _Maintenance:
+    """One run: each service looks at the table as the one before left it."""
+
+    def __init__(
+        self, handle: Handle, view: TableView, spark: SparkSession | None, stop: Callable[[], bool] | None
+    ) -> None:
+        self._handle = handle
+        self._view = view
+        self._spark = spark
+        self._stop = stop
+        self._schedule = Schedule.of(view.snapshot.metadata.configuration)
+        self._conflicts: list[str] = []
+
+    def done(self) -> MaintenanceResult:
+        started = time.monotonic()
+        schedule = self._schedule
+        full = self._service("compaction", lambda: self._compact(schedule.compaction, minor=False))
+        minor = self._service("minor compaction", lambda: self._compact(schedule.minor, minor=True))
+        logs = self._service("log compaction", self._compact_logs)
+        due = self._is_vacuum_due()
+        tombstones = self._service("tombstone expiry", lambda: self._expire() if due else None)
+        vacuumed = self._service("vacuum", lambda: self._vacuum() if due else None)
+        return MaintenanceResult(
+            version=self._view.version,
+            compaction=full,
+            minor=minor,
+            logs=logs,
+            tombstones=tombstones,
+            vacuum=vacuumed,
+            conflicts=tuple(self._conflicts),
+            stopped=self._is_stopped(),
+            seconds=time.monotonic() - started,
+        )
+
+    def _service(self, name: str, run: Callable[[], R | None]) -> R | None:
+        """What it did; ``None`` where it was not due, or somebody else was first."""
+        if self._is_stopped():
+            return None
+        try:
+            result = run()
+        except CommitConflictError as error:
+            self._conflicts.append(f"{name}: {error.message}")
+            result = None
+        self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
+        return result
+
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop()
+
+    def _compact(self, strategy: CompactionStrategy | None, *, minor: bool) -> CompactionResult | None:
+        if strategy is None:
+            return None
+        began = time.monotonic()
+        plan = plan_compaction(self._handle, self._view, minor=minor, strategy=strategy)
+        if not plan.groups:
+            return None
+        return run_plan(self._handle, self._view, plan, spark=self._spark, stop=self._stop, started=began)
+
+    def _compact_logs(self) -> LogCompactionResult | None:
+        commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in self._view.snapshot.domains)
+        after = self._schedule.logs_after_commits
+        if after is None or commits < max(after, 2):
+            return None
+        return compact_logs(self._handle, self._view, spark=self._spark)
+
+    def _is_vacuum_due(self) -> bool:
+        after = self._schedule.vacuum_after_minutes
+        last = self._view.snapshot.txns.get(VACUUMED)
+        if after is None or last is None or last.last_updated_ms is None:
+            return after is not None
+        return self._handle.now_ms() - last.last_updated_ms >= after * _MINUTE_MS
+
+    def _expire(self) -> ExpiryResult:
+        return expire_tombstones(self._handle, self._view, retention=None)
+
+    def _vacuum(self) -> VacuumResult:
+        result = vacuum(self._handle, self._view, dry_run=False, retention=None, enforce_retention=True)
+        self._note_vacuum()
+        return result
+
+    def _note_vacuum(self) -> None:
+        """So that the next run knows when the last one was; the version counts them."""
+        now_ms = self._handle.now_ms()
+
+        def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+            last = None if tip is None else tip.txns.get(VACUUMED)
+            return Attempt([Txn(VACUUMED, 0 if last is None else last.version + 1, now_ms)])
+
+        self._handle.log.commit(self._view.snapshot, build, operation="MAINTENANCE", parameters={"done": "vacuum"})

@@ -1,0 +1,66 @@
+"""How long a table remembers: retention as users state it, and tombstone expiry by it.
+
+Ages are judged by the store's clock alone: its time now, against the times it gave to commit files.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+from lakemerge.errors import InputError
+from lakemerge.handle import Handle
+from lakemerge.log import AlreadyDone, Metadata, duration_ms, tip_at
+from lakemerge.results import ExpiryResult
+from lakemerge.slices.expiry import expiries_of
+from lakemerge.slices.view import TableView
+from lakemerge.storage.clock import store_time_ms
+from lakemerge.write.retention import commit_expiry
+
+__all__ = ["FILE_RETENTION", "LOG_RETENTION", "TOMBSTONE_RETENTION", "expire_tombstones", "property_ms", "retention_ms"]
+
+FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+TOMBSTONE_RETENTION: Final = "lakemerge.tombstoneRetention"
+
+_DAY_MS: Final = 86_400_000
+_DEFAULTS_MS: Final = {FILE_RETENTION: 7 * _DAY_MS, LOG_RETENTION: 30 * _DAY_MS, TOMBSTONE_RETENTION: 7 * _DAY_MS}
+
+
+def expire_tombstones(handle: Handle, view: TableView, *, retention: dt.timedelta | None) -> ExpiryResult:
+    """Forget old deletes; see :meth:`lakemerge.LakeTable.expire_tombstones`."""
+    age_ms = retention_ms(view.snapshot.metadata, TOMBSTONE_RETENTION, retention)
+    nothing = ExpiryResult(version=view.version, horizon=None)
+    if all(tile.tombstones is None for tile in view.tiles):
+        return nothing
+    horizon = tip_at(handle.store, store_time_ms(handle.store) - age_ms)
+    if horizon is None:
+        return nothing
+    outcome = commit_expiry(handle, view, horizon=horizon)
+    if isinstance(outcome, AlreadyDone):
+        return nothing
+    return ExpiryResult(version=outcome.version, horizon=expiries_of(outcome.snapshot)[-1].horizon)
+
+
+def retention_ms(metadata: Metadata, name: str, given: object) -> int:
+    """Milliseconds: as given, else by the table property ``name`` or its default.
+
+    Raises :class:`InputError` for a negative one, or a property that cannot be read.
+    """
+    if given is None:
+        return property_ms(metadata, name)
+    if not isinstance(given, dt.timedelta) or given < dt.timedelta(0):
+        raise InputError(f"retention must be a datetime.timedelta that is not negative, not {given!r}")
+    return given // dt.timedelta(milliseconds=1)
+
+
+def property_ms(metadata: Metadata, name: str) -> int:
+    """A duration that is a table property, or its default, in milliseconds."""
+    found = duration_ms(metadata, name, default=_DEFAULTS_MS[name])
+    if found is None:
+        raise InputError(
+            f"table property {name!r} is {metadata.configuration[name]!r}, which is no duration such as "
+            "'interval 7 days'",
+            property=name,
+        )
+    return found

@@ -1,0 +1,207 @@
+"""Vacuum: delete the files that no version within the retention needs, and old commits of the log.
+
+Safe beside writers, compactions and restores at any moment (docs/table-format.md, section 7):
+
+1. What may go is listed: files that began below the oldest version R to keep, as their names say, and that
+   neither a version from R on nor a savepoint refers to.
+2. A fence is committed: no transaction begun below R can commit after it, and versions below R are no longer
+   read, saved or restored. So nobody can come to refer to such a file any more.
+3. What was committed up to the fence is looked at once more, and the rest is deleted.
+
+A vacuum that is killed leaves a right table; the next one deletes what is left.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from types import MappingProxyType
+from typing import Final
+
+from compaction.retention import FILE_RETENTION, LOG_RETENTION, property_ms, retention_ms
+from lakemerge.config import STATE_DOMAIN
+from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
+from lakemerge.handle import Handle
+from lakemerge.log import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
+from lakemerge.results import VacuumResult
+from lakemerge.slices.references import references, snapshot_references
+from lakemerge.slices.savepoints import savepoints_of
+from lakemerge.slices.view import TableView
+from lakemerge.storage.base import FileStat
+from lakemerge.storage.clock import store_time_ms
+from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER, TOMBSTONE_FOLDER
+from lakemerge.write.pack import LOG_FOLDER
+from lakemerge.write.retention import commit_fence
+
+__all__ = ["vacuum"]
+
+_logger = logging.getLogger(__name__)
+
+_FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"base": BASE_FOLDER, "log": LOG_FOLDER, "merged": MERGED_FOLDER, "tombstones": TOMBSTONE_FOLDER}
+)
+_VERSION_DIGITS: Final = 20
+_BATCH: Final = 1000
+_WINDOW: Final = 64
+"""Commits in memory at a time."""
+_HALF_WRITTEN_MS: Final = 86_400_000
+"""Half-written files are hidden from every reader, so no retention holds them; this long nobody writes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What is too old, by the store's clock."""
+
+    now_ms: int
+    oldest: int
+    """The oldest version to keep."""
+    since_ms: int
+    """What was written at or before this is older than the retention."""
+
+
+def vacuum(
+    handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
+) -> VacuumResult:
+    """See :meth:`lakemerge.LakeTable.vacuum`."""
+    try:
+        return _vacuum(handle, view, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
+    except (TableDamagedError, VersionNotFoundError):
+        latest = handle.view(handle.log.update(view.snapshot))
+        if latest.state.oldest_version <= view.state.oldest_version:
+            raise
+        # Another vacuum went further, and took what this one was looking at.
+        return vacuum(handle, latest, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
+
+
+def _vacuum(
+    handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
+) -> VacuumResult:
+    started = time.monotonic()
+    cut = _cut(handle, view, retention, enforce=enforce_retention)
+    dead = _dead_files(handle, view.snapshot, cut.oldest)
+    log = _dead_log_files(handle, view.snapshot, cut)
+    version, oldest = view.version, cut.oldest if dry_run else view.state.oldest_version
+    if not dry_run and (any(dead.values()) or log or _has_waiting_orphans(handle, view, cut)):
+        fence = commit_fence(handle, view, oldest=cut.oldest)
+        version, oldest = fence.version, handle.view(fence).state.oldest_version
+        kept = _came_back(handle, view.snapshot, fence, cut.oldest)
+        dead = {kind: [file for file in files if file.path not in kept] for kind, files in dead.items()}
+        log = _dead_log_files(handle, fence, cut)
+        for files in (*dead.values(), log):
+            _delete(handle, files)
+    dead |= {"unfinished": _clean_up(handle, cut, dry_run=dry_run), "delta log": log}
+    return VacuumResult(
+        dry_run=dry_run,
+        version=version,
+        oldest_version=oldest,
+        files={kind: len(files) for kind, files in dead.items() if files},
+        bytes=sum(file.size_bytes for files in dead.values() for file in files),
+        paths=tuple(file.path for files in dead.values() for file in files),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, enforce: bool) -> _Cut:
+    metadata = view.snapshot.metadata
+    age_ms = retention_ms(metadata, FILE_RETENTION, retention)
+    least_ms = property_ms(metadata, FILE_RETENTION)
+    if enforce and age_ms < least_ms:
+        raise InputError(
+            f"a retention of {dt.timedelta(milliseconds=age_ms)} is shorter than the table's "
+            f"({FILE_RETENTION}: {dt.timedelta(milliseconds=least_ms)}): readers of earlier versions and long writes "
+            "would fail. Pass enforce_retention=False if there are none",
+            retention_ms=age_ms,
+            least_ms=least_ms,
+        )
+    now_ms = store_time_ms(handle.store)
+    tip = tip_at(handle.store, now_ms - age_ms)
+    oldest = earliest_version(handle.store) if tip is None else tip
+    return _Cut(now_ms, max(view.state.oldest_version, oldest), now_ms - age_ms)
+
+
+def _dead_files(handle: Handle, tip: Snapshot, oldest: int) -> dict[str, Sequence[FileStat]]:
+    """By kind, files that began below ``oldest`` and that no version from there to ``tip`` and no savepoint
+    refers to."""
+    store = handle.store
+    kept = _saved(handle, tip, oldest) | snapshot_references(handle.log.snapshot(version=oldest), store)
+    kept |= _referred(handle, handle.log.commits(since=oldest, until=tip.version))
+    return {
+        kind: [file for file in _begun_below(handle, folder, oldest) if file.path not in kept]
+        for kind, folder in _FOLDERS.items()
+    }
+
+
+def _begun_below(handle: Handle, folder: str, version: int) -> Iterator[FileStat]:
+    """Files whose name says that their transaction began below a version. Other files are not ours."""
+    start, end = len(folder) + 1, len(folder) + 1 + _VERSION_DIGITS
+    # Names begin with the version, and listings are sorted.
+    below = takewhile(lambda file: file.path[start:] < f"{version:0{_VERSION_DIGITS}d}", handle.store.list(folder))
+    return (file for file in below if file.path[start:end].isdecimal() and file.path[end : end + 1] == "-")
+
+
+def _saved(handle: Handle, tip: Snapshot, oldest: int) -> set[str]:
+    """What savepoints of versions below ``oldest`` refer to."""
+    versions = {savepoint.version for savepoint in savepoints_of(tip).values() if savepoint.version < oldest}
+    needed: set[str] = set()
+    for version in sorted(versions):
+        needed |= snapshot_references(handle.log.snapshot(version=version), handle.store)
+    return needed
+
+
+def _referred(handle: Handle, commits: Iterator[tuple[int, tuple[Action, ...]]]) -> set[str]:
+    """What commits added references to; several block indexes are read at a time."""
+    found: set[str] = set()
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        while window := tuple(islice(commits, _WINDOW)):
+            found.update(*pool.map(lambda commit: set(references(commit[1], handle.store)), window))
+    return found
+
+
+def _came_back(handle: Handle, planned: Snapshot, fence: Snapshot, oldest: int) -> set[str]:
+    """What was referred to anew between the listing and the fence: by a restore, or a savepoint."""
+    kept = _referred(handle, handle.log.commits(since=planned.version, until=fence.version))
+    if savepoints_of(fence) != savepoints_of(planned):
+        kept |= _saved(handle, fence, oldest)
+    return kept
+
+
+def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
+    """Whether there are old files of killed writes that began at the present version. They stay: a write that
+    is under way may have begun there as well. But the fence is a version more, so a later vacuum can tell."""
+    return any(
+        file.modified_ms <= cut.since_ms
+        for folder in _FOLDERS.values()
+        for file in handle.store.list(folder, start_after=f"{folder}/{view.version:0{_VERSION_DIGITS}d}")
+    )
+
+
+def _delete(handle: Handle, files: Sequence[FileStat]) -> None:
+    for start in range(0, len(files), _BATCH):
+        handle.store.delete([file.path for file in files[start : start + _BATCH]])
+
+
+def _clean_up(handle: Handle, cut: _Cut, *, dry_run: bool) -> Sequence[FileStat]:
+    """Half-written files. Who may not see or end other people's uploads can vacuum all the same."""
+    before_ms = min(cut.since_ms, cut.now_ms - _HALF_WRITTEN_MS)
+    try:
+        return handle.store.clean_up(before_ms=before_ms, dry_run=dry_run)
+    except StoreError:
+        _logger.warning("half-written files of %s were not looked for", handle.store.url, exc_info=True)
+        return ()
+
+
+def _dead_log_files(handle: Handle, tip: Snapshot, cut: _Cut) -> Sequence[FileStat]:
+    """Commits and checkpoints older than the log's retention that neither a version to keep nor a
+    savepoint needs."""
+    before_ms = cut.now_ms - max(property_ms(tip.metadata, LOG_RETENTION), TRUSTED_AGE_MS)
+    needed = min([cut.oldest, *(point.version for point in savepoints_of(tip).values())])
+    history = tip_at(handle.store, before_ms)
+    if history is None:
+        return ()
+    needed = min(needed, history)
+    return dead_log_files(handle.store, needed=needed, before_ms=before_ms, required_domain=STATE_DOMAIN)

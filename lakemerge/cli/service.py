@@ -1,0 +1,60 @@
+"""Maintenance as a process: once, or again and again until it is told to end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from lakemerge.cli import one_line
+from lakemerge.cli.tables import shown_maintenance
+from lakemerge.errors import LakeMergeError
+from lakemerge.table import LakeTable
+
+__all__ = ["run_maintenance", "stopping"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set. A second signal acts as ever, for those who cannot wait."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        _logger.info("stopping after what is under way; once more to end at once")
+        for again in _SIGNALS:
+            signal.signal(again, before[again])
+
+    try:
+        for number in _SIGNALS:
+            signal.signal(number, handle)
+        yield stop
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, before[number])
+
+
+def run_maintenance(table: LakeTable, *, every: dt.timedelta | None, stop: threading.Event) -> None:
+    """Maintain the table, and with ``every`` go on until ``stop`` is set, with such a pause in between.
+
+    A process that goes on outlives errors: each is one line in the log, and what was due is due still.
+    """
+    while not stop.is_set():
+        try:
+            shown_maintenance(table.maintain(stop=stop.is_set))
+        except (LakeMergeError, OSError) as error:
+            if every is None:
+                raise
+            _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error))
+        if every is None:
+            return
+        stop.wait(every.total_seconds())

@@ -1,0 +1,195 @@
+"""What commands show: facts and reports as tables for people."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from lakemerge.describe import SliceInfo
+from lakemerge.log import HistoryEntry
+from lakemerge.plans import CompactionPlan, PlannedSlice, readable_bytes
+from lakemerge.results import (
+    CompactionResult,
+    ExpiryResult,
+    LogCompactionResult,
+    MaintenanceResult,
+    VacuumResult,
+)
+from lakemerge.schema import type_ddl
+from lakemerge.table import LakeTable
+
+__all__ = [
+    "shown_detail",
+    "shown_history",
+    "shown_maintenance",
+    "shown_plan",
+    "shown_result",
+    "shown_slices",
+    "shown_vacuum",
+]
+
+_PLANNED = 20
+_PATHS = 20
+
+
+def shown_detail(table: LakeTable) -> None:
+    detail = table.detail()
+    live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
+    facts = [
+        ("table", detail.url),
+        ("version", str(detail.version)),
+        ("merger", detail.merger),
+        ("key", ", ".join(detail.key)),
+        ("ordering", ", ".join(detail.ordering) or "commit order"),
+        ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
+        ("buckets", "not chosen yet" if detail.buckets is None else str(detail.buckets)),
+        ("slices", f"{detail.slices}, {detail.dirty_slices} of them with live logs"),
+        ("base", f"{detail.base_files} files, {detail.base_rows:,} rows, {readable_bytes(detail.base_bytes)}"),
+        ("winners", f"{detail.winner_files} files, {detail.winner_rows:,} rows, {readable_bytes(detail.winner_bytes)}"),
+        ("live logs", live),
+        ("read amplification", f"{detail.read_amplification:.2f}"),
+        *((f"column {field.name}", _column(field.name, table)) for field in table.schema),
+    ]
+    _print(_facts(facts))
+
+
+def shown_history(entries: Sequence[HistoryEntry]) -> None:
+    table = _columns("version", "time (UTC)", "operation", "what", "numbers")
+    for entry in entries:
+        table.add_row(
+            str(entry.version),
+            _instant(entry.timestamp_ms),
+            entry.operation or "",
+            _pairs(entry.parameters),
+            _pairs(entry.metrics),
+        )
+    _print(table)
+
+
+def shown_slices(slices: Sequence[SliceInfo], *, limit: int) -> None:
+    table = _columns("partition", "bucket", "base files", "rows", "base", "winners", "log blocks", "logs", "amplified")
+    costly = sorted(slices, key=lambda part: -part.read_amplification)
+    for part in costly[:limit]:
+        table.add_row(
+            _pairs(part.partition),
+            str(part.bucket),
+            str(part.base_files),
+            f"{part.base_rows:,}",
+            readable_bytes(part.base_bytes),
+            readable_bytes(part.winner_bytes),
+            f"{part.log_blocks:,}",
+            readable_bytes(part.log_bytes),
+            f"{part.read_amplification:.2f}",
+        )
+    _print(table)
+    if len(costly) > limit:
+        _say(f"{len(costly) - limit} more slices; --limit shows them")
+
+
+def shown_plan(plan: CompactionPlan) -> None:
+    _say(str(plan))
+    if not plan.groups:
+        return
+    table = _columns("commit", "partition", "bucket", "base files", "base", "winners", "logs", "blocks", "why")
+    rows = [(number, part) for number, group in enumerate(plan.groups, start=1) for part in group.slices]
+    for number, part in rows[:_PLANNED]:
+        table.add_row(str(number), *_planned(part))
+    _print(table)
+    if len(rows) > _PLANNED:
+        _say(f"{len(rows) - _PLANNED} more slices")
+
+
+def shown_result(result: CompactionResult) -> None:
+    if result.plan.groups:
+        _print(_facts(result.report()))
+    else:
+        _say(str(result.plan))
+
+
+def shown_maintenance(result: MaintenanceResult) -> None:
+    _say(f"{_instant(dt.datetime.now(dt.UTC).timestamp() * 1000)} maintenance, version {result.version}:")
+    for part in result.done:
+        match part:
+            case CompactionResult():
+                shown_result(part)
+            case VacuumResult():
+                shown_vacuum(part)
+            case LogCompactionResult():
+                _say(f"log compaction: {part.commits} commits into {part.files} files, {readable_bytes(part.bytes)}")
+            case ExpiryResult() if part.horizon is not None:
+                _say(f"tombstone expiry: deletes up to version {part.horizon} are forgotten")
+            case ExpiryResult():
+                _say("tombstone expiry: nothing is old enough")
+    for conflict in result.conflicts:
+        _say(f"somebody else was first: {conflict}")
+    if not result.done and not result.conflicts:
+        _say("nothing is due")
+
+
+def shown_vacuum(result: VacuumResult) -> None:
+    verb = "would be deleted" if result.dry_run else "deleted"
+    if not result.paths:
+        _say("vacuum: there is nothing to delete")
+        return
+    kinds = [(kind, f"{count:,} files") for kind, count in result.files.items()]
+    oldest = ("oldest version kept", str(result.oldest_version))
+    _print(_facts([("vacuum", verb), *kinds, ("bytes", readable_bytes(result.bytes)), oldest]))
+    if result.dry_run:
+        for path in result.paths[:_PATHS]:
+            _say(f"  {path}")
+        if len(result.paths) > _PATHS:
+            _say(f"  and {len(result.paths) - _PATHS:,} more")
+        _say("nothing was deleted; --delete does it")
+
+
+def _planned(part: PlannedSlice) -> Iterable[str]:
+    yield ", ".join("null" if value is None else value for value in part.partition)
+    yield str(part.bucket)
+    yield str(len(part.files))
+    yield from map(readable_bytes, (part.base_bytes, part.winner_bytes, part.log_bytes))
+    yield f"{part.log_blocks:,}"
+    yield ", ".join(part.reasons)
+
+
+def _column(name: str, table: LakeTable) -> str:
+    field = table.schema.field(name)
+    return type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+
+
+def _instant(epoch_ms: float) -> str:
+    return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _columns(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    # What is not a terminal gets whole lines, to be searched and cut by other programs.
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=1000)
+    console.print(table)
+
+
+def _say(text: str) -> None:
+    Console(markup=False, highlight=False, soft_wrap=True).print(text)

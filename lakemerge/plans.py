@@ -1,0 +1,206 @@
+"""What a compaction should do, and what it would do: strategies and plans, as values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lakemerge.errors import InputError
+
+__all__ = ["CompactionGroup", "CompactionPlan", "CompactionStrategy", "Order", "PlannedSlice", "readable_bytes"]
+
+Order = Literal["oldest", "log-bytes", "log-count", "read-amplification"]
+"""What is compacted first: slices with the oldest log commit, most log bytes, most log blocks, or most bytes
+beside base files per byte in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStrategy:
+    """Which parts of a table are due for a compaction, and in which order.
+
+    A base file is due, together with the logs of its key range, as soon as it reaches *any* of the
+    thresholds given; with none given, as soon as there is anything to merge. Logs of a slice without a
+    base file count as one.
+    """
+
+    after_commits: int | None = None
+    """Commits with live logs in it."""
+    after_bytes: int | None = None
+    """Bytes beside the base file: of live logs, uncompressed, and for a full compaction of winner files."""
+    ratio: float | None = None
+    """Those bytes per byte of the base file; always reached where there is no base file."""
+    after_minutes: float | None = None
+    """Since the oldest commit that is not in it, by the times in the commits."""
+    order: Order = "oldest"
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            raise InputError(f"order must be one of {', '.join(get_args(Order))}, not {self.order!r}")
+        for name, value in self.thresholds:
+            whole = name in ("after_commits", "after_bytes")
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value >= 0:
+                raise InputError(f"{name} must be {'an integer' if whole else 'a number'} from 0 on, not {value!r}")
+
+    @property
+    def thresholds(self) -> tuple[tuple[str, float], ...]:
+        """Names and values of those that are given."""
+        named = (
+            ("after_commits", self.after_commits),
+            ("after_bytes", self.after_bytes),
+            ("ratio", self.ratio),
+            ("after_minutes", self.after_minutes),
+        )
+        return tuple((name, value) for name, value in named if value is not None)
+
+    @staticmethod
+    def of(strategy: Order | CompactionStrategy | None) -> CompactionStrategy:
+        """From what a caller names: a strategy, or just an order."""
+        if strategy is None:
+            return CompactionStrategy()
+        return strategy if isinstance(strategy, CompactionStrategy) else CompactionStrategy(order=strategy)
+
+    def __str__(self) -> str:
+        due = " or ".join(f"{name} >= {value:g}" for name, value in self.thresholds)
+        return f"{due or 'everything'}, {self.order} first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSlice:
+    """The part of a slice that is due: base files, and the live logs in their key ranges."""
+
+    partition: tuple[str | None, ...]
+    """Values of the partition columns, as Delta writes them."""
+    bucket: int
+    files: tuple[str | None, ...]
+    """Paths of the base files that are due; ``None`` for logs of a slice without one."""
+    base_bytes: int
+    winner_bytes: int
+    """Of the minor compactions since the last full one."""
+    log_blocks: int
+    log_rows: int
+    """Records; some may lie outside the key ranges."""
+    log_bytes: int
+    """Uncompressed."""
+    oldest_version: int
+    """Of the commits that are not in the base files."""
+    reasons: tuple[str, ...]
+    """Why it is due."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Estimated, at most: a minor compaction with a selective merger reads less."""
+        return self.base_bytes + self.winner_bytes + self.log_bytes
+
+    @property
+    def extra_bytes(self) -> int:
+        """What reads take up beside base files."""
+        return self.winner_bytes + self.log_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionGroup:
+    """Slices that are compacted in one commit."""
+
+    slices: tuple[PlannedSlice, ...]
+    closed: str
+    """Why no more slices are in it; see :class:`compaction.bins.Closed`."""
+    bytes_read: int
+    bytes_written: int
+    """Estimated, at most: what is written is compressed and has one row per key."""
+
+    @property
+    def tiles(self) -> int:
+        return sum(len(part.files) for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What a compaction would do now, at what cost and for what gain. Estimates come from the sizes in
+    the table's metadata; no data file is read for them."""
+
+    version: int
+    """The version that it is made for."""
+    mode: Literal["full", "minor"]
+    strategy: CompactionStrategy
+    groups: tuple[CompactionGroup, ...]
+    """In the order in which they are committed."""
+    postponed: int
+    """Slices that are due, but beyond ``max_bytes``: for the next run."""
+    base_bytes: int
+    """Of the whole table, as the next two."""
+    winner_bytes: int
+    log_bytes: int
+
+    @property
+    def slices(self) -> int:
+        return sum(len(group.slices) for group in self.groups)
+
+    @property
+    def tiles(self) -> int:
+        """Base files, or slices without one."""
+        return sum(group.tiles for group in self.groups)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(group.bytes_read for group in self.groups)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(group.bytes_written for group in self.groups)
+
+    @property
+    def merged_bytes(self) -> int:
+        """Bytes of logs that reads need not merge any more."""
+        return sum(part.log_bytes for group in self.groups for part in group.slices)
+
+    @property
+    def amplification_before(self) -> float:
+        """Bytes that a full read of the table takes up, per byte of base file."""
+        return _amplification(self.base_bytes, self.winner_bytes + self.log_bytes)
+
+    @property
+    def amplification_after(self) -> float:
+        """The same once the plan is done, at most. A minor compaction turns logs into winner files, which
+        are read without a merge but are read."""
+        planned = [part for group in self.groups for part in group.slices]
+        extra = self.winner_bytes + self.log_bytes
+        if self.mode == "minor":
+            return _amplification(self.base_bytes, extra)
+        new = sum(part.extra_bytes for part in planned if not part.base_bytes)
+        return _amplification(self.base_bytes + new, extra - sum(part.extra_bytes for part in planned))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why slices are due, the most frequent reason first, with how many slices each holds for."""
+        counted = Counter(reason for group in self.groups for part in group.slices for reason in part.reasons)
+        return tuple(f"{reason}: {count}" for reason, count in counted.most_common())
+
+    def __str__(self) -> str:
+        if not self.groups:
+            return f"nothing to compact at version {self.version} ({self.mode}; due: {self.strategy})"
+        first = f"{self.mode} compaction of version {self.version}, {self.strategy.order} first"
+        gain = f"{readable_bytes(self.merged_bytes)} of logs need no merge any more"
+        amplification = f"{self.amplification_before:.2f} -> {self.amplification_after:.2f}"
+        lines = [
+            f"{first}: {self.slices} slices ({self.tiles} base files) in {len(self.groups)} commits",
+            f"  cost: reads {readable_bytes(self.bytes_read)}, writes at most {readable_bytes(self.bytes_written)}",
+            f"  gain: {gain}, read amplification {amplification}",
+            f"  why, with slices: {'; '.join(self.reasons)}",
+        ]
+        if self.postponed:
+            lines.append(f"  {self.postponed} more slices are due, beyond max_bytes")
+        return "\n".join(lines)
+
+
+def readable_bytes(count: float) -> str:
+    """A size for people: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _amplification(base_bytes: int, extra_bytes: int) -> float:
+    return 1 + extra_bytes / base_bytes if base_bytes else float(1 + bool(extra_bytes))

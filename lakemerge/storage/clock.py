@@ -1,0 +1,22 @@
+"""The time by a store's own clock, which alone may be compared with the times of its files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakemerge.errors import StoreError
+from lakemerge.storage.base import Store
+
+__all__ = ["CLOCK_FILE", "store_time_ms"]
+
+CLOCK_FILE: Final = "_lakemerge/.clock"
+"""An empty file that is written anew to learn the time. It stays: nobody else's time can then vanish."""
+
+
+def store_time_ms(store: Store) -> int:
+    """UTC epoch milliseconds by the store's clock, never ahead of it."""
+    store.put(CLOCK_FILE, b"")
+    found = store.stat(CLOCK_FILE)
+    if found is None:
+        raise StoreError(f"{CLOCK_FILE} was just written to {store.url}, and is not there", path=CLOCK_FILE)
+    return found.modified_ms

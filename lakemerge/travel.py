@@ -1,0 +1,79 @@
+"""Which versions of a table can be read, and finding one of them.
+
+Versions below the oldest that vacuum kept have lost files, and are refused even where their commits are
+still in the log; savepoints stay readable (docs/table-format.md, section 7).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+
+from lakemerge.config import STATE_DOMAIN, State
+from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
+from lakemerge.log import DeltaLog, Snapshot
+from lakemerge.opening import epoch_ms
+from lakemerge.slices.savepoints import savepoints_of
+
+__all__ = ["check_kept", "check_version", "find_version"]
+
+
+def find_version(
+    log: DeltaLog,
+    *,
+    version: int | None,
+    timestamp: dt.datetime | str | None,
+    savepoint: str | None,
+    tip: Snapshot | None = None,
+) -> Snapshot:
+    """The snapshot at one of the three, or the latest where none is given.
+
+    :param tip: a recent snapshot, where the caller has one.
+    :raises InputError: more than one is given, or there is no such savepoint.
+    :raises VersionNotFoundError: not in the history, or its files were vacuumed.
+    """
+    if sum(given is not None for given in (version, timestamp, savepoint)) > 1:
+        raise InputError("ask for a version, a timestamp or a savepoint, not for several of them")
+    check_version(version)
+    if version is None and timestamp is None and savepoint is None:
+        return log.snapshot()
+    if savepoint is not None:
+        tip = log.snapshot() if tip is None else log.update(tip)
+        known = savepoints_of(tip)
+        if savepoint not in known:
+            raise InputError(
+                f"there is no savepoint {savepoint!r}; there are: {', '.join(known) or 'none'}", savepoint=savepoint
+            )
+        return log.snapshot(version=known[savepoint].version)
+    found = log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
+    if STATE_DOMAIN in found.domains:
+        try:
+            latest = log.snapshot() if tip is None else tip
+            State.of(latest)
+        except (TableDamagedError, UnsupportedFeatureError):
+            # Versions before the damage are the way out of it.
+            return found
+        check_kept(found.version, latest)
+    return found
+
+
+def check_version(version: object) -> None:
+    if version is not None and type(version) is not int:
+        raise InputError(f"version must be an integer, not {version!r}")
+
+
+def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
+    """Raise :class:`VersionNotFoundError` for a version that ``tip`` says cannot be read any more.
+
+    :param savepoints: whether it is enough that the version has a savepoint.
+    """
+    oldest = State.of(tip).oldest_version
+    saved: Collection[int] = {point.version for point in savepoints_of(tip).values()} if savepoints else ()
+    if version < oldest and version not in saved:
+        raise VersionNotFoundError(
+            f"version {version} cannot be read any more: vacuum kept the versions from {oldest} on"
+            + (f" and the savepoints {', '.join(map(str, sorted(saved)))}" if saved else ""),
+            version=version,
+            earliest=oldest,
+            latest=tip.version,
+        )

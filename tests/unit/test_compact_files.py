@@ -1,0 +1,79 @@
+"""Base files that a compaction rewrites anyway become one with their neighbours, up to the target size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakemerge import LakeTable, Settings
+from lakemerge.slices.model import Key
+from tests.unit.faults import create, frame, state_of
+
+EACH_ITS_OWN = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)
+KEYS = range(6)
+
+
+def bounds(table: LakeTable) -> list[Key | None]:
+    return [tile.lower for tile in table.view.tiles]
+
+
+def many_files(path: Path) -> LakeTable:
+    """A slice of a base file for each of its keys, as a target of one byte makes them."""
+    table = create(path, buckets=1, settings=EACH_ITS_OWN)
+    table.upsert(frame([(k, 0, "base") for k in KEYS]))
+    assert len(table.view.tiles) == 6
+    return LakeTable.open(path)
+
+
+def test_neighbours_are_joined(tmp_path: Path) -> None:
+    table = many_files(tmp_path)
+    table.upsert(frame([(k, 1, "new") for k in KEYS if k != 4]))
+    table.delete(frame([(4, 9)], ["k", "o"]))
+    result = table.compact()
+    assert (result.tiles, result.replaced_files, result.files) == (6, 6, 1)
+    assert bounds(table) == [None]
+    expected = [(k, 1, "new") for k in KEYS if k != 4]
+    assert state_of(tmp_path) == expected
+    # The tombstone came along: an older record of the key stays out.
+    table.upsert(frame([(4, 8, "late")]))
+    assert state_of(tmp_path) == expected
+    table.compact()
+    assert state_of(tmp_path) == expected
+
+
+def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
+    table = many_files(tmp_path)
+    lower = bounds(table)
+    kept = table.view.tiles[2].base
+    assert kept is not None
+    touched = (0, 1, 3, 4)
+    for pair in (touched[:2], touched[2:]):
+        table.upsert(frame([(k, 1, "new") for k in pair]))
+    result = table.compact()
+    assert (result.replaced_files, result.files) == (4, 2)
+    assert bounds(table) == [None, lower[2], lower[3], lower[5]]
+    assert kept.add.path in table.view.snapshot.files
+    assert state_of(tmp_path) == [(k, 1, "new") if k in touched else (k, 0, "base") for k in KEYS]
+
+
+def test_no_more_than_the_target_are_joined(tmp_path: Path) -> None:
+    many_files(tmp_path)
+    sizes = [tile.stored_bytes for tile in LakeTable.open(tmp_path).view.tiles]
+    LakeTable.open(tmp_path).upsert(frame([(k, 1, "new") for k in KEYS]))
+    dirty = [tile.stored_bytes for tile in LakeTable.open(tmp_path).view.tiles]
+    assert all(with_logs > alone for with_logs, alone in zip(dirty, sizes, strict=True))
+    # Room for two of them, not for three.
+    table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=max(dirty) * 5 // 2))
+    result = table.compact()
+    assert (result.replaced_files, result.files) == (6, 3)
+    assert state_of(tmp_path) == [(k, 1, "new") for k in KEYS]
+
+
+def test_a_minor_compaction_joins_nothing(tmp_path: Path) -> None:
+    table = many_files(tmp_path)
+    lower = bounds(table)
+    table.upsert(frame([(k, 1, "new") for k in KEYS]))
+    table.compact(minor=True)
+    assert bounds(table) == lower
+    table.compact()
+    assert bounds(table) == [None]
+    assert state_of(tmp_path) == [(k, 1, "new") for k in KEYS]

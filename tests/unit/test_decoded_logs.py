@@ -1,0 +1,46 @@
+"""What is asked of the store for the logs of version after version."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakemerge import LakeTable, Settings
+from lakemerge.handle import Handle
+from lakemerge.log import DeltaLog
+from lakemerge.storage import LocalStore
+from mergers import default_registry
+
+
+class Listening(LocalStore):
+    """Notes which whole files are fetched."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.fetched: list[str] = []
+
+    def get(self, path: str) -> bytes:
+        self.fetched.append(path)
+        return super().get(path)
+
+
+def test_logs_are_decoded_once(tmp_path: Path) -> None:
+    """Neither a read after each commit nor the commit of a compaction fetches the indexes of earlier ones again."""
+    settings = Settings(inline_blocks=1)
+    LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
+    store = Listening(tmp_path)
+    handle = Handle(store, DeltaLog(store), default_registry(), settings)
+    table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+    frame = pa.table({"k": range(20), "v": ["x"] * 20})
+    for _ in range(4):
+        table.upsert(frame)
+        assert table.to_arrow().num_rows == 20
+    assert [path.endswith("-index.parquet") for path in store.fetched].count(True) == 3
+    store.fetched.clear()
+    table.compact()
+    # Its plan reads the sizes of blocks from each, and nothing reads them again.
+    assert [path.endswith("-index.parquet") for path in store.fetched].count(True) == 3
+    sent = pickle.loads(pickle.dumps(handle.decoded))
+    assert not sent._known

@@ -1,0 +1,83 @@
+"""The guide on maintenance runs as it stands: its Python, its commands, and its table of properties."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakemerge import LakeTable
+from lakemerge.cli import EXIT_CODES, main
+from lakemerge.cli.app import app
+from lakemerge.schedule import SCHEDULE_DEFAULTS
+from tests.unit.faults import create, frame, state_of
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "maintenance.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    assert found
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    table = create(
+        tmp_path / "t", schema="day DATE, k BIGINT, o BIGINT, v STRING", key=["day", "k"], partition_by=["day"]
+    )
+    day = dt.date(2026, 7, 2)
+    for number in range(3):
+        rows = [(day, k, number, "x") for k in range(10)]
+        table.upsert(frame(rows, ["day", "k", "o", "v"], day=pa.date32()))
+    return tmp_path / "t"
+
+
+def test_the_python_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = state_of(path)
+    names: dict[str, object] = {"path": path}
+    for code in blocks("python"):
+        if "airflow" not in code:
+            exec(compile(code, "maintenance.md", "exec"), names)  # noqa: S102 - the guide's own
+    assert state_of(path) == expected
+    configuration = LakeTable.open(path).view.snapshot.metadata.configuration
+    assert configuration["lakemerge.minorCompaction.afterCommits"] == "5"
+    assert "MaintenanceResult(version=" in capsys.readouterr().out
+
+
+def test_the_airflow_example_is_python_and_calls_what_there_is() -> None:
+    (code,) = (code for code in blocks("python") if "airflow" in code)
+    calls = {
+        node.func.attr
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    assert calls & {"open", "maintain"} == {"open", "maintain"}
+    assert all(hasattr(LakeTable, name) for name in calls & {"open", "maintain"})
+
+
+def test_the_commands_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("lakemerge ")]
+    commands = [shlex.split(line)[1:] for line in lines]
+    assert {command[0] for command in commands} == {
+        command.callback.__name__ for command in app.registered_commands if command.callback is not None
+    }
+    for command in commands:
+        if "--every" not in command:  # which ends by a signal alone
+            assert main([str(path) if word == "TABLE" else word for word in command]) == 0
+    assert capsys.readouterr().out
+
+
+def test_every_property_is_listed_with_its_default() -> None:
+    rows = re.findall(r"^\| `(lakemerge\.[A-Za-z.]+)` \| `([^`]+)` \|", GUIDE, flags=re.MULTILINE)
+    assert dict(rows) == dict(SCHEDULE_DEFAULTS)
+
+
+def test_every_exit_code_is_told() -> None:
+    sentence = GUIDE[GUIDE.index("an exit code:") :]
+    assert {int(code) for code in re.findall(r"\b(\d) ", sentence)} == {code for _, code in EXIT_CODES}
