@@ -306,13 +306,13 @@ def compact(bench: Bench) -> None:
     dirty = bench.dirty()
     plain, target = bench.scratch / "compact-plain", bench.scratch / "compact-target"
     bench.parquet(bench.inputs.merged).write.mode("overwrite").parquet(str(plain))
-    copies: list[LakeTable] = []
+    copies: dict[str, LakeTable] = {}
 
-    def copy() -> None:
-        copies[:] = [bench.copy(dirty, "compact")]
+    def copy(name: str) -> None:
+        copies[name] = bench.copy(dirty, name)
 
-    def compact_copy(*, minor: bool) -> None:
-        copies[0].compact(minor=minor)
+    def compact_copy(name: str) -> None:
+        copies[name].compact(minor=name == "minor")
 
     def rewrite() -> None:
         bench.parquet(plain).write.parquet(str(target))
@@ -320,8 +320,7 @@ def compact(bench: Bench) -> None:
     times = interleave(
         [
             Contender("plain", rewrite, lambda: shutil.rmtree(target, ignore_errors=True)),
-            Contender("minor", partial(compact_copy, minor=True), copy),
-            Contender("compact", partial(compact_copy, minor=False), copy),
+            *(Contender(name, partial(compact_copy, name), partial(copy, name)) for name in ("minor", "compact")),
         ],
         rounds=bench.rounds,
     )
@@ -329,8 +328,9 @@ def compact(bench: Bench) -> None:
     bench.report.add(Line.timed("compact", what, times["compact"], times["plain"], target=1.3))
     line = Line.timed("compact", "minor compaction / full compaction", times["minor"], times["compact"], target=0.3)
     bench.report.add(line)
-    size = sum(add.size_bytes for add in copies[0].view.snapshot.files.values())
+    size = sum(add.size_bytes for add in copies["compact"].view.snapshot.files.values())
     bench.report.add(Line(case="compact", what=f"{what}: bytes", unit="bytes", value=size, floor=size_of(target)))
-    if not all(tile.is_clean for tile in copies[0].view.tiles):
+    if not all(tile.is_clean for tile in copies["compact"].view.tiles):
         bench.report.check("compact", ["logs are left"])
-    bench.check("compact", copies[0].to_df(), bench.inputs.initial, DIRTY_FRAMES)
+    for name, table in copies.items():
+        bench.check(name, table.to_df(), bench.inputs.initial, DIRTY_FRAMES)

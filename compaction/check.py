@@ -159,7 +159,10 @@ def _check_references(handle: Handle, view: TableView, report: _Report) -> set[s
 def _sizes(view: TableView) -> Mapping[str, int]:
     sizes = {path: add.size_bytes for path, add in view.snapshot.files.items()}
     sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
-    return sizes | {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
+    sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
+    # Of tombstones only the present ones are read; files written before their sizes were told have none.
+    forgotten = {tile.tombstones: tile.tombstone_bytes for tile in view.tiles if tile.tombstone_bytes}
+    return sizes | {path: size for path, size in forgotten.items() if path is not None}
 
 
 def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:

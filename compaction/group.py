@@ -189,8 +189,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, txn_id: str, *, number: int, o
 def _written(outcome: GroupOutcome) -> Iterator[str]:
     """Paths of the files that go into the commit."""
     for add in outcome.adds:
-        tombstones = BaseFile.of(add, ()).tombstones
-        yield from (add.path,) if tombstones is None else (add.path, tombstones)
+        yield from BaseFile.of(add, ()).paths
     for part in outcome.beside:
         yield from part.minor.paths
 

@@ -10,12 +10,10 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet import ParquetFiles, StoredFile
@@ -23,8 +21,8 @@ from lakemerge.read.runs import Run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream
 from lakemerge.slices.model import Key, LogBlock, LogFile, SliceId, keys_at
 from lakemerge.slices.view import Tile
-from lakemerge.write.encoding import writer_options
 from lakemerge.write.pack import KIND_COLUMN, LOG_FOLDER, stored_bound
+from lakemerge.write.parquet_file import ParquetOutput
 from mergers import Frame, RowKind
 from mergers.kernel import VERSION_COLUMN, combine
 from mergers.keys import key_columns, sort_order
@@ -222,14 +220,11 @@ class _PackedFile:
     """A packed log file being written: blocks one after the other, row groups of bounded size."""
 
     def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
-        self._path = path
         self._columns = tuple(name for name in merge.config.schema.names if name in columns)
         self._key = merge.config.key
         self._settings = merge.settings
-        self._output = merge.store.open_output(path)
-        self._sink = self._output.__enter__()
-        self._writer: Any = None
-        self._groups = 0
+        limit = merge.settings.row_group_rows
+        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=self._key)
         self._held: list[pa.Table] = []
         self._blocks: list[_OpenBlock] = []
 
@@ -239,7 +234,7 @@ class _PackedFile:
         low, high = keys_at(keys, [0, rows.num_rows - 1])
         if not self._blocks or self._blocks[-1].part is not part:
             self._flush()
-            self._blocks.append(_OpenBlock(part, self._groups, 0, 0, low, high))
+            self._blocks.append(_OpenBlock(part, self._output.row_groups, 0, 0, low, high))
         block = self._blocks[-1]
         block.rows += rows.num_rows
         block.data_bytes += rows.nbytes
@@ -253,11 +248,9 @@ class _PackedFile:
     def close(self) -> list[LogBlock]:
         """Finish the file; its blocks, whose versions the commit knows."""
         self._flush()
-        self._writer.close()
-        size = int(self._sink.tell())
-        self._output.__exit__(None, None, None)
-        file = LogFile(self._path, size, self._columns)
-        ends = [*(block.first_row_group for block in self._blocks[1:]), self._groups]
+        self._output.close()
+        file = LogFile(self._output.path, self._output.size_bytes, self._columns)
+        ends = [*(block.first_row_group for block in self._blocks[1:]), self._output.row_groups]
         return [
             LogBlock(
                 file=file,
@@ -275,21 +268,11 @@ class _PackedFile:
 
     def abandon(self) -> None:
         """Give the file up; the store shows nothing of it."""
-        with contextlib.suppress(Exception):
-            if self._writer is not None:
-                self._writer.close()
-        error = RuntimeError("the write was abandoned")
-        self._output.__exit__(type(error), error, None)
+        self._output.abandon()
 
     def _flush(self) -> None:
         if not self._held:
             return
         rows = pa.concat_tables(self._held)
         self._held = []
-        limit = self._settings.row_group_rows
-        rows = rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN])
-        if self._writer is None:
-            options = writer_options(rows, group_rows=limit, bounded=self._key)
-            self._writer = pq.ParquetWriter(self._sink, rows.schema, **options)
-        self._writer.write_table(rows, row_group_size=limit)
-        self._groups += -(-rows.num_rows // limit)
+        self._output.write(rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN]))

@@ -186,7 +186,7 @@ class _Run:
                 outcomes = iter(self._run([job for _, jobs in batch for job in jobs], view.config, write))
             done = self._sorted_out([(group, [next(outcomes) for _ in jobs]) for group, jobs in batch])
             if len(done) < len(batch):
-                kept = [path for _, adds in done for add in adds for path in _paths(add)]
+                kept = [path for _, adds in done for add in adds for path in BaseFile.of(add, ()).paths]
                 discard_base_files(handle.store, write.name, keep=kept)
             if not done:
                 return
@@ -276,8 +276,3 @@ def _metrics(done: Sequence[tuple[_Group, list[AddFile]]]) -> dict[str, object]:
         "numInputBytes": sum(group.bytes * len(group.targets) for group, _ in done),
         "numLogBlocks": sum(len(tile.blocks) for group, _ in done for tile in group.tiles),
     }
-
-
-def _paths(add: AddFile) -> tuple[str, ...]:
-    tombstones = BaseFile.of(add, ()).tombstones
-    return (add.path,) if tombstones is None else (add.path, tombstones)

@@ -20,8 +20,9 @@ from lakemerge.results import SkippedTile
 from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
 from lakemerge.slices.model import BaseFile, SliceId
 from lakemerge.slices.view import Tile
-from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files, write_tombstones
+from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files
 from lakemerge.write.rows_file import RowsFile
+from lakemerge.write.tombstones import TombstonesOutput
 from mergers.contract import Bools
 
 __all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
@@ -111,12 +112,13 @@ def _merge_beside(
     if tile.minor is not None:
         for number, bits in read_positions(write.store, tile.minor.positions).items():
             gone[number][: len(bits)] = bits[: sizes[number]]
-    tombstones: list[pa.Table] = []
     with contextlib.ExitStack() as on_error:
+        tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
+        on_error.callback(tombstones.abandon)
         winners = None
         for part in changed_ranges(merge, tile, columns=config.schema.names, files=files):
             _mark(gone, part.superseded)
-            tombstones.append(part.tombstones)
+            tombstones.add(part.tombstones)
             if part.rows.num_rows and winners is None:
                 path = f"{prefix}.parquet"
                 winners = RowsFile(write.store, path, schema=config.schema, ordinal=ordinal, settings=write.settings)
@@ -125,6 +127,7 @@ def _merge_beside(
                 winners.add(part.rows)
         if winners is not None:
             winners.close()
+        tombstones_path = tombstones.close()
         on_error.pop_all()
     left = [winner for winner in earlier if not gone[winner.ordinal].all()]
     rows = size = 0
@@ -142,7 +145,8 @@ def _merge_beside(
         through=write.merged_through,
         positions=positions,
         winners=tuple(left),
-        tombstones=write_tombstones(write, ordinal, tombstones),
+        tombstones=tombstones_path,
+        tombstone_bytes=tombstones.size_bytes,
     )
     return Merged(minor, rows, size)
 

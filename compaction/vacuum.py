@@ -34,9 +34,10 @@ from lakemerge.slices.savepoints import savepoints_of
 from lakemerge.slices.view import TableView
 from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
-from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER, TOMBSTONE_FOLDER
+from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER
 from lakemerge.write.pack import LOG_FOLDER
 from lakemerge.write.retention import commit_fence
+from lakemerge.write.tombstones import TOMBSTONE_FOLDER
 
 __all__ = ["vacuum"]
 

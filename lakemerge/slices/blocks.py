@@ -27,6 +27,7 @@ __all__ = [
     "DecodedLogs",
     "LogCommit",
     "log_paths",
+    "log_version",
     "parsed_keys",
     "read_block_counts",
     "read_log_commit",
@@ -152,6 +153,14 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
             return frozenset(str(path) for path, _ in _list(body["files"]))
         paths = _read_index(store, index, pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
         return frozenset(paths.unique().to_pylist()) | {index}
+    except (KeyError, ValueError, TypeError) as error:
+        raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
+
+
+def log_version(domain: DomainMetadata) -> int:
+    """The version of the newest record of a log domain; its blocks are not decoded."""
+    try:
+        return int(orjson.loads(domain.configuration)["version"])
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 

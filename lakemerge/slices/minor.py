@@ -68,6 +68,8 @@ class Minor:
     """Oldest first; keys of rows that are not superseded differ from file to file."""
     tombstones: str | None
     """Path of the tombstones, in place of those of the base file."""
+    tombstone_bytes: int = 0
+    """Of that file."""
 
     @property
     def domain_name(self) -> str:
@@ -87,6 +89,7 @@ class Minor:
             "positions": self.positions,
             "winners": [[w.path, w.size_bytes, w.ordinal, w.rows] for w in self.winners],
             "tombstones": self.tombstones,
+            "tombstoneBytes": self.tombstone_bytes,
         }
         return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
 
@@ -104,6 +107,7 @@ class Minor:
                 positions=optional_path(body["positions"]),
                 winners=tuple(WinnerFile(str(p), int(size), int(n), int(rows)) for p, size, n, rows in body["winners"]),
                 tombstones=optional_path(body["tombstones"]),
+                tombstone_bytes=int(body.get("tombstoneBytes", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

@@ -49,10 +49,28 @@ timestamps in microseconds, decimals of up to 18 digits unscaled)."""
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """Keys from ``low`` to ``high``, both included."""
+    """Keys with ``low <= key < high``, as tuples compare: a bound that names the first columns only stands before
+    all keys that begin with it, one that is longer than a key just after the key that it begins with."""
 
-    low: Key
-    high: Key
+    low: Key | None
+    """``None``: open."""
+    high: Key | None
+    """``None``: open."""
+
+    @staticmethod
+    def closed(first: Key, last: Key) -> KeySpan:
+        """From one key to another, both included."""
+        return KeySpan(first, (*last, 0))
+
+    def may_hold(self, least: Key, greatest: Key) -> bool:
+        """Whether a key of some rows may be in the span.
+
+        :param least: what the rows' smallest key begins with, as far as that is known; maybe nothing.
+        :param greatest: the same of the largest.
+        """
+        if self.high is not None and least >= self.high:
+            return False
+        return self.low is None or greatest >= self.low[: len(greatest)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +96,25 @@ class BaseFile:
     rows: int
     tombstones: str | None
     """Path of the file's tombstones."""
+    tombstone_bytes: int
+    """Of that file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the file and, where it has any, its tombstones."""
+        return (self.add.path,) if self.tombstones is None else (self.add.path, self.tombstones)
 
     @staticmethod
     def tag(
-        *, bucket: int, buckets: int, lower: Key | None, through: int, ordinal: int, rows: int, tombstones: str | None
+        *,
+        bucket: int,
+        buckets: int,
+        lower: Key | None,
+        through: int,
+        ordinal: int,
+        rows: int,
+        tombstones: str | None,
+        tombstone_bytes: int = 0,
     ) -> str:
         """The value of :data:`SLICE_TAG`."""
         body: dict[str, object] = {
@@ -94,7 +127,7 @@ class BaseFile:
         if lower is not None:
             body["from"] = key_to_json(lower)
         if tombstones is not None:
-            body["tombstones"] = tombstones
+            body |= {"tombstones": tombstones, "tombstoneBytes": tombstone_bytes}
         return orjson.dumps(body).decode()
 
     @staticmethod
@@ -112,6 +145,7 @@ class BaseFile:
                 ordinal=int(body["ordinal"]),
                 rows=int(body["rows"]),
                 tombstones=optional_path(body.get("tombstones")),
+                tombstone_bytes=int(body.get("tombstoneBytes", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(

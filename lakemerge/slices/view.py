@@ -45,7 +45,7 @@ class Tile:
     minor: Minor | None = None
     """Present only with a base file; ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
-    """The keys that a read asks for, where it does not ask for all; it may leave out others."""
+    """The keys that a read asks for, where it does not ask for all; it leaves out those beyond."""
     expiries: tuple[Expiry, ...] = ()
     """What the table forgot of its tombstones, and when."""
 
@@ -77,6 +77,13 @@ class Tile:
         return None if self.base is None else self.base.tombstones
 
     @property
+    def tombstone_bytes(self) -> int:
+        """Of the tile's tombstones, as stored."""
+        if self.minor is not None:
+            return self.minor.tombstone_bytes
+        return 0 if self.base is None else self.base.tombstone_bytes
+
+    @property
     def log_bytes(self) -> int:
         """Uncompressed bytes of the live blocks."""
         return sum(block.data_bytes for block in self.blocks)
@@ -86,7 +93,7 @@ class Tile:
         """Parquet bytes a merge of the tile reads, estimated."""
         base = 0 if self.base is None else self.base.add.size_bytes
         winners = 0 if self.minor is None else sum(winner.size_bytes for winner in self.minor.winners)
-        return base + winners + self.log_bytes
+        return base + winners + self.tombstone_bytes + self.log_bytes
 
 
 class TableView:

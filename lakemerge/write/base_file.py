@@ -10,34 +10,28 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lakemerge.config import TableConfig
 from lakemerge.log import AddFile
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergedRange
 from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, SliceId, keys_at
 from lakemerge.storage.base import Store
-from lakemerge.write.encoding import writer_options
 from lakemerge.write.rows_file import RowsFile
 from lakemerge.write.stats import file_statistics
+from lakemerge.write.tombstones import TOMBSTONE_FOLDER, TombstonesOutput
 from mergers.keys import key_columns
 
 __all__ = [
     "BASE_FOLDER",
     "MERGED_FOLDER",
-    "TOMBSTONE_FOLDER",
     "BaseWriteSpec",
     "delete_prefix",
     "discard_base_files",
     "ordinals_needed",
     "write_base_files",
-    "write_tombstones",
 ]
 
 BASE_FOLDER = "base"
-TOMBSTONE_FOLDER = "_lakemerge/tombstones"
 MERGED_FOLDER = "_lakemerge/merged"
 """Of winner and positions files."""
 
@@ -121,17 +115,6 @@ def ordinals_needed(stored_bytes: int, settings: Settings) -> int:
     return 1 + 2 * stored_bytes // settings.target_file_bytes
 
 
-def write_tombstones(spec: BaseWriteSpec, ordinal: int, parts: Sequence[pa.Table]) -> str | None:
-    """Write the tombstones that go with a file of merged rows; ``None`` where there are none."""
-    rows = pa.concat_tables(parts) if parts else None
-    if rows is None or not rows.num_rows:
-        return None
-    path = f"{TOMBSTONE_FOLDER}/{spec.name}-{ordinal:010d}.parquet"
-    with spec.store.open_output(path) as sink:
-        pq.write_table(rows, sink, **writer_options(rows, group_rows=rows.num_rows))
-    return path
-
-
 class _OpenFile:
     """One base file being written, with the tombstones of its key range."""
 
@@ -139,22 +122,24 @@ class _OpenFile:
         self._spec = spec
         self._slice = slice_id
         self._lower = lower
-        self._tombstones: list[pa.Table] = []
+        self._is_new = True
+        self._tombstones = TombstonesOutput(spec.store, spec.name, ordinal, spec.settings)
         path = f"{BASE_FOLDER}/{spec.name}/{slice_id.bucket:05d}-{ordinal:010d}.parquet"
         self._file = RowsFile(spec.store, path, schema=spec.config.schema, ordinal=ordinal, settings=spec.settings)
 
     @property
     def is_full(self) -> bool:
-        """Whether it has the target size; a file without rows never does."""
-        return self._file.rows > 0 and self._file.size_bytes >= self._spec.settings.target_file_bytes
+        """Whether it has the target size, together with its tombstones."""
+        size = self._file.size_bytes + self._tombstones.size_bytes
+        return not self._is_new and size >= self._spec.settings.target_file_bytes
 
     def add(self, part: MergedRange) -> None:
         self._file.add(part.rows)
-        if part.tombstones.num_rows:
-            self._tombstones.append(part.tombstones)
+        self._tombstones.add(part.tombstones)
+        self._is_new = False
 
     def close(self, now_ms: int) -> AddFile:
-        footer = self._file.close()
+        footer, tombstones = self._file.close(), self._tombstones.close()
         spec, ordinal = self._spec, self._file.ordinal
         tag = BaseFile.tag(
             bucket=self._slice.bucket,
@@ -163,7 +148,8 @@ class _OpenFile:
             through=spec.merged_through,
             ordinal=ordinal,
             rows=self._file.rows,
-            tombstones=write_tombstones(spec, ordinal, self._tombstones),
+            tombstones=tombstones,
+            tombstone_bytes=self._tombstones.size_bytes,
         )
         return AddFile(
             path=self._file.path,
@@ -177,6 +163,7 @@ class _OpenFile:
 
     def abandon(self) -> None:
         self._file.abandon()
+        self._tombstones.abandon()
 
 
 def _first_key(part: MergedRange, config: TableConfig) -> Key:

@@ -6,11 +6,11 @@ is here only says whether an attempt is still valid and which actions it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakemerge.config import State, TableConfig
-from lakemerge.errors import CommitConflictError
+from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
+from lakemerge.errors import CommitConflictError, VersionNotFoundError
 from lakemerge.evolution import carries, with_schema
 from lakemerge.handle import Handle
 from lakemerge.log import (
@@ -26,7 +26,7 @@ from lakemerge.log import (
     Txn,
 )
 from lakemerge.schema import to_delta_json
-from lakemerge.slices.blocks import LogCommit
+from lakemerge.slices.blocks import LogCommit, log_version
 from lakemerge.slices.minor import Minor
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView, Tile, build_tiles
@@ -99,7 +99,7 @@ def commit_logs(
             return done
         view = _grown(handle, before, begin) if provenance.merge_schema else before
         _check_same_meaning(begin, view)
-        if provenance.only_onto_begin and rows_changed(begin, view):
+        if provenance.only_onto_begin and rows_changed(handle, begin, view):
             raise RowsChangedError(f"rows were written after version {begin.version}")
         state = _state(before, view)
         actions: list[Action] = _define(before, view, None if logs is None else logs.blocks[0].buckets)
@@ -315,14 +315,24 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
             raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
 
 
-def rows_changed(begin: TableView, tip: TableView) -> bool:
-    """Whether records may have been committed between the two versions."""
-    return (
-        any(commit.version > begin.version for commit in tip.log_commits)
-        or any(base.merged_through > begin.version for base in tip.base_files)
-        or any(minor.through > begin.version for minor in tip.minors.values())
-        or (begin.is_empty and not tip.is_empty)
-    )
+def rows_changed(handle: Handle, begin: TableView, tip: TableView) -> bool:
+    """Whether records were committed between the two versions, neither of which restores an earlier one."""
+    if any(commit.version > begin.version for commit in tip.log_commits) or (begin.is_empty and not tip.is_empty):
+        return True
+    merged = [*(base.merged_through for base in tip.base_files), *(minor.through for minor in tip.minors.values())]
+    if max(merged, default=-1) <= begin.version:
+        return False
+    # A compaction merges through the version that it read; whether there were new records, the commits say.
+    try:
+        commits = handle.log.commits(since=begin.version, until=tip.version)
+    except VersionNotFoundError:
+        return True  # cleaned up already
+    return any(_brings_records(actions, begin.version) for _, actions in commits)
+
+
+def _brings_records(actions: Iterable[Action], after: int) -> bool:
+    logs = (a for a in actions if isinstance(a, DomainMetadata) and a.domain.startswith(LOG_DOMAIN_PREFIX))
+    return any(not log.removed and log_version(log) > after for log in logs)
 
 
 def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:

@@ -42,7 +42,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         if tip is None:
             raise AssertionError("the table exists: the commit began from a snapshot")
         view = handle.view(tip)
-        _check_nothing_is_lost(begin, view)
+        _check_nothing_is_lost(handle, begin, view)
         # A vacuum whose fence was first decides, and one that comes after sees what is restored.
         check_kept(target.version, tip)
         actions[:] = [*_files(tip, target, handle.now_ms()), *_domains(tip, target)]
@@ -65,10 +65,10 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
     )
 
 
-def _check_nothing_is_lost(begin: TableView, tip: TableView) -> None:
+def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> None:
     """The caller decided to give up what there was at ``begin``, and no more."""
     same = begin.state.restore_epoch == tip.state.restore_epoch
-    if not same or rows_changed(begin, tip) or begin.snapshot.metadata != tip.snapshot.metadata:
+    if not same or rows_changed(handle, begin, tip) or begin.snapshot.metadata != tip.snapshot.metadata:
         raise CommitConflictError(
             f"the table changed after version {begin.version}; nothing was restored. Look at what was written and "
             "restore again to give it up"

@@ -124,6 +124,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a log file is gone": (lambda t: log(t).unlink(), "this file is missing"),
     "a winner file is gone": (lambda t: one(t, "_lakemerge/merged/*/*.parquet").unlink(), "this file is missing"),
     "tombstones are gone": (lambda t: one(t, "_lakemerge/tombstones/*").unlink(), "this file is missing"),
+    "tombstones are cut": (
+        lambda t: (file := one(t, "_lakemerge/tombstones/*")).write_bytes(file.read_bytes()[:-9]),
+        "bytes; the log says",
+    ),
     "a base file is cut": (lambda t: base(t).write_bytes(base(t).read_bytes()[:-9]), "bytes; the log says"),
     "a log file is no Parquet": (
         lambda t: log(t).write_bytes(b"x" * log(t).stat().st_size),

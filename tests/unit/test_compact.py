@@ -129,6 +129,55 @@ def test_tombstones_land_in_the_tile_of_their_key(tmp_path: Path) -> None:
         table.compact()
 
 
+@pytest.mark.parametrize("minor", [False, True])
+def test_tombstones_are_written_as_they_come(tmp_path: Path, minor: bool) -> None:
+    """Row groups of bounded size, and base files that are full of tombstones alone."""
+    path = tmp_path / "t"
+    table = create(
+        path, settings=Settings(row_group_rows=8, merge_budget_bytes=2000, target_file_bytes=3000, threads=1)
+    )
+    table.upsert(frame([(k, 1, "x") for k in range(200)]))
+    table.compact()
+    table.delete(frame([(k, 10) for k in range(0, 200, 2)] + [(k, 10) for k in range(1000, 1400)], ["k", "o"]))
+    table.compact(minor=minor)
+    files = [tile.tombstones for tile in table.view.tiles if tile.tombstones is not None]
+    footers = [pq.read_metadata(path / file) for file in files]
+    assert sum(footer.num_rows for footer in footers) == 500
+    assert max(f.row_group(i).num_rows for f in footers for i in range(f.num_row_groups)) == 8
+    assert sum(tile.tombstone_bytes for tile in table.view.tiles) == sum((path / file).stat().st_size for file in files)
+    if not minor:
+        empty = [tile for tile in tiles_of(table) if tile.base is not None and not tile.base.rows]
+        assert len(empty) > 1, "the deletes beyond the rows fill several files"
+        assert all(tile.stored_bytes >= tile.tombstone_bytes > 0 for tile in empty)
+    kept: list[Row] = sorted(((k, 1, "x") for k in range(1, 200, 2)), key=repr)
+    grown = sorted([*kept, (1399, 10, "as late")], key=repr)
+    assert state_of(path) == kept
+    table.upsert(frame([(k, 9, "late") for k in range(1000, 1400)] + [(1399, 10, "as late")]))
+    assert state_of(path) == grown
+    table.compact()
+    assert state_of(path) == grown
+
+
+def test_a_failure_leaves_neither_rows_nor_tombstones(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = create(path)
+    table.upsert(frame([(k, 1, "x") for k in range(4)]))
+    table.delete(frame([(k, 10) for k in range(9)], ["k", "o"]))
+    before = listing(path)
+
+    def broken(call: Call) -> None:
+        raise OSError("broken disk")
+
+    for minor in (False, True):
+        for method in ("open_output", "publish"):
+            failing, _ = open_over(path, Fault(action=broken, method=method, path="/tombstones/"))
+            with pytest.raises(OSError, match="broken disk"):
+                failing.compact(minor=minor)
+            files = {path: size for path, size in listing(path).items() if not path.startswith("_delta_log")}
+            assert files == {path: size for path, size in before.items() if not path.startswith("_delta_log")}
+    assert state_of(path) == []
+
+
 def test_a_tile_that_lost_its_last_row_keeps_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(path)

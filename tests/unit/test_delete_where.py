@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,39 @@ def test_a_compaction_meanwhile_disturbs_nothing(tmp_path: Path) -> None:
     assert table.delete_where("v = 'a'").version == 5
     assert state_of(path) == [(2, 10, "b")]
     assert sum(call.method == "publish" for call in store.calls) == 1, "it was judged once"
+
+
+@pytest.mark.parametrize("minor", [False, True])
+def test_a_compaction_of_a_later_version_with_the_same_records_changes_no_rows(tmp_path: Path, minor: bool) -> None:
+    """It merges through a version after the one that was judged, and finds no record that was not in it."""
+    path = tmp_path / "t"
+    loaded(path)
+    LakeTable.open(path).upsert(frame([(1, 11, "a")]))
+
+    def compact(call: Call) -> None:
+        table = LakeTable.open(path)
+        table.savepoint("no-records")
+        table.compact(minor=minor)
+        assert not table.view.log_commits
+
+    table, store = open_over(path, Fault(action=compact, method="put_if_absent"))
+    assert table.delete_where("v = 'a'").rows == 3
+    assert state_of(path) == [(2, 10, "b")]
+    assert sum(call.method == "publish" for call in store.calls) == 1, "it was judged once"
+
+
+def test_records_that_were_compacted_at_once_are_judged_too(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loaded(path)
+
+    def write(call: Call) -> None:
+        LakeTable.open(path).upsert(frame([(2, 11, "a"), (3, 11, "b")]))
+        LakeTable.open(path).compact_logs(size_ratio=math.inf)
+        LakeTable.open(path).compact()
+
+    table, _ = open_over(path, Fault(action=write, method="put_if_absent"))
+    table.delete_where("v = 'a'")
+    assert state_of(path) == [(3, 11, "b")]
 
 
 def test_rows_that_never_rest_are_given_up_on(tmp_path: Path) -> None:
