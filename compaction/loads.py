@@ -50,6 +50,11 @@ class TileLoad:
     """Of the commits that the base file lacks; with a minor entry the first that it may lack. ``None``: none."""
 
     @property
+    def bytes(self) -> int:
+        """What a full compaction reads, estimated."""
+        return self.base_bytes + self.winner_bytes + self.log_bytes
+
+    @property
     def is_clean(self) -> bool:
         """As :attr:`Tile.is_clean`."""
         return self.oldest_version is None

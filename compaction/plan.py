@@ -28,6 +28,11 @@ from lakemerge.slices.view import TableView
 __all__ = ["plan_compaction"]
 
 _MINUTE_MS = 60_000
+_SMALL_SHARE = 4
+"""A base file is small that has less than one of so many parts of the target size."""
+
+_Due = tuple[TileLoad, tuple[str, ...]]
+"""A tile, and why it is due."""
 
 
 def plan_compaction(
@@ -54,10 +59,13 @@ def plan_compaction(
     everything = tile_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))
-    due: dict[SliceId, list[tuple[TileLoad, tuple[str, ...]]]] = defaultdict(list)
+    by_slice: dict[SliceId, list[TileLoad]] = defaultdict(list)
     for load in wanted:
-        if reasons := judge.reasons(load):
-            due[load.slice].append((load, reasons))
+        by_slice[load.slice].append(load)
+    due: dict[SliceId, list[_Due]] = {}
+    for part, tiles in by_slice.items():
+        if found := [(tile, reasons) for tile in tiles if (reasons := judge.reasons(tile))]:
+            due[part] = found if minor else _with_small_neighbours(tiles, found, handle.settings.target_file_bytes)
     ordered = sorted((_planned(part, due[part]) for part in sorted(due, key=_by_name)), key=_order(strategy))
     taken = _within(ordered, max_bytes, minor=minor)
     return CompactionPlan(
@@ -106,6 +114,24 @@ class _Judge:
                 return self._old_through is not None and oldest is not None and oldest <= self._old_through
 
 
+def _with_small_neighbours(tiles: Sequence[TileLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
+    """With small clean files beside those that are rewritten anyway: they are joined. Base files that deletes
+    made small would else stay so for ever.
+
+    :param tiles: of one slice, by key, so that neighbours in the list are neighbours.
+    """
+    reasons = {tile.file: why for tile, why in due}
+    found: list[_Due] = []
+    for place, tile in enumerate(tiles):
+        if tile.file in reasons:
+            found.append((tile, reasons[tile.file]))
+        elif tile.is_clean and tile.base_bytes * _SMALL_SHARE <= target_bytes:
+            beside = [other for other in tiles[max(0, place - 1) : place + 2] if other.file in reasons]
+            if any(other.bytes + tile.bytes <= target_bytes for other in beside):
+                found.append((tile, ("small, beside one that is due",)))
+    return found
+
+
 def _old_through(
     handle: Handle, view: TableView, loads: Sequence[TileLoad], strategy: CompactionStrategy
 ) -> int | None:
@@ -151,7 +177,7 @@ def _by_name(part: SliceId) -> tuple[list[str], int]:
     return [value or "" for value in part.partition], part.bucket
 
 
-def _planned(part: SliceId, tiles: Sequence[tuple[TileLoad, tuple[str, ...]]]) -> PlannedSlice:
+def _planned(part: SliceId, tiles: Sequence[_Due]) -> PlannedSlice:
     loads = [load for load, _ in tiles]
     return PlannedSlice(
         partition=part.partition,

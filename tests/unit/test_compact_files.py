@@ -41,9 +41,11 @@ def test_neighbours_are_joined(tmp_path: Path) -> None:
 
 
 def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
-    table = many_files(tmp_path)
-    lower = bounds(table)
-    kept = table.view.tiles[2].base
+    lower = bounds(many_files(tmp_path))
+    tile = LakeTable.open(tmp_path).view.tiles[2]
+    # More than a quarter of the target: it is not small.
+    table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=tile.stored_bytes * 7 // 2))
+    kept = tile.base
     assert kept is not None
     touched = (0, 1, 3, 4)
     for pair in (touched[:2], touched[2:]):
@@ -53,6 +55,26 @@ def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
     assert bounds(table) == [None, lower[2], lower[3], lower[5]]
     assert kept.add.path in table.view.snapshot.files
     assert state_of(tmp_path) == [(k, 1, "new") if k in touched else (k, 0, "base") for k in KEYS]
+
+
+def test_small_neighbours_of_what_is_rewritten_come_along(tmp_path: Path) -> None:
+    """One on each side a compaction, so that little is rewritten for what changed."""
+    table = many_files(tmp_path)
+    lower = bounds(table)
+    table.upsert(frame([(2, 1, "new")]))
+    plan = table.compact(dry_run=True)
+    assert set(plan.reasons) == {"not merged yet: 1", "small, beside one that is due: 1"}
+    result = table.compact()
+    assert (result.tiles, result.replaced_files, result.files) == (3, 3, 1)
+    assert bounds(table) == [None, lower[1], lower[4], lower[5]]
+    table.delete(frame([(2, 9)], ["k", "o"]))
+    assert table.compact().replaced_files == 3
+    assert bounds(table) == [None, lower[5]]
+    assert state_of(tmp_path) == [(k, 0, "base") for k in KEYS if k != 2]
+    table.upsert(frame([(2, 8, "late")]))
+    table.compact(minor=True)
+    assert len(bounds(table)) == 2, "a minor compaction rewrites no base file"
+    assert state_of(tmp_path) == [(k, 0, "base") for k in KEYS if k != 2]
 
 
 def test_no_more_than_the_target_are_joined(tmp_path: Path) -> None:
