@@ -31,10 +31,14 @@ _BLOCK_ROWS = 500
 _TARGET_SECONDS = 2.0
 
 
-def large_table(path: Path, *, slices: int, commits: int, table_files: int = 1) -> LakeTable:
+def large_table(
+    path: Path, *, slices: int, commits: int, table_files: int = 1, touched: int | None = None
+) -> LakeTable:
     """A table of so many slices, each with ``table_files`` base files, and one live block a slice and commit.
 
     Keys of a block lie in the last base file of its slice.
+
+    :param touched: how many slices each commit has blocks of, in turn; by default all.
     """
     table = LakeTable.create(
         path, "day STRING, k BIGINT, v STRING", key=["day", "k"], partition_by=["day"], buckets=_BUCKETS,
@@ -47,7 +51,9 @@ def large_table(path: Path, *, slices: int, commits: int, table_files: int = 1) 
     )
     view = LakeTable.open(path).view
     for number in range(commits):
-        blocks = [_block(part, place, number) for place, part in enumerate(parts)]
+        first = 0 if touched is None else number * touched % slices
+        chosen = parts if touched is None else [*parts[first:], *parts[:first]][:touched]
+        blocks = [_block(part, place, number) for place, part in enumerate(chosen)]
         index = f"_lakemerge/log/{number}-index.parquet"
         write_block_index(table.handle.store, index, blocks)
         logs = LogCommit(str(number), -1, 0, ("day", "k", "v"), tuple(blocks), index)

@@ -15,11 +15,12 @@ import pyarrow as pa
 from lakemerge.config import State, TableConfig
 from lakemerge.create import choose_merger, property_problems
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
-from lakemerge.evolution import new_columns, with_columns, with_comments, with_nullable, with_order
+from lakemerge.evolution import new_columns, with_columns, with_comments, with_nullable, with_order, with_types
 from lakemerge.handle import Handle
 from lakemerge.log import AlreadyDone, Attempt, Metadata, Snapshot
 from lakemerge.schema import to_delta_json
 from lakemerge.slices.view import TableView
+from lakemerge.widening import PROPERTY, with_feature
 from mergers import Merger
 
 __all__ = ["SchemaChange", "alter_table"]
@@ -33,10 +34,11 @@ class SchemaChange:
     nullable: Sequence[str] | None = None
     comments: Mapping[str, str | None] | None = None
     order: Sequence[str] | None = None
+    widen: Mapping[str, str | pa.DataType] | None = None
 
     @property
     def is_empty(self) -> bool:
-        return all(part is None for part in (self.add_columns, self.nullable, self.comments, self.order))
+        return all(part is None for part in (self.add_columns, self.nullable, self.comments, self.order, self.widen))
 
     def applied(self, schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
         """The schema after the change, additions first. Raises :class:`SchemaError`."""
@@ -46,6 +48,8 @@ class SchemaChange:
             schema = with_nullable(schema, self.nullable, key)
         if self.comments is not None:
             schema = with_comments(schema, self.comments)
+        if self.widen is not None:
+            schema = with_types(schema, self.widen, key)
         return schema if self.order is None else with_order(schema, self.order)
 
 
@@ -64,7 +68,8 @@ def alter_table(
     """
     if columns.is_empty and merger is None and options is None and properties is None:
         raise InputError(
-            "there is nothing to alter; give add_columns, nullable, comments, order, merger, options or properties"
+            "there is nothing to alter; give add_columns, nullable, comments, widen, order, merger, options or "
+            "properties"
         )
     given = dict(properties or {})
     if problems := property_problems(given, removable=True):
@@ -72,6 +77,8 @@ def alter_table(
     before = begin.config
     schema = columns.applied(before.schema, before.key)
     reshaped = not schema.equals(before.schema, check_metadata=True)
+    widened = replace(columns, widen=None).applied(before.schema, before.key) != schema
+    computes = widened and not before.merger(handle.registry).only_picks(before.shape)
     chosen = _chosen(handle, replace(before, schema=schema), merger, options)
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     after = replace(before, schema=schema)
@@ -85,20 +92,23 @@ def alter_table(
             raise AssertionError("the table exists: the commit began from a snapshot")
         view = handle.view(tip)
         _check_same_definition(begin.state, view.state)
-        if remerged:
+        if remerged or computes:
             _check_no_live_logs(view)
         configuration = replace(after, buckets=view.config.buckets).configuration()
         metadata = replace(
             _with_properties(tip.metadata, given),
             schema_string=to_delta_json(schema) if reshaped else tip.metadata.schema_string,
         )
+        if widened:
+            configuration[PROPERTY] = "true"
         metadata = replace(metadata, configuration={**metadata.configuration, **configuration})
+        protocol = [with_feature(tip.protocol, schema)] if widened else []
         state = replace(
             view.state,
             merger_epoch=view.state.merger_epoch + remerged,
             schema_epoch=view.state.schema_epoch + reshaped,
         )
-        return Attempt([metadata, state.domain()])
+        return Attempt([*protocol, metadata, state.domain()])
 
     operation, parameters = _described(before, after, columns, given)
     outcome = handle.log.commit(begin.snapshot, build, operation=operation, parameters=parameters)
@@ -139,14 +149,14 @@ def _check_same_definition(begin: State, tip: State) -> None:
 
 
 def _check_no_live_logs(view: TableView) -> None:
-    """Every live log was written under the present merger: an earlier change passed this check, and
-    a write begun before one is refused by its epoch."""
+    """Every live log was written under the present merger, and in types that it computes in: an earlier change
+    passed this check, and a write begun before one is refused."""
     dirty = [tile for tile in view.tiles if not tile.is_merged]
     if dirty:
         versions = sorted({block.version for tile in dirty for block in tile.blocks})
         raise CompactFirstError(
             f"logs of {len(versions)} commits are not compacted yet, and only {view.config.merger_name!r} with its "
-            "present options can fold them: compact first (table.compact()), then alter again",
+            "present options and types can fold them: compact first (table.compact()), then alter again",
             versions=tuple(versions),
         )
 
@@ -160,7 +170,8 @@ def _described(
     if added := new_columns(before.schema, after.schema):
         operations.append("ADD COLUMNS")
         parameters["columns"] = added
-    changes = {"nullable": columns.nullable, "comments": columns.comments, "order": columns.order}
+    types = None if columns.widen is None else {name: str(kind) for name, kind in columns.widen.items()}
+    changes = {"nullable": columns.nullable, "comments": columns.comments, "widen": types, "order": columns.order}
     if changed := {name: change for name, change in changes.items() if change is not None}:
         operations.append("CHANGE COLUMNS")
         parameters |= {name: dict(part) if isinstance(part, Mapping) else list(part) for name, part in changed.items()}

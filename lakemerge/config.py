@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.log import DomainMetadata, Metadata, Snapshot
 from lakemerge.schema import from_delta_json
+from lakemerge.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 
 __all__ = [
@@ -89,8 +90,10 @@ class TableConfig:
                 format_version=entries["formatVersion"],
             )
         try:
+            schema = from_delta_json(metadata.schema_string)
+            check_type_changes(schema)
             return TableConfig(
-                schema=from_delta_json(metadata.schema_string),
+                schema=schema,
                 key=_names(entries["key"]),
                 ordering=_names(entries["ordering"]),
                 partition_by=tuple(metadata.partition_columns),

@@ -32,6 +32,7 @@ class TableDefinition(ABC):
         nullable: Sequence[str] | None = None,
         comments: Mapping[str, str | None] | None = None,
         order: Sequence[str] | None = None,
+        widen: Mapping[str, str | pa.DataType] | None = None,
         merger: str | Merger | None = None,
         options: Mapping[str, object] | None = None,
         properties: Mapping[str, str | None] | None = None,
@@ -51,17 +52,20 @@ class TableDefinition(ABC):
         :param nullable: columns, but for those of the key, that are NOT NULL no longer.
         :param comments: comments of columns; ``None`` takes one away.
         :param order: columns that come first, in that order; the others follow as they stand.
+        :param widen: wider types of columns, fields, elements of lists or values of maps (``{"n": "BIGINT"}``), but
+            not of the key, as Delta's type widening has them. The first such change raises the table's Delta reader
+            version to 3: readers that do not know ``typeWidening`` then refuse it.
         :param merger: as for :meth:`create`. Its options are those given with it, else its defaults.
         :param options: without ``merger``: all options of the present one.
         :param properties: table properties to set, such as when services are due; ``None`` takes one away.
         :raises lakemerge.SchemaError: the columns cannot be changed that way.
-        :raises lakemerge.CompactFirstError: merger or options would change under logs that are not
-            compacted: call :meth:`compact` first.
+        :raises lakemerge.CompactFirstError: merger or options, or types that the merger computes in, would change
+            under logs that are not compacted: call :meth:`compact` first.
         :raises lakemerge.MergerConfigurationError: options do not validate against the schema.
         :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
         begin = self._writable()
-        columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order)
+        columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
         snapshot = alter_table(
             self._handle, begin, columns=columns, merger=merger, options=options, properties=properties
         )

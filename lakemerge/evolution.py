@@ -1,7 +1,7 @@
 """How a table's schema may change while its files stay: pure functions from schema to schema.
 
 What was written under an earlier schema stays readable under each that these make: columns and fields of
-structs are added (nullable, so null in what lacks them), may become nullable, may get comments, and
+structs are added (nullable, so null in what lacks them), may become nullable, may get comments and wider types, and
 columns may change places. Readers find columns and fields by name.
 Source: docs/table-format.md, section 4.
 """
@@ -17,9 +17,11 @@ import pyarrow as pa
 from lakemerge.ddl import parse_columns, parse_path
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.schema import check_names, needs_timestamp_ntz, to_arrow_schema, type_ddl
+from lakemerge.widening import check_wider, is_wider, with_type_change
 
 __all__ = [
     "carries",
+    "for_both",
     "new_columns",
     "with_columns",
     "with_columns_of_frame",
@@ -27,6 +29,7 @@ __all__ = [
     "with_nullable",
     "with_order",
     "with_schema",
+    "with_types",
 ]
 
 _Path = Sequence[str]
@@ -65,6 +68,15 @@ def with_schema(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     return pa.schema(list(_union(pa.struct(list(schema)), pa.struct(list(other)), lambda field: field)))
 
 
+def for_both(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """What rows of two versions of a table fit into: columns and fields of both, each in the wider of its types."""
+
+    def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+        return other if is_wider(kind, other) else kind
+
+    return pa.schema(list(_union(pa.struct(list(schema)), pa.struct(list(other)), lambda field: field, wider)))
+
+
 def with_comments(schema: pa.Schema, comments: Mapping[str, str | None]) -> pa.Schema:
     """With comments on columns or fields (dotted names); ``None`` takes one away. Raises :class:`SchemaError`."""
     root = _root(schema)
@@ -83,6 +95,20 @@ def with_nullable(schema: pa.Schema, columns: Sequence[str], key: Sequence[str])
         if path[0].lower() in {column.lower() for column in key}:
             raise SchemaError(f"key column {path[0]!r} cannot become nullable")
         root = _edited(root, path, lambda field: field.with_nullable(True))
+    return pa.schema(list(root.type))
+
+
+def with_types(schema: pa.Schema, types: Mapping[str, str | pa.DataType], key: Sequence[str]) -> pa.Schema:
+    """With columns, fields, elements of lists or values of maps (dotted names) of wider types, as DDL or Arrow types.
+    Raises :class:`SchemaError`."""
+    root = _root(schema)
+    for name, wanted in types.items():
+        path = _path(schema, name)
+        if path[0].lower() in {column.lower() for column in key}:
+            raise SchemaError(f"key column {path[0]!r} cannot get another type: its rows would be in other buckets")
+        depth = _depth_of_field(root.type, path)
+        edit = partial(_widened, outer=path[:depth], inside=path[depth:], to=_type(name, wanted))
+        root = _edited(root, path[:depth], edit)
     return pa.schema(list(root.type))
 
 
@@ -141,6 +167,42 @@ def _path(schema: pa.Schema, name: Any) -> _Path:
     return parse_path(name)
 
 
+def _type(name: str, wanted: Any) -> pa.DataType:
+    if isinstance(wanted, pa.DataType):
+        return to_arrow_schema(pa.schema([pa.field("x", wanted)])).field(0).type
+    if not isinstance(wanted, str):
+        raise SchemaError(f"the type of column {name!r} must be DDL or a pyarrow.DataType, not {wanted!r}")
+    return to_arrow_schema(f"x {wanted}").field(0).type
+
+
+def _depth_of_field(kind: pa.DataType, path: _Path) -> int:
+    """How many names of a path lead to the last field of a struct on it; what follows goes into lists and maps."""
+    depth = 0
+    for place, name in enumerate(path, 1):
+        if pa.types.is_struct(kind):
+            depth = place
+            kind = next((child.type for child in kind if child.name.lower() == name.lower()), None)
+        elif pa.types.is_list(kind) or pa.types.is_map(kind):
+            kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
+        if kind is None:
+            break
+    return depth
+
+
+def _widened(field: pa.Field, *, outer: _Path, inside: _Path, to: pa.DataType) -> pa.Field:
+    """The field of a struct with another type, in itself or in the lists and maps ``inside`` it."""
+    before: list[pa.DataType] = []
+
+    def widen(part: pa.Field) -> pa.Field:
+        if part.type != to:
+            check_wider(".".join([*outer, *inside]), part.type, to)
+            before.append(part.type)
+        return part.with_type(to)
+
+    done = _edited(field, inside, widen, outer)
+    return with_type_change(done, before[0], to, [name.lower() for name in inside]) if before else done
+
+
 def _names(columns: Any, what: str) -> Sequence[str]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise InputError(f"{what} must be a list of column names, not {columns!r}")
@@ -191,10 +253,16 @@ def _with_comment(field: pa.Field, comment: str | None) -> pa.Field:
     return field.with_metadata(metadata or None)
 
 
-def _union(kind: pa.DataType, other: pa.DataType, take: Callable[[pa.Field], pa.Field]) -> pa.DataType:
-    """``kind`` with the fields of structs that only ``other`` has, each as ``take`` makes it."""
+def _union(
+    kind: pa.DataType,
+    other: pa.DataType,
+    take: Callable[[pa.Field], pa.Field],
+    leaf: Callable[[pa.DataType, pa.DataType], pa.DataType] = lambda kind, _: kind,
+) -> pa.DataType:
+    """``kind`` with the fields of structs that only ``other`` has, each as ``take`` makes it; what both have that
+    has no fields is as ``leaf`` says."""
     if isinstance(other, pa.DictionaryType | pa.RunEndEncodedType):
-        return _union(kind, other.value_type, take)
+        return _union(kind, other.value_type, take, leaf)
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         fields = list(kind)
         places = {field.name.lower(): place for place, field in enumerate(fields)}
@@ -204,13 +272,13 @@ def _union(kind: pa.DataType, other: pa.DataType, take: Callable[[pa.Field], pa.
                 places[field.name.lower()] = len(fields)
                 fields.append(take(field))
             else:
-                fields[place] = fields[place].with_type(_union(fields[place].type, field.type, take))
+                fields[place] = fields[place].with_type(_union(fields[place].type, field.type, take, leaf))
         return pa.struct(fields)
     if pa.types.is_map(kind) and pa.types.is_map(other):
-        return pa.map_(kind.key_type, kind.item_field.with_type(_union(kind.item_type, other.item_type, take)))
+        return pa.map_(kind.key_type, kind.item_field.with_type(_union(kind.item_type, other.item_type, take, leaf)))
     if pa.types.is_list(kind) and hasattr(other, "value_field"):
-        return pa.list_(kind.value_field.with_type(_union(kind.value_type, other.value_type, take)))
-    return kind
+        return pa.list_(kind.value_field.with_type(_union(kind.value_type, other.value_type, take, leaf)))
+    return leaf(kind, other)
 
 
 def _fresh(field: pa.Field) -> pa.Field:

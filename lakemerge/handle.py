@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lakemerge.config import TableConfig
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.options import Settings
+from lakemerge.read.parquet import Footers
 from lakemerge.slices.blocks import DecodedLogs
 from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
@@ -26,6 +27,7 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
+    footers: Footers = field(default_factory=Footers, repr=False, compare=False)
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

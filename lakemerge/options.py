@@ -23,7 +23,7 @@ class Settings:
     target_file_bytes: int = 128 * _MIB
     """Base files are closed when their Parquet data reaches this size."""
     target_task_bytes: int = 128 * _MIB
-    """Parquet bytes that one read or compaction task of Spark gets at most, where slices allow."""
+    """Parquet bytes that one task of a read gets, about, row groups allowing; of a compaction, where slices allow."""
     target_commit_bytes: int = 16 * 1024 * _MIB
     """A compaction commits slices in groups that read about this much; an interrupted one keeps those."""
     row_group_rows: int = 256 * 1024

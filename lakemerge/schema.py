@@ -23,12 +23,15 @@ __all__ = [
     "castable",
     "check_names",
     "from_delta_json",
+    "json_entry",
     "needs_timestamp_ntz",
     "safe_cast",
     "to_arrow_schema",
     "to_ddl",
     "to_delta_json",
     "type_ddl",
+    "type_json",
+    "with_json_entry",
 ]
 
 HIDDEN_PREFIX = "_lm_"
@@ -141,6 +144,18 @@ def needs_timestamp_ntz(schema: pa.Schema) -> bool:
     return any(_has_ntz(field.type) for field in schema)
 
 
+def json_entry(field: pa.Field, name: str) -> object:
+    """An entry of Delta's field metadata that is not text; ``None`` where there is none."""
+    text = (field.metadata or {}).get(f"{_JSON_PREFIX}{name}".encode())
+    return None if text is None else json.loads(text)
+
+
+def with_json_entry(field: pa.Field, name: str, value: object) -> pa.Field:
+    """The field with an entry of Delta's field metadata that is not text."""
+    text = json.dumps(value, ensure_ascii=False)
+    return field.with_metadata({**(field.metadata or {}), f"{_JSON_PREFIX}{name}".encode(): text.encode()})
+
+
 def _raise_if(problems: list[str]) -> None:
     if problems:
         raise SchemaError("the schema cannot be used: " + "; ".join(problems), problems=tuple(problems))
@@ -242,7 +257,7 @@ def _struct_json(fields: pa.Schema | pa.StructType) -> dict[str, object]:
         "fields": [
             {
                 "name": field.name,
-                "type": _type_json(field.type),
+                "type": type_json(field.type),
                 "nullable": field.nullable,
                 "metadata": _metadata_json(field),
             }
@@ -251,7 +266,8 @@ def _struct_json(fields: pa.Schema | pa.StructType) -> dict[str, object]:
     }
 
 
-def _type_json(kind: pa.DataType) -> object:
+def type_json(kind: pa.DataType) -> object:
+    """Delta's JSON of a type: its name, or an object."""
     if kind in _DELTA_NAMES:
         return _DELTA_NAMES[kind]
     if pa.types.is_decimal(kind):
@@ -261,13 +277,13 @@ def _type_json(kind: pa.DataType) -> object:
     if pa.types.is_map(kind):
         return {
             "type": "map",
-            "keyType": _type_json(kind.key_type),
-            "valueType": _type_json(kind.item_type),
+            "keyType": type_json(kind.key_type),
+            "valueType": type_json(kind.item_type),
             "valueContainsNull": kind.item_field.nullable,
         }
     return {
         "type": "array",
-        "elementType": _type_json(kind.value_type),
+        "elementType": type_json(kind.value_type),
         "containsNull": kind.value_field.nullable,
     }
 

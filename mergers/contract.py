@@ -211,6 +211,15 @@ class Merger(ABC):
         the row's ordering is not above its own. Conditional deletes are made of such records."""
         return False
 
+    def only_picks(self, shape: TableShape) -> bool:
+        """Whether every value of a merged row is one of those in the records, picked by comparing them with each
+        other: never computed, nor compared with values in options.
+
+        Columns may then get wider types under records that are not folded yet, since it does not matter in which
+        type they are folded.
+        """
+        return False
+
     @abstractmethod
     def merge_groups(self, groups: Groups) -> Merged:
         """Fold each group from its first record to its last."""

@@ -24,8 +24,8 @@ __all__ = [
     "writer_features",
 ]
 
-READER_FEATURES: Final = frozenset({"timestampNtz"})
-WRITER_FEATURES: Final = frozenset({"domainMetadata", "inCommitTimestamp", "lakemerge", "timestampNtz"})
+READER_FEATURES: Final = frozenset({"timestampNtz", "typeWidening"})
+WRITER_FEATURES: Final = frozenset({"domainMetadata", "inCommitTimestamp", "lakemerge", "timestampNtz", "typeWidening"})
 
 _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     2: ("appendOnly", "invariants"),

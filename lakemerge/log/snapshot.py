@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.log.actions import (
@@ -40,6 +40,8 @@ class Snapshot:
     """Live domains by name."""
     checkpoint_version: int | None
     """The newest checkpoint at or below ``version`` that this snapshot knows of; there may be newer ones."""
+    tip_at_ms: int | None = field(default=None, compare=False)
+    """When this was the latest version for sure, by the clock of the process that found it so; ``None``: never."""
 
     @property
     def commits_since_checkpoint(self) -> int:

@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import InputError
+from lakemerge.evolution import for_both
 from lakemerge.handle import Handle
 from lakemerge.read.lookup import find_rows
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.scan import scan, scan_tile
+from lakemerge.read.parquet import ParquetFiles, StoredFile, shaped
+from lakemerge.read.scan import scan, scan_part
 from lakemerge.read.sources import MergeSpec
+from lakemerge.read.splits import split_tiles
 from lakemerge.slices.blocks import LogCommit
 from lakemerge.slices.model import LogBlock, SliceId
 from lakemerge.slices.view import TableView, Tile
@@ -37,7 +39,7 @@ def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatch
     """See :meth:`lakemerge.LakeTable.changes`."""
     if type(since) is not int or since > until.version:
         raise InputError(f"since must be a version up to {until.version}, not {since!r}")
-    fields = [field.with_nullable(True) for field in until.config.schema]
+    fields = _nullable(until.config.schema)
     told = [(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
     schema = pa.schema([*fields, *map(pa.field, *zip(*told, strict=True))])
     before = handle.view(handle.log.snapshot(version=since))
@@ -50,7 +52,7 @@ def _all(handle: Handle, before: TableView, until: TableView, schema: pa.Schema)
         view = until if version == until.version else handle.view(handle.log.snapshot(version=version))
         for rows, kinds in _of_commit(handle, before, view):
             count = rows.num_rows
-            columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(count, f.type) for f in schema]
+            columns = _shown(rows, schema, version).columns
             told = {
                 KIND: kinds,
                 VERSION: pa.array(np.full(count, version, dtype=np.int64)),
@@ -91,11 +93,11 @@ def _keys_apart(handle: Handle, view: TableView, other: TableView) -> Iterator[p
     """The keys of the rows in tiles that another version does not have, in tables sorted by key."""
     same = set(map(_contents, other.tiles)) if view.config == other.config else set()
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-    for tile in view.tiles:
-        if _contents(tile) not in same:
-            for keys in scan_tile(spec, tile, view.config.key, None):
-                plain = keys.combine_chunks()
-                yield plain.take(pa.array(sort_order(key_columns(plain, view.config.key))))
+    tiles = [tile for tile in view.tiles if _contents(tile) not in same]
+    for part in split_tiles(tiles, handle.settings.target_task_bytes):
+        for keys in scan_part(spec, part, view.config.key, None):
+            plain = keys.combine_chunks()
+            yield plain.take(pa.array(sort_order(key_columns(plain, view.config.key))))
 
 
 def _contents(tile: Tile) -> Hashable:
@@ -128,8 +130,9 @@ def _difference(handle: Handle, before: TableView, after: TableView, keys: pa.Ta
     """How the rows of some keys differ between two versions."""
     key = after.config.key
     old, new = (_by_key(find_rows(handle, view, keys, view.config.schema.names), key) for view in (before, after))
-    # The versions may differ in columns; one that is new was null before.
-    both = pa.concat_tables([old, new], promote_options="default").combine_chunks()
+    # The versions may differ in columns, and fields, and their types; what is new was null before.
+    schema = _nullable(for_both(after.config.schema, before.config.schema))
+    both = pa.concat_tables([shaped(old, schema), shaped(new, schema)]).combine_chunks()
     sought = key_columns(keys, key)
     old_at, was = locate(key_columns(old, key), sought)
     new_at, now = locate(key_columns(new, key), sought)
@@ -149,8 +152,25 @@ def _symbols(kinds: Ints) -> pa.Array:
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    nullable = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])).combine_chunks()
+    nullable = rows.cast(_nullable(rows.schema)).combine_chunks()
     return nullable.take(pa.array(sort_order(key_columns(nullable, key))))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _shown(rows: pa.Table, schema: pa.Schema, version: int) -> pa.Table:
+    """Rows of a version in the columns of another. Raises :class:`InputError` for values that do not fit: the types
+    of a version that was restored may be narrower than those before."""
+    try:
+        return shaped(rows, schema)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"rows of version {version} do not fit the columns of the last version asked for, which was restored from "
+            f"before types were widened ({error}); ask for the changes until {version} by themselves",
+            version=version,
+        ) from error
 
 
 def _differ(rows: pa.Table, left: Ints, right: Ints) -> Bools:

@@ -42,16 +42,16 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     schema = pa.schema([config.schema.field(name) for name in names])
 
     def rows_of(tile: Tile) -> list[pa.Table]:
-        return [found.select(names).cast(schema) for found in _matches(spec, tile, wanted, names)]
+        return [found.select(names).cast(schema) for found in _matches(spec, handle, tile, wanted, names)]
 
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         return pa.concat_tables([schema.empty_table(), *(table for part in pool.map(rows_of, tiles) for table in part)])
 
 
-def _matches(spec: MergeSpec, tile: Tile, wanted: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+def _matches(spec: MergeSpec, handle: Handle, tile: Tile, wanted: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
     key = spec.config.key
     sought = key_columns(wanted, key)
-    with ParquetFiles(spec.store) as files:
+    with ParquetFiles(spec.store, handle.footers) as files:
         for part in merge_tile(spec, tile, columns={*names, *key}, sort=False, files=files):
             if part.rows.num_rows:
                 _, found = locate(sought, key_columns(part.rows, key))

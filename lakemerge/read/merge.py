@@ -57,12 +57,12 @@ def merge_tile(
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
     if tile.is_merged and not sort:
-        # Nothing to merge and no tombstones to keep: key and ordering need not be read.
-        schema = _nullable(shape.schema, names)
+        # Nothing to merge and no tombstones to keep: ordering need not be read, and the key only to tell who is wanted.
+        schema = _nullable(shape.schema, names if tile.wanted is None else {*names, *shape.key})
         final = None if condition is None else matching(condition)
         for stream in stored_streams(spec, tile, schema, files, spec.settings.merge_budget_bytes, final=final):
             for table, _ in stream:
-                yield MergedRange(table, tombstone_schema(shape).empty_table())
+                yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
     schema = _nullable(shape.schema, needed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -15,13 +17,15 @@ import pyarrow.parquet as pq
 from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import Store
 
-__all__ = ["ParquetFiles", "StoredFile"]
+__all__ = ["Footers", "ParquetFiles", "StoredFile", "shaped"]
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
 """Of a string without bounds, in bytes."""
+_FOOTER_BYTES = 16 * 2**20
+"""Of all footers that are kept, as they are in files; in memory some times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,44 @@ class StoredFile:
     """Where it is known, opening the file asks for it no more."""
 
 
-class ParquetFiles:
-    """Open Parquet files of a store, by path. Used as a context; not thread-safe."""
+class Footers:
+    """Footers of the files that were read last. Files never change, so that a look-up need not ask once more for
+    what another one before it knew. Thread-safe; a pickle is empty."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, pq.FileMetaData] = OrderedDict()
+        self._bytes = 0
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return Footers, ()
+
+    def get(self, path: str) -> pq.FileMetaData | None:
+        with self._lock:
+            if path in self._known:
+                self._known.move_to_end(path)
+            return self._known.get(path)
+
+    def keep(self, path: str, footer: pq.FileMetaData) -> None:
+        with self._lock:
+            if path in self._known or footer.serialized_size > _FOOTER_BYTES:
+                return
+            self._known[path] = footer
+            self._bytes += footer.serialized_size
+            while self._bytes > _FOOTER_BYTES:
+                _, oldest = self._known.popitem(last=False)
+                self._bytes -= oldest.serialized_size
+
+
+class ParquetFiles:
+    """Open Parquet files of a store, by path. Used as a context; not thread-safe.
+
+    :param footers: what is known of them, and learns more.
+    """
+
+    def __init__(self, store: Store, footers: Footers | None = None) -> None:
         self._store = store
+        self._footers = footers
         self._open: dict[str, pq.ParquetFile] = {}
         self._sizes: dict[tuple[str, int], dict[str, int]] = {}
 
@@ -80,18 +117,19 @@ class ParquetFiles:
         starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
         try:
             left = sum(starts[group + 1] - starts[group] for group in groups)
-            size = partial(self._bytes, stored.path, file, columns=columns, row_bytes=row_bytes)
+            growth = {name: _growth(file.schema_arrow.field(name).type, schema.field(name).type) for name in columns}
+            size = partial(self._bytes, stored.path, file, columns=growth, row_bytes=row_bytes)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
             if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
-                yield _shaped(table, schema), starts[groups[0]] if groups else 0, True
+                yield shaped(table, schema), starts[groups[0]] if groups else 0, True
                 return
             batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
             for portion in _portions(groups, size, budget_bytes):
                 at = starts[portion[0]]
                 for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
                     left -= batch.num_rows
-                    yield _shaped(pa.Table.from_batches([batch]), schema), at, left == 0
+                    yield shaped(pa.Table.from_batches([batch]), schema), at, left == 0
                     at += batch.num_rows
         except (pa.ArrowException, OSError, IndexError) as error:
             if not _is_damage(error):
@@ -102,7 +140,11 @@ class ParquetFiles:
         path = stored.path
         if path not in self._open:
             try:
-                self._open[path] = pq.ParquetFile(self._store.open_input(path, size_bytes=stored.size_bytes))
+                known = None if self._footers is None else self._footers.get(path)
+                source = self._store.open_input(path, size_bytes=stored.size_bytes)
+                self._open[path] = pq.ParquetFile(source, metadata=known)
+                if self._footers is not None:
+                    self._footers.keep(path, self._open[path].metadata)
             except FileNotFoundError as error:
                 raise TableDamagedError(
                     f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
@@ -116,18 +158,21 @@ class ParquetFiles:
         return self._open[path]
 
     def _bytes(
-        self, path: str, file: pq.ParquetFile, groups: Sequence[int], *, columns: Sequence[str], row_bytes: float
+        self, path: str, file: pq.ParquetFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
     ) -> int:
-        """Bytes of the columns as Arrow data, about."""
-        wanted = everything = rows = 0
+        """Bytes of the columns as Arrow data, about.
+
+        :param columns: with the bytes that a value takes as it is asked for, per byte of its type in the file.
+        """
+        wanted, everything, rows = 0.0, 0, 0
         for group in groups:
             if (path, group) not in self._sizes:
                 self._sizes[path, group] = _column_bytes(file.metadata.row_group(group), file.schema_arrow)
             sizes = self._sizes[path, group]
             everything += sum(sizes.values())
-            wanted += sum(sizes.get(name, 0) for name in columns)
+            wanted += sum(sizes.get(name, 0) * factor for name, factor in columns.items())
             rows += file.metadata.row_group(group).num_rows
-        return max(wanted, int(row_bytes * rows * wanted / max(1, everything)))
+        return max(int(wanted), int(row_bytes * rows * wanted / max(1, everything)))
 
 
 def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:
@@ -167,6 +212,13 @@ def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, in
     return sizes
 
 
+def _growth(stored: pa.DataType, asked: pa.DataType) -> float:
+    """How much wider values are as they are asked for: more than 1 where a column's type changed."""
+    if stored == asked or not (pa.types.is_primitive(stored) or pa.types.is_decimal(stored)):
+        return 1.0
+    return max(1.0, asked.bit_width / stored.bit_width)
+
+
 def _is_damage(error: Exception) -> bool:
     """Whether the file is at fault. pyarrow reports damage as a bare ``OSError``; one with a number or
     a class of its own comes from the store (no connection, no permission), and may pass."""
@@ -175,8 +227,8 @@ def _is_damage(error: Exception) -> bool:
     return type(error) is OSError and error.errno is None
 
 
-def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns in the schema's order and types, null where the file has none."""
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns in the schema's order and types, null where the table has none."""
     arrays = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names

@@ -88,14 +88,15 @@ def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
     low, high = keys_at(inside, [0, end - start - 1])
     # Of many keys only the ends are held against a block.
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
-    blocks = tuple(block for block in tile.blocks if _may_hold(block, low, high, listed))
-    narrowed = replace(tile, blocks=blocks, wanted=KeySpan(low, high))
+    span = KeySpan.closed(low, high)
+    blocks = tuple(block for block in tile.blocks if _may_hold(block, span, listed))
+    narrowed = replace(tile, blocks=blocks, wanted=span)
     return None if narrowed.is_empty else narrowed
 
 
-def _may_hold(block: LogBlock, low: Key, high: Key, listed: Sequence[Key] | None) -> bool:
+def _may_hold(block: LogBlock, span: KeySpan, listed: Sequence[Key] | None) -> bool:
     if listed is None:
-        return (block.key_min is None or block.key_min <= high) and (block.key_max is None or block.key_max >= low)
+        return span.may_hold(block.key_min or (), block.key_max or ())
     start = 0 if block.key_min is None else bisect_left(listed, block.key_min)
     end = len(listed) if block.key_max is None else bisect_right(listed, block.key_max)
     return start < end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,57 +10,80 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.read.filter import FileStats, Filter, prune
-from lakemerge.slices.model import KeySpan, keys_at
+from lakemerge.slices.model import Key, KeySpan, keys_at
 
-__all__ = ["RowGroups", "in_span", "matching"]
+__all__ = ["RowGroups", "in_span", "key_bounds", "matching"]
 
 RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
 """Of the given row groups of a file, those to read, in order."""
 
 
-def in_span(column: pa.Field, span: KeySpan) -> RowGroups:
+def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
     """Row groups that may hold keys of a span.
 
-    :param column: the first key column; the file is sorted by key.
+    :param key: the key columns; the file is sorted by key.
     """
-    low, high = span.low[:1], span.high[:1]
 
     def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
-        index = _leaf(footer, column.name)
-        kept = []
-        for group in groups:
-            bounds = None if index is None else _bounds(footer.row_group(group).column(index))
-            if bounds is not None:
-                first, last = keys_at((pa.array(bounds, column.type),), [0, 1])
-                if last < low or high < first:
-                    continue
-            kept.append(group)
-        return kept
+        bounds = key_bounds(footer, groups, key)
+        return [
+            group for group, (least, greatest) in zip(groups, bounds, strict=True) if span.may_hold(least, greatest)
+        ]
 
     return choose
+
+
+def key_bounds(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field]) -> list[tuple[Key, Key]]:
+    """Per row group, what its smallest and its largest key begin with, as far as statistics tell: the values of
+    the first columns, up to one that varies in the group. Nothing where there are no statistics."""
+    leaves = [(field.type, _leaf(footer, field.name)) for field in key]
+    return [_key_bounds(footer.row_group(group), leaves) for group in groups]
+
+
+def _key_bounds(group: Any, leaves: Sequence[tuple[pa.DataType, int | None]]) -> tuple[Key, Key]:
+    least: Key = ()
+    greatest: Key = ()
+    for kind, index in leaves:
+        bounds = None if index is None else _bounds(group.column(index))
+        if bounds is None:
+            break
+        low, high = keys_at((pa.array(bounds, kind),), [0, 1])
+        least, greatest = least + low, greatest + high
+        if low != high:
+            break
+    return least, greatest
 
 
 def matching(condition: Filter) -> RowGroups:
     """Row groups that may hold rows that match; of rows that are final."""
 
     def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
-        leaves = {field.name: index for field in condition.schema if (index := _leaf(footer, field.name)) is not None}
+        found = [(field, _leaf(footer, field.name)) for field in condition.schema]
+        leaves = [(field, index) for field, index in found if index is not None]
         stats = [_statistics(footer.row_group(group), leaves) for group in groups]
         return [group for group, kept in zip(groups, prune(condition, stats).tolist(), strict=True) if kept]
 
     return choose
 
 
-def _statistics(group: Any, leaves: dict[str, int]) -> FileStats:
+def _statistics(group: Any, leaves: Sequence[tuple[pa.Field, int]]) -> FileStats:
     low, high, nulls = {}, {}, {}
-    for name, index in leaves.items():
+    for field, index in leaves:
         chunk = group.column(index)
         bounds = _bounds(chunk)
         if bounds is not None:
-            low[name], high[name] = bounds
+            low[field.name], high[field.name] = (_typed(bound, field.type) for bound in bounds)
         if chunk.is_stats_set and chunk.statistics.has_null_count:
-            nulls[name] = chunk.statistics.null_count
+            nulls[field.name] = chunk.statistics.null_count
     return FileStats(min=low, max=high, null_count=nulls, num_rows=group.num_rows)
+
+
+def _typed(bound: Any, kind: pa.DataType) -> Any:
+    """A bound of a column whose type may have become wider since the file was written. Dates are the one type
+    that Arrow does not take for the wider one."""
+    if pa.types.is_timestamp(kind) and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
+        return dt.datetime.combine(bound, dt.time())
+    return bound
 
 
 def _bounds(chunk: Any) -> tuple[Any, Any] | None:

@@ -1,6 +1,6 @@
-"""Reading a version without Spark: prune tiles, merge each, filter, project.
+"""Reading a version without Spark: prune tiles, split large ones, merge each part, filter, project.
 
-Spark plans with the same functions; only who runs the tiles differs.
+Spark plans with the same functions; only who runs the parts differs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.merge import MergeSpec, merge_tile
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.prune import prune_tiles
-from lakemerge.slices.view import TableView, Tile
+from lakemerge.read.splits import Part, split_tiles
+from lakemerge.slices.view import TableView
 
-__all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_tile"]
+__all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_part"]
 
 ReadMode = Literal["merged", "base"]
 """``merged``: the table. ``base``: the read-optimised view, base files alone, as other Delta readers see it."""
@@ -31,11 +32,11 @@ ReadMode = Literal["merged", "base"]
 def read_arrow(
     handle: Handle, view: TableView, *, columns: Sequence[str] | None, filter: str | pc.Expression | None
 ) -> pa.Table:
-    """The rows of a version, tiles in parallel; see :meth:`lakemerge.LakeTable.to_arrow`."""
+    """The rows of a version, parts of it in parallel; see :meth:`lakemerge.LakeTable.to_arrow`."""
     plan = _plan(handle, view, columns, filter)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
-        parts = pool.map(lambda tile: list(plan.tables(tile)), plan.tiles)
-        return pa.concat_tables([plan.schema.empty_table(), *(table for part in parts for table in part)])
+        found = pool.map(lambda part: list(plan.tables(part)), plan.parts)
+        return pa.concat_tables([plan.schema.empty_table(), *(table for tables in found for table in tables)])
 
 
 def scan(
@@ -43,7 +44,7 @@ def scan(
 ) -> pa.RecordBatchReader:
     """The rows of a version as a stream of bounded memory; see :meth:`lakemerge.LakeTable.scan`."""
     plan = _plan(handle, view, columns, filter)
-    batches = (batch for tile in plan.tiles for table in plan.tables(tile) for batch in table.to_batches())
+    batches = (batch for part in plan.parts for table in plan.tables(part) for batch in table.to_batches())
     return pa.RecordBatchReader.from_batches(plan.schema, batches)
 
 
@@ -52,10 +53,10 @@ class _ScanPlan:
     spec: MergeSpec
     schema: pa.Schema
     condition: Filter | None
-    tiles: list[Tile]
+    parts: list[Part]
 
-    def tables(self, tile: Tile) -> Iterator[pa.Table]:
-        for table in scan_tile(self.spec, tile, self.schema.names, self.condition):
+    def tables(self, part: Part) -> Iterator[pa.Table]:
+        for table in scan_part(self.spec, part, self.schema.names, self.condition):
             yield table.cast(self.schema)
 
 
@@ -71,20 +72,23 @@ def _plan(
         spec=MergeSpec(handle.store, view.config, merger, handle.settings),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
-        tiles=prune_tiles(view, condition),
+        parts=split_tiles(prune_tiles(view, condition), handle.settings.target_task_bytes),
     )
 
 
-def scan_tile(spec: MergeSpec, tile: Tile, names: Sequence[str], condition: Filter | None) -> Iterator[pa.Table]:
-    """The asked columns of a tile's rows that meet the condition, in tables of bounded size.
+def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filter | None) -> Iterator[pa.Table]:
+    """The asked columns of a part's rows that meet the condition, in tables of bounded size.
 
     The condition is judged on merged rows, since a merge may change any column but the key.
     """
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
     with ParquetFiles(spec.store) as files:
-        for part in merge_tile(spec, tile, columns=read, sort=False, files=files, condition=condition):
-            rows = part.rows if condition is None else part.rows.filter(condition.expression)
+        tile = part.narrowed(files, [spec.config.schema.field(name) for name in spec.config.key])
+        if tile is None:
+            return
+        for merged in merge_tile(spec, tile, columns=read, sort=False, files=files, condition=condition):
+            rows = merged.rows if condition is None else merged.rows.filter(condition.expression)
             if rows.num_rows:
                 yield rows.select(list(names))
 

@@ -1,8 +1,8 @@
 """The sorted streams that a merge of one tile reads: stored rows, tombstones and log records.
 
-Where a read asks for some keys only (``Tile.wanted``), row groups that hold none of them are not read,
+Where a read asks for a span of keys only (``Tile.wanted``), row groups that hold none of them are not read,
 and rows before and after them are cut off: all streams of a tile alike, so that what is left of each
-key is whole.
+key is whole, and that spans which adjoin share no row.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def stored_streams(
     """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
     stream is sorted by key, and no key is in two of them.
 
-    :param schema: what to read, and the fields of :data:`PLACE` at the end where the caller wants them.
+    :param schema: what to read, the key among it where only some keys are wanted, and the fields of
+        :data:`PLACE` at the end where the caller wants them.
     :param final: of rows that no log changes, the row groups to read.
     """
     if tile.base is None:
@@ -105,7 +106,6 @@ def _stored(
         footer = files.footer(part.file)
         groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
         groups = groups if final is None else final(footer, groups)
-    keyed = set(spec.config.key) <= set(schema.names)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
     for table, first, last in files.stream(part.file, schema=columns, budget_bytes=budget, row_groups=groups):
@@ -115,7 +115,7 @@ def _stored(
             keep = np.ones(table.num_rows, dtype=np.bool_)
             keep[: len(here)] = ~here
             left = left.filter(pa.array(keep))
-        yield _wanted_rows(left, spec.config, tile) if keyed else left, last
+        yield _wanted_rows(left, spec.config, tile), last
 
 
 def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
@@ -130,10 +130,15 @@ def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
 def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batches:
     """The tile's tombstones, sorted by key."""
     if tile.tombstones is not None:
+        file = StoredFile(tile.tombstones, tile.tombstone_bytes or None)
+        groups = None
+        if tile.wanted is not None:
+            footer = files.footer(file)
+            groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
-        for table, _, last in files.stream(StoredFile(tile.tombstones), schema=schema, budget_bytes=budget):
-            yield table, last
+        for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+            yield _wanted_rows(table, spec.config, tile), last
 
 
 def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
@@ -171,21 +176,16 @@ def block_stream(
 def _wanted_groups(config: TableConfig, tile: Tile, footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
     if tile.wanted is None:
         return list(groups)
-    return in_span(config.schema.field(config.key[0]), tile.wanted)(footer, groups)
+    return in_span([config.schema.field(name) for name in config.key], tile.wanted)(footer, groups)
 
 
 def _wanted_rows(table: pa.Table, config: TableConfig, tile: Tile) -> pa.Table:
-    """Rows of the wanted span, of a table sorted by key."""
-    if tile.wanted is None or not table.num_rows:
-        return table
-    keys = key_columns(table, config.key)
-    start = key_position(keys, tile.wanted.low, after=False)
-    return table.slice(start, key_position(keys, tile.wanted.high, after=True) - start)
+    return table if tile.wanted is None else _within(table, config.key, tile.wanted.low, tile.wanted.high)
 
 
 def _within(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:
     """Rows with ``lower <= key < upper``, of a table sorted by key."""
-    if lower is None and upper is None:
+    if (lower is None and upper is None) or not table.num_rows:
         return table
     keys = key_columns(table, key)
     start = 0 if lower is None else key_position(keys, lower, after=False)

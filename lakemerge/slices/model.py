@@ -10,6 +10,7 @@ import base64
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -73,8 +74,9 @@ class KeySpan:
         return self.low is None or greatest >= self.low[: len(greatest)]
 
 
-@dataclass(frozen=True, slots=True)
-class SliceId:
+class SliceId(NamedTuple):
+    """A tuple, since plans look slices up by the hundred thousand."""
+
     partition: Partition
     bucket: int
 

@@ -8,6 +8,7 @@ and its place in it, and a bitmap per file comes from the positions files by a s
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -23,6 +24,7 @@ from lakemerge.spark.jobs import quoted
 
 __all__ = ["scan_clean", "scan_minor"]
 
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _MAX_BITS = 2**28
 """Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
 _FEW_BITS = 2**25
@@ -119,7 +121,23 @@ def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
 
 def _parquet(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
     reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
-    return reader.parquet(*(_unglobbed(handle.store.spark_url(path)) for path in paths))
+    with _listed_by_the_driver(spark):
+        return reader.parquet(*(_unglobbed(handle.store.spark_url(path)) for path in paths))
+
+
+@contextlib.contextmanager
+def _listed_by_the_driver(spark: SparkSession) -> Iterator[None]:
+    """Spark asks for the size of each file that a scan names. Of more than 32 it does that in a job of up to 10,000
+    tasks, which takes ten times as long as the driver needs for files of a local disk. A setting of the
+    session's own stays."""
+    if spark.conf.get(_LISTING, None) is not None:
+        yield
+        return
+    spark.conf.set(_LISTING, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_LISTING)
 
 
 def _unglobbed(url: str) -> str:

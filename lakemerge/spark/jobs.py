@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,9 +14,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.options import Settings
+from lakemerge.read.splits import Part, split_tiles
+from lakemerge.slices.view import Tile
 from lakemerge.spark.portable import portable
 
-__all__ = ["active_session", "bins", "collect_results", "map_evenly", "parallelism", "quoted", "result_batch"]
+__all__ = [
+    "active_session",
+    "bins",
+    "collect_results",
+    "even_tasks",
+    "map_evenly",
+    "parallelism",
+    "quoted",
+    "result_batch",
+]
 
 RESULT_DDL = "result BINARY"
 
@@ -55,6 +68,20 @@ def map_evenly(
 
 def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
     return index, function(item)
+
+
+def even_tasks(tiles: Sequence[Tile], settings: Settings, *, at_least: int) -> list[list[Part]]:
+    """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together.
+    Tiles come without the statistics of their files, which serve planning alone and would be most of what is sent."""
+    parts = split_tiles([_lean(tile) for tile in tiles], settings.target_task_bytes)
+    sizes = [part.stored_bytes for part in parts]
+    groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
+    return [[parts[index] for index in group] for group in groups]
+
+
+def _lean(tile: Tile) -> Tile:
+    base = tile.base
+    return tile if base is None else replace(tile, base=replace(base, add=replace(base.add, stats=None, tags={})))
 
 
 def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:

@@ -176,7 +176,9 @@ class _Checked:
 def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | None:
     """Prove each file; ``None`` if the kernel is needed. Raises :class:`FrameError` for bad rows."""
     store = write.handle.store
-    files = [stat for stat in store.list(folder) if stat.path.endswith(".parquet")]
+    # Below the folder lies what attempts of tasks that were lost may still write.
+    found = [stat for stat in store.list(folder) if stat.path.rpartition("/")[0] == folder]
+    files = [stat for stat in found if stat.path.endswith(".parquet")]
     spec = write.pack
     begin_version, now = write.begin.version, write.handle.now_ms()
 

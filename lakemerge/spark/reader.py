@@ -6,6 +6,7 @@ Python tasks of even size. Both see the same version, however long the query run
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
@@ -18,11 +19,11 @@ from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.literals import parse_zone
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
-from lakemerge.read.scan import asked_columns, scan_tile
+from lakemerge.read.scan import asked_columns, scan_part
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.files import scan_clean, scan_minor
-from lakemerge.spark.jobs import bins, parallelism, quoted
+from lakemerge.spark.jobs import even_tasks, parallelism, quoted
 from lakemerge.spark.portable import portable
 from lakemerge.storage.local import LocalStore
 
@@ -69,18 +70,16 @@ def read_dataframe(
 def _merged(
     spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
 ) -> DataFrame:
-    """Dirty tiles through the merge kernel, several a task."""
-    sizes = [tile.stored_bytes for tile in tiles]
-    groups = bins(sizes, target_bytes=spec.settings.target_task_bytes, at_least=parallelism(spark))
-    tasks = [[tiles[index] for index in group] for group in groups]
+    """Dirty tiles through the merge kernel: parts of large ones, several small ones a task."""
+    tasks = [pickle.dumps(parts) for parts in even_tasks(tiles, spec.settings, at_least=parallelism(spark))]
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sent = portable(spec)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for tile in tasks[number]:
-                    for table in scan_tile(sent, tile, columns, condition):
+                for part in pickle.loads(tasks[number]):  # noqa: S301 - our own driver's bytes
+                    for table in scan_part(sent, part, columns, condition):
                         yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))

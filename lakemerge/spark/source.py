@@ -24,11 +24,12 @@ from pyspark.sql.types import StructType
 from lakemerge.errors import InputError
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
-from lakemerge.read.scan import asked_columns, in_mode, scan_tile
+from lakemerge.read.scan import asked_columns, in_mode, scan_part
+from lakemerge.read.splits import Part
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_ddl
-from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import bins
+from lakemerge.slices.view import TableView
+from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
@@ -103,10 +104,10 @@ def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> Non
     spark.dataSource.register(Registered)
 
 
-class _TilePartition(InputPartition):
-    def __init__(self, tiles: Sequence[Tile]) -> None:
+class _Partition(InputPartition):
+    def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(None)
-        self.tiles = tuple(tiles)
+        self.parts = tuple(parts)
 
 
 class _Reader(DataSourceReader):
@@ -118,15 +119,14 @@ class _Reader(DataSourceReader):
         self._tiles = prune_tiles(view, None)
 
     def partitions(self) -> Sequence[InputPartition]:
-        sizes = [tile.stored_bytes for tile in self._tiles]
-        groups = bins(sizes, target_bytes=self._spec.settings.target_task_bytes, at_least=_READ_TASKS)
+        tasks = even_tasks(self._tiles, self._spec.settings, at_least=_READ_TASKS)
         # Spark runs one task, with no partition, where this list is empty.
-        return [_TilePartition([self._tiles[index] for index in group]) for group in groups] or [_TilePartition(())]
+        return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        tiles = partition.tiles if isinstance(partition, _TilePartition) else ()
-        for tile in tiles:
-            for table in scan_tile(self._spec, tile, self._columns, None):
+        parts = partition.parts if isinstance(partition, _Partition) else ()
+        for part in parts:
+            for table in scan_part(self._spec, part, self._columns, None):
                 yield from table.cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 

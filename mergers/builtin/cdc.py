@@ -60,6 +60,9 @@ class _Capture(Merger):
     def bare_delete_removes(self, shape: TableShape) -> bool:
         return True
 
+    def only_picks(self, shape: TableShape) -> bool:
+        return True
+
     @property
     def delete_when(self) -> DeleteWhen:
         return DeleteWhen(self.op_column, ("d",))

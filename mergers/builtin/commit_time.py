@@ -60,6 +60,9 @@ class CommitTime(Merger):
     def bare_delete_removes(self, shape: TableShape) -> bool:
         return True
 
+    def only_picks(self, shape: TableShape) -> bool:
+        return self.delete_when is None
+
     def merge_groups(self, groups: Groups) -> Merged:
         return self._overlay(groups).fold()
 

@@ -60,6 +60,9 @@ class FirstRow(Merger):
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         return True
 
+    def only_picks(self, shape: TableShape) -> bool:
+        return True
+
     def merge_groups(self, groups: Groups) -> Merged:
         segments = Segments.of(groups.offsets)
         applied = self._applied(groups, segments)

@@ -98,6 +98,9 @@ class PartialUpdate(Merger):
     def bare_delete_removes(self, shape: TableShape) -> bool:
         return self.remove_record_on_delete
 
+    def only_picks(self, shape: TableShape) -> bool:
+        return self.unset.mode != "default" and (self.groups is None or not self.groups.functions)
+
     def merge_groups(self, groups: Groups) -> Merged:
         if self.groups is not None:
             return self.groups.merge(groups, self.unset)

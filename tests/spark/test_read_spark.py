@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -321,3 +322,26 @@ def test_a_column_that_was_added_later(spark: SparkSession, tmp_path: Path) -> N
     table.compact()
     assert collected(table.to_df()) == expected
     assert collected(table.to_df(columns=["late"], filter="late IS NULL")) == [(None,)]
+
+
+def test_many_files_are_listed_without_a_job(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark itself would ask for the sizes of more than 32 files in a job; who wants that says so."""
+    table = LakeTable.create(tmp_path, "id BIGINT", key=["id"], buckets=64, spark=spark)
+    table.upsert(pa.table({"id": range(1000)}))
+    assert len(table.view.base_files) == 64
+    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+    def jobs() -> set[int]:
+        return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+    before = jobs()
+    found = table.to_df()
+    assert (jobs() - before, spark.conf.get(setting, None)) == (set(), None)
+    assert found.count() == 1000
+    spark.conf.set(setting, "33")
+    try:
+        before = jobs()
+        table.to_df()
+        assert (len(jobs() - before), spark.conf.get(setting)) == (1, "33")
+    finally:
+        spark.conf.unset(setting)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge.read.filter import parse_filter
-from lakemerge.read.row_groups import in_span, matching
+from lakemerge.read.row_groups import in_span, key_bounds, matching
 from lakemerge.slices.model import KeySpan
 
 SCHEMA = pa.schema(
@@ -50,7 +50,28 @@ def test_by_condition(footer: pq.FileMetaData, condition: str, groups: list[int]
     ("low", "high", "groups"), [(3, 3, [0]), (9, 10, [0, 1]), (30, 40, []), (-5, 99, [0, 1, 2]), (15, 25, [1, 2])]
 )
 def test_by_span_of_keys(footer: pq.FileMetaData, low: int, high: int, groups: list[int]) -> None:
-    assert in_span(SCHEMA.field("k"), KeySpan((low, 7), (high, 0)))(footer, range(3)) == groups
+    assert (
+        in_span([SCHEMA.field("k"), SCHEMA.field("f")], KeySpan.closed((low, 7), (high, 0)))(footer, range(3)) == groups
+    )
+
+
+def test_by_span_of_keys_of_several_columns(tmp_path: Path) -> None:
+    """Where a column does not vary in a row group, the next one tells."""
+    rows = pa.table({"a": [1] * 6 + [1, 2, 2, 2, 2, 2], "b": [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5]})
+    pq.write_table(rows, tmp_path / "f", row_group_size=3)
+    footer, key = pq.read_metadata(tmp_path / "f"), list(rows.schema)
+    assert key_bounds(footer, range(4), key) == [((1, 1), (1, 3)), ((1, 4), (1, 6)), ((1,), (2,)), ((2, 3), (2, 5))]
+    for span, groups in [
+        (KeySpan.closed((1, 5), (1, 5)), [1, 2]),
+        (KeySpan.closed((1, 6), (1, 7)), [1, 2]),
+        (KeySpan.closed((2, 1), (2, 2)), [2]),
+        (KeySpan(None, (1, 4)), [0, 2]),
+        (KeySpan((1, 4), (2,)), [1, 2]),
+        (KeySpan((2,), None), [2, 3]),
+        (KeySpan((2, 6), None), [2]),
+        (KeySpan(None, None), [0, 1, 2, 3]),
+    ]:
+        assert in_span(key, span)(footer, range(4)) == groups, span
 
 
 def test_a_column_that_the_file_lacks_tells_nothing(footer: pq.FileMetaData) -> None:

@@ -1,0 +1,98 @@
+"""Splits: what one task reads is a part of a large tile, or several small tiles.
+
+A part is a key range that begins and ends where row groups of the tile's largest file do. Where that is, each
+task reads from that file's footer, so that planning opens no file; all parts of a tile read the same footer, so
+their ranges adjoin, and no row is in two of them or in none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, compress
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.row_groups import key_bounds
+from lakemerge.slices.model import Key, KeySpan
+from lakemerge.slices.view import Tile
+
+__all__ = ["Part", "split_tiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of ``count`` parts of a tile, of about even size. Picklable."""
+
+    tile: Tile
+    number: int
+    count: int
+    stored_bytes: int
+    """Parquet bytes that reading it takes, estimated."""
+
+    def narrowed(self, files: ParquetFiles, key: Sequence[pa.Field]) -> Tile | None:
+        """The tile with the part's keys wanted, and the logs that may hold some of them; ``None`` where the file
+        has too few row groups for so many parts.
+
+        :param key: the key columns.
+        """
+        if self.count == 1:
+            return self.tile
+        file, groups = _largest_file(self.tile)
+        footer = files.footer(file)
+        bounds = [None, *_cuts(footer, groups or range(footer.num_row_groups), key, self.count), None]
+        if self.number + 1 >= len(bounds):
+            return None
+        span = KeySpan(bounds[self.number], bounds[self.number + 1])
+        blocks = [block for block in self.tile.blocks if span.may_hold(block.key_min or (), block.key_max or ())]
+        return replace(self.tile, blocks=tuple(blocks), wanted=span)
+
+
+def split_tiles(tiles: Sequence[Tile], target_bytes: int) -> list[Part]:
+    """The tiles in parts of at most about ``target_bytes``; a tile of which only some keys are wanted is one part."""
+    sizes = [tile.stored_bytes for tile in tiles]
+    large = [tile.wanted is None and size > target_bytes for tile, size in zip(tiles, sizes, strict=True)]
+    # A block that reaches over several tiles is read by row groups: each tile reads its share.
+    sharing = Counter(id(block) for tile in compress(tiles, large) for block in tile.blocks)
+    parts = []
+    for tile, size, is_large in zip(tiles, sizes, large, strict=True):
+        if not is_large:
+            parts.append(Part(tile, 0, 1, size))
+            continue
+        share = _bytes(tile, sharing)
+        count = max(1, -(-share // target_bytes))
+        parts += [Part(tile, number, count, share // count) for number in range(count)]
+    return parts
+
+
+def _bytes(tile: Tile, sharing: Counter[int]) -> int:
+    shares = sum(block.data_bytes // sharing[id(block)] for block in tile.blocks)
+    return tile.stored_bytes - tile.log_bytes + shares
+
+
+def _largest_file(tile: Tile) -> tuple[StoredFile, range | None]:
+    """The file with the most rows of a tile, and which of its row groups are the tile's where not all are."""
+    found: list[tuple[int, StoredFile, range | None]] = []
+    if tile.base is not None:
+        found.append((tile.base.rows, StoredFile(tile.base.add.path, tile.base.add.size_bytes), None))
+    if tile.minor is not None:
+        found += [(winner.rows, StoredFile(winner.path, winner.size_bytes), None) for winner in tile.minor.winners]
+    for block in tile.blocks:
+        groups = range(block.first_row_group, block.first_row_group + block.row_groups)
+        found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), groups))
+    _, file, groups_there = max(found, key=lambda candidate: candidate[0])
+    return file, groups_there
+
+
+def _cuts(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field], count: int) -> list[Key]:
+    """Where parts begin, but for the first: at most ``count - 1`` keys, ascending."""
+    if not groups:
+        return []
+    starts = np.array(list(accumulate((footer.row_group(group).num_rows for group in groups), initial=0)))
+    nearest = {int(np.abs(starts[:-1] - starts[-1] * number / count).argmin()) for number in range(1, count)}
+    begins = key_bounds(footer, [groups[place] for place in sorted(nearest - {0})], key)
+    return sorted({least for least, _ in begins} - {()})

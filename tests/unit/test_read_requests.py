@@ -1,0 +1,111 @@
+"""How many objects a read asks for: each base file and each live log block once, and nothing that is not needed."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge import LakeTable
+from lakemerge.log import DeltaLog
+from lakemerge.read import parquet
+from lakemerge.read.parquet import Footers
+from lakemerge.storage import LocalStore
+from lakemerge.testing.counting import CountingStore
+from tests.unit.faults import create, frame
+
+BUCKETS, COMMITS, ROWS = 8, 5, 400
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Eight base files and five log files with a block for each of them."""
+    table = create(tmp_path / "t", buckets=BUCKETS)
+    table.upsert(frame([(k, 1, "base") for k in range(ROWS)]))
+    for number in range(COMMITS):
+        table.upsert(frame([(k, 2 + number, f"new {number}") for k in range(ROWS)]))
+    assert len(table.view.tiles) == BUCKETS
+    return tmp_path / "t"
+
+
+def counted(path: Path) -> tuple[LakeTable, CountingStore]:
+    store = CountingStore(LocalStore(path))
+    handle = replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store))
+    return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None), store
+
+
+def calls(store: CountingStore) -> Counter[str]:
+    found = Counter(store.counts().calls)
+    store.reset()
+    return found
+
+
+def test_a_full_read(path: Path) -> None:
+    table, store = counted(path)
+    opening = calls(store)
+    assert (opening["list"], opening["open_input"]) == (1, 0)
+    assert opening["get"] <= 1 + 2 + COMMITS  # the checkpoint's hint, and commits
+    assert table.to_arrow().num_rows == ROWS
+    first = calls(store)
+    assert first["open_input"] == BUCKETS * (1 + COMMITS)
+    assert first["read"] <= 2 * first["open_input"]  # a footer and the rows
+    assert (first["list"], first["get"], first["stat"]) == (0, 1, 0)  # whether there is a newer commit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "opened"),
+    [
+        ({"filter": "k = 7"}, 1 + COMMITS),
+        ({"filter": "k in (7, 7)"}, 1 + COMMITS),
+        ({"filter": "k = -1"}, 1),  # below what any log holds
+        ({"mode": "base"}, BUCKETS),
+        ({"mode": "base", "filter": "k < 0"}, 0),
+    ],
+)
+def test_a_read_of_less(path: Path, arguments: dict[str, Any], opened: int) -> None:
+    table, store = counted(path)
+    calls(store)
+    table.to_arrow(**arguments)
+    assert calls(store)["open_input"] <= opened
+
+
+def test_a_look_up(path: Path) -> None:
+    """One question for a newer commit; of the key's bucket each file a footer, the first time, and one row group."""
+    table, store = counted(path)
+    calls(store)
+    assert table.get({"k": 7}) == {"k": 7, "o": 1 + COMMITS, "v": f"new {COMMITS - 1}"}
+    found = calls(store)
+    assert found["open_input"] == 1 + COMMITS
+    assert found["read"] <= 2 * (1 + COMMITS)
+    assert (found["list"], found["get"], found["stat"]) == (0, 1, 0)  # whether there is a newer commit
+    assert table.get({"k": 7}) is not None
+    assert calls(store)["read"] == 1 + COMMITS
+    table.compact()
+    for reads in (2, 1):
+        calls(store)
+        assert table.get({"k": 7}) is not None
+        found = calls(store)
+        assert (found["open_input"], found["read"]) == (1, reads)
+
+
+def test_footers_are_kept_up_to_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were used longest ago go first."""
+    files = [str(file) for file in sorted(path.glob("base/**/*.parquet"))]
+    known = {file: pq.read_metadata(file) for file in files}
+    monkeypatch.setattr(parquet, "_FOOTER_BYTES", sum(footer.serialized_size for footer in known.values()) - 1)
+    footers = Footers()
+    for file in files[:-1]:
+        footers.keep(file, known[file])
+    assert footers.get(files[0]) is known[files[0]]
+    footers.keep(files[-1], known[files[-1]])
+    assert [file for file in files if footers.get(file) is None] == [files[1]]
+    assert pickle.loads(pickle.dumps(footers)).get(files[0]) is None
+    monkeypatch.setattr(parquet, "_FOOTER_BYTES", 1)
+    footers = Footers()
+    footers.keep(files[0], known[files[0]])
+    assert footers.get(files[0]) is None
