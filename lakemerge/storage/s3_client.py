@@ -1,6 +1,6 @@
-"""The objects of one bucket, over s3fs: options, connections, and errors put into this library's words.
+"""The objects of one bucket, over s3fs: connections, and errors put into this library's words.
 
-No secret appears in an error, a log record or a ``repr``.
+No secret appears in an error, a log record or a ``repr``, nor in what botocore logs of its requests.
 """
 
 from __future__ import annotations
@@ -9,32 +9,18 @@ import errno
 import functools
 import importlib
 import importlib.util
-import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from lakemerge.errors import DependencyMissingError, InputError, StoreError
+from lakemerge.errors import DependencyMissingError, StoreError
 from lakemerge.storage.base import Put
 
-__all__ = ["S3Client", "s3fs_options"]
+__all__ = ["S3Client"]
 
 _LOG = logging.getLogger(__name__)
-
-_AWS_NAMES = {
-    "AWS_ACCESS_KEY_ID": "key",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_SESSION_TOKEN": "token",
-    "AWS_ENDPOINT_URL": "endpoint_url",
-    "AWS_ENDPOINT_URL_S3": "endpoint_url",
-    "AWS_PROFILE": "profile",
-    "AWS_REGION": "region_name",
-    "AWS_DEFAULT_REGION": "region_name",
-}
-_FLAGS = frozenset({"anon", "use_ssl", "requester_pays", "cache_regions", "local_expiry_check"})
-_MAPPINGS = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs"})
-_TEXTS = frozenset({"key", "secret", "token", "username", "password", "endpoint_url", "profile", "region_name"})
 
 _CONDITION_FAILED = 412
 _CONFLICT = 409
@@ -42,50 +28,12 @@ _NOT_IMPLEMENTED = 501
 _UNCLEAR = frozenset({408, 429})
 """Besides all of 500 and above."""
 
-
-def s3fs_options(storage_options: Mapping[str, object]) -> dict[str, Any]:
-    """Options as s3fs takes them, from its own names and the usual ``AWS_*`` ones.
-
-    Values may be strings throughout, as Spark's options are: flags as ``true`` or ``false``,
-    mappings as JSON. Raises :class:`InputError` naming every option that is unknown, given twice
-    or not of its kind; values are not quoted, they may be secrets.
-    """
-    options: dict[str, Any] = {}
-    problems = []
-    for given, value in storage_options.items():
-        name = _AWS_NAMES.get(given.upper(), given)
-        if name not in _FLAGS | _MAPPINGS | _TEXTS:
-            problems.append(f"{given!r} is unknown")
-        elif name in options:
-            problems.append(f"{given!r} is given twice, under two names")
-        else:
-            options[name] = _parsed(name, value)
-            if options[name] is None:
-                kind = "true or false" if name in _FLAGS else "a mapping" if name in _MAPPINGS else "a string"
-                problems.append(f"{given!r} is not {kind}")
-    if problems:
-        known = sorted({*_FLAGS, *_MAPPINGS, *_TEXTS, *_AWS_NAMES})
-        raise InputError(
-            f"storage options for S3: {'; '.join(problems)}. Known are: {', '.join(known)}", problems=tuple(problems)
-        )
-    region = options.pop("region_name", None)
-    if region is not None:
-        options["client_kwargs"] = {"region_name": region, **options.get("client_kwargs", {})}
-    return options
-
-
-def _parsed(name: str, value: object) -> object:
-    """The value as s3fs takes it, ``None`` if it cannot be."""
-    if name in _FLAGS:
-        return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).lower())
-    if name in _MAPPINGS:
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                return None
-        return dict(value) if isinstance(value, Mapping) else None
-    return value if isinstance(value, str) else None
+_LOGGERS_OF_REQUESTS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "aiobotocore.endpoint")
+_SECRET = re.compile(
+    r"""(x-amz-security-token|server-side-encryption-customer-key|secretaccesskey|sessiontoken)"""
+    r"""(['"]?\s*[:>]\s*b?['"]?)[^\s'"<]+""",
+    re.IGNORECASE,
+)
 
 
 class S3Client:
@@ -99,6 +47,8 @@ class S3Client:
         self._profile = self._options.pop("profile", None)
         self._sessions: dict[int, Any] = {}
         self._connections: dict[tuple[int, bool], Any] = {}
+        for logger in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(logger).addFilter(_without_secrets)  # once: it is always the same one
 
     def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
         """An operation of the S3 API on the bucket, or on the object ``key``; retried on passing failures.
@@ -200,7 +150,14 @@ class S3Client:
         _, code = _response(error)
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
-        raise StoreError(f"{operation} {url}: {_reason(error)}", url=url, s3_code=code) from error
+        told = "" if code is None else f" ({code})"
+        raise StoreError(f"{operation} {url}: {_reason(error)}{told}", url=url, s3_code=code) from error
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """At level DEBUG botocore logs requests with their headers, and answers, and some of that is secret."""
+    record.msg, record.args = _SECRET.sub(r"\1\2***", record.getMessage()), None
+    return True
 
 
 @functools.cache

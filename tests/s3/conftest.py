@@ -1,78 +1,35 @@
-"""An S3 server for tests: moto behind werkzeug, one request at a time.
+"""The S3 servers that tests here run against.
 
-moto looks for the object and then stores it, so with the usual server, a thread per request, its
-``If-None-Match`` is a race of its own. A server with one thread answers as S3 does.
+Whatever holds of every server runs against ``endpoint``: the versitygw that ``LAKEMERGE_S3_SERVER`` names (``make
+test-s3``), else moto. What needs a server that misbehaves when told to, or counts, runs against ``server``: moto.
 """
 
 from __future__ import annotations
 
-import threading
+import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from collections.abc import Iterator
 
 import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.s3.models import s3_backends
-from werkzeug.serving import make_server
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-Fault = Callable[["S3Server", "WSGIEnvironment", "StartResponse"], Iterable[bytes]]
+from lakemerge.storage.s3_client import S3Client
+from lakemerge.storage.s3_options import s3fs_options
+from tests.s3.servers import Endpoint, S3Server, moto_server, versitygw_server
 
 
-class _QuietHandler(MotoRequestHandler):
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-
-@dataclass
-class S3Server:
-    """Passes requests on to moto, notes them as ``"PUT /bucket/key"``, and misbehaves when told to.
-
-    Each entry of ``faults`` is used up by one ``PUT``, which it answers in place of moto.
-    """
-
-    moto: WSGIApplication = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
-    url: str = ""
-    requests: list[str] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    ignores_conditions: bool = False
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        query = f"?{environ['QUERY_STRING']}" if environ.get("QUERY_STRING") else ""
-        self.requests.append(f"{environ['REQUEST_METHOD']} {unquote(environ['PATH_INFO'])}{query}")
-        if self.ignores_conditions:
-            environ.pop("HTTP_IF_NONE_MATCH", None)
-        if self.faults and environ["REQUEST_METHOD"] == "PUT":
-            return self.faults.pop(0)(self, environ, start_response)
-        return self.moto(environ, start_response)
-
-    @property
-    def options(self) -> dict[str, object]:
-        return {
-            "AWS_ACCESS_KEY_ID": "an-id",
-            "AWS_SECRET_ACCESS_KEY": "hunter2",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.url,
-        }
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the account of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[S3Server]:
-    server = S3Server()
-    listener = make_server("127.0.0.1", 0, server, threaded=False, request_handler=_QuietHandler)
-    server.url = f"http://127.0.0.1:{listener.server_port}"
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    listener.shutdown()
-    thread.join()
-    listener.server_close()
+    with moto_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -84,8 +41,32 @@ def server(running_server: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(server: S3Server) -> str:
-    """A bucket of its own for each test."""
+    """A bucket of moto's, of its own for each test."""
     name = f"bucket-{uuid.uuid4().hex}"
     s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(name, "us-east-1")
     server.requests.clear()
     return name
+
+
+@pytest.fixture(scope="session")
+def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    program = os.environ.get("LAKEMERGE_S3_SERVER")
+    if program is None:
+        yield request.getfixturevalue("running_server")
+    else:
+        with versitygw_server(program, tmp_path_factory.mktemp("versitygw")) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def _clients(endpoint: Endpoint) -> S3Client:
+    return S3Client("unused", s3fs_options(endpoint.options, {}))
+
+
+@pytest.fixture
+def place(_clients: S3Client) -> str:
+    """``s3://`` and a bucket of the endpoint's, of its own for each test."""
+    client = _clients
+    client.bucket = f"bucket-{uuid.uuid4().hex}"
+    client.call("create_bucket")
+    return f"s3://{client.bucket}"

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,9 @@ from moto.s3.models import s3_backends
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import Put, S3Store, Store, open_store
 from lakemerge.storage.clock import store_time_ms
-from lakemerge.storage.s3_client import s3fs_options
+from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.testing.store_suite import StoreSuite
-from tests.s3.conftest import S3Server
+from tests.s3.servers import KEY, SECRET, Endpoint, S3Server, answering
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -35,8 +36,8 @@ class TestS3Store(StoreSuite):
     race_paths = 15
 
     @pytest.fixture
-    def store(self, server: S3Server, bucket: str) -> Store:
-        return open_store(f"s3://{bucket}/some prefix/table=%20", server.options)
+    def store(self, endpoint: Endpoint, place: str) -> Store:
+        return open_store(f"{place}/some prefix/table=%20", endpoint.options)
 
 
 class TestS3StoreAtTheRootOfABucket(StoreSuite):
@@ -44,8 +45,8 @@ class TestS3StoreAtTheRootOfABucket(StoreSuite):
     race_paths = 3
 
     @pytest.fixture
-    def store(self, server: S3Server, bucket: str) -> Store:
-        return open_store(f"s3a://{bucket}/", server.options)
+    def store(self, endpoint: Endpoint, place: str) -> Store:
+        return open_store(place.replace("s3:", "s3a:") + "/", endpoint.options)
 
 
 @pytest.fixture
@@ -60,18 +61,6 @@ def store(server: S3Server, bucket: str, sleeps: list[float]) -> S3Store:
     assert store.put_if_absent("first", b"") is Put.CREATED
     server.requests.clear()
     return store
-
-
-def answering(status: str, code: str = "", *, after_writing: bool = False) -> Callable[..., Iterable[bytes]]:
-    def fault(server: S3Server, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if after_writing:
-            list(server.moto(environ, lambda *_: lambda _: None))
-        else:
-            environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-        start_response(status, [("Content-Type", "application/xml")])
-        return [f"<Error><Code>{code}</Code><Message>as told</Message></Error>".encode()]
-
-    return fault
 
 
 def test_one_request_creates(store: S3Store, server: S3Server, bucket: str) -> None:
@@ -109,7 +98,7 @@ def test_no_answer_at_all_is_unknown(server: S3Server, bucket: str, caplog: pyte
     assert nowhere.put_if_absent("log/1", b"x") is Put.UNKNOWN
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
         list(nowhere.list(""))
-    assert "hunter2" not in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
@@ -221,22 +210,6 @@ def test_lists_and_deletes_in_many_pages(store: S3Store, server: S3Server, bucke
     assert [file.path for file in store.list("")] == ["first"]
 
 
-def test_an_upload_that_fails_leaves_no_parts(store: S3Store, server: S3Server) -> None:
-    with pytest.raises(ValueError, match="stop"), store.open_output("large") as file:  # noqa: PT012
-        file.write(b"x" * (17 << 20))
-        assert len(store._client.call("list_multipart_uploads")["Uploads"]) == 1
-        raise ValueError("stop")
-    assert "Uploads" not in store._client.call("list_multipart_uploads")
-    with pytest.raises(StoreError, match="as told"), store.open_output("large") as file:  # noqa: PT012
-        server.faults.append(answering("403 Forbidden", "AccessDenied"))
-        file.write(b"x" * (17 << 20))
-    assert "Uploads" not in store._client.call("list_multipart_uploads")
-    server.requests.clear()
-    with store.open_output("small") as file:
-        file.write(b"x")
-    assert len(server.requests) == 1
-
-
 def test_a_clean_up_aborts_uploads_that_nobody_completed(store: S3Store, server: S3Server) -> None:
     store.put("file", b"x")
     other = open_store(store.url.rpartition("/")[0] + "/other", server.options)
@@ -280,20 +253,20 @@ def test_a_forked_child_connects_anew(store: S3Store) -> None:
     assert store.get("file") == b"x"
 
 
-def test_secrets_are_not_shown(store: S3Store, server: S3Server, caplog: pytest.LogCaptureFixture) -> None:
-    server.faults.append(answering("403 Forbidden", "AccessDenied"))
-    with caplog.at_level(logging.DEBUG, logger="lakemerge"), pytest.raises(StoreError) as caught:
-        store.put_if_absent("log/1", b"x")
-    shown = repr(store) + store.url + store.spark_url("x") + str(caught.value) + repr(caught.value.facts) + caplog.text
-    assert "hunter2" not in shown
+def test_options_that_are_wrong_are_told_without_their_values() -> None:
+    given = {
+        "sekret": SECRET, "secret": 2, "anon": SECRET, "key": "a", "AWS_ACCESS_KEY_ID": SECRET,
+        "addressing_style": SECRET,
+    }  # fmt: skip
     with pytest.raises(InputError) as refused:
-        s3fs_options({"sekret": "hunter2", "secret": 2, "anon": "hunter2", "key": "a", "AWS_ACCESS_KEY_ID": "hunter2"})
-    assert "hunter2" not in str(refused.value) + repr(refused.value.facts)
+        s3fs_options(given, {})
+    assert SECRET not in str(refused.value) + repr(refused.value.facts)
     assert refused.value.problems == (
         "'sekret' is unknown",
         "'secret' is not a string",
         "'anon' is not true or false",
         "'AWS_ACCESS_KEY_ID' is given twice, under two names",
+        "'addressing_style' is not one of auto, path, virtual",
     )
 
 
@@ -303,13 +276,90 @@ def test_options_may_all_be_strings() -> None:
         "AWS_SESSION_TOKEN": "t",
         "AWS_REGION": "eu-north-1",
         "anon": "False",
-        "config_kwargs": '{"max_pool_connections": 3}',
+        "addressing_style": "virtual",
+        "config_kwargs": '{"max_pool_connections": 3, "s3": {"payload_signing_enabled": true}}',
         "client_kwargs": {"verify": False},
     }
-    assert s3fs_options(given) == {
+    assert s3fs_options(given, {}) == {
         "key": "k",
         "token": "t",
         "anon": False,
-        "config_kwargs": {"max_pool_connections": 3},
+        "config_kwargs": {
+            "max_pool_connections": 3,
+            "s3": {"addressing_style": "virtual", "payload_signing_enabled": True},
+        },
         "client_kwargs": {"region_name": "eu-north-1", "verify": False},
     }
+
+
+PAIR = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+PLACE = {"AWS_REGION": "eu-north-1", "AWS_ENDPOINT_URL": "http://all"}
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "expected"),
+    [
+        ({}, PAIR, {"key": "k", "secret": "s"}),
+        ({}, {**PAIR, "AWS_SESSION_TOKEN": "t", "AWS_PROFILE": "p"}, {"key": "k", "secret": "s", "token": "t"}),
+        ({}, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": ""}, {}),
+        ({"key": "mine", "secret": "m"}, {**PAIR, "AWS_SESSION_TOKEN": "t"}, {"key": "mine", "secret": "m"}),
+        ({"AWS_PROFILE": "mine"}, PAIR, {"profile": "mine"}),
+        ({"anon": "true"}, PAIR, {"anon": True}),
+        ({"anon": "false"}, PAIR, {"anon": False, "key": "k", "secret": "s"}),
+        (
+            {"client_kwargs": {"aws_access_key_id": "mine"}},
+            PAIR,
+            {"client_kwargs": {"aws_access_key_id": "mine"}},
+        ),
+        ({}, PLACE, {"client_kwargs": {"region_name": "eu-north-1"}, "endpoint_url": "http://all"}),
+        ({"endpoint_url": "http://mine", "AWS_REGION": "r"}, PLACE, {
+            "client_kwargs": {"region_name": "r"}, "endpoint_url": "http://mine",
+        }),
+        ({}, {**PLACE, "AWS_ENDPOINT_URL_S3": "http://s3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false"}, {
+            "client_kwargs": {"region_name": "eu-north-1"}, "endpoint_url": "http://s3",
+        }),
+        ({}, {"AWS_DEFAULT_REGION": "r"}, {"client_kwargs": {"region_name": "r"}}),
+        ({}, {"AWS_ENDPOINT_URL": "http://x", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE"}, {}),
+        ({"client_kwargs": {"region_name": "mine", "endpoint_url": "http://mine"}}, PLACE, {
+            "client_kwargs": {"region_name": "mine", "endpoint_url": "http://mine"},
+        }),
+    ],
+)  # fmt: skip
+def test_variables_complete_the_options(
+    given: dict[str, object], variables: dict[str, str], expected: dict[str, object]
+) -> None:
+    assert s3fs_options(given, variables) == expected
+    assert s3fs_options(expected, variables) == expected, "once more, where an executor unpickles it"
+
+
+def test_variables_are_enough(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And go along with a store that is sent where there are none."""
+    with monkeypatch.context() as here:
+        for name, value in endpoint.options.items():
+            here.setenv(name, str(value))
+        sent = pickle.dumps(open_store(f"{place}/t"))
+    store: Store = pickle.loads(sent)
+    assert store.put_if_absent("file", b"x") is Put.CREATED
+    assert store.get("file") == b"x"
+
+
+def test_buckets_by_path_or_by_host(server: S3Server, bucket: str) -> None:
+    """At an endpoint of one's own the bucket is in the path, unless told otherwise."""
+    options = {**server.options, "config_kwargs": {"retries": NO_RETRIES, "connect_timeout": 5}}
+    for style in ({}, {"addressing_style": "auto"}, {"addressing_style": "path"}):
+        named = {**options, "AWS_ENDPOINT_URL": server.url.replace("127.0.0.1", "localhost"), **style}
+        S3Store(f"s3://{bucket}/t", named).put("file", b"x")
+        assert server.requests.pop() == f"PUT /{bucket}/t/file"
+    virtual = {**options, "AWS_ENDPOINT_URL": "http://s3.invalid", "addressing_style": "virtual"}
+    with pytest.raises(StoreError, match=rf"{bucket}\.s3\.invalid"):
+        S3Store(f"s3://{bucket}/t", virtual).put("file", b"x")
+
+
+def test_without_credentials_nothing_is_sent(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    options = {name: value for name, value in server.options.items() if value not in (KEY, SECRET)}
+    with pytest.raises(StoreError, match="credentials"):
+        open_store(f"s3://{bucket}/t", options).put_if_absent("file", b"x")
+    assert server.requests == []

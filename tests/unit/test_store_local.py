@@ -5,7 +5,7 @@ import os
 import pickle
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -320,6 +320,17 @@ def test_any_other_url_is_read_only() -> None:
                 write()
     finally:
         memory.rm("/lm-table", recursive=True)
+
+
+def test_a_store_that_cannot_be_reached_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unloadable(url: str, **_: object) -> NoReturn:
+        raise OSError("Unable to load libjvm\ndlopen(a) failed\ndlopen(b) failed")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", unloadable)
+    with pytest.raises(StoreError, match=r"Unable to load libjvm; it needs Java, libhdfs .* in CLASSPATH$"):
+        open_store("hdfs://host/table")
+    with pytest.raises(StoreError, match=r"Unable to load libjvm$"):
+        open_store("ftp://host/table")
 
 
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:

@@ -1,0 +1,14 @@
+"""Operating-system processes on one table on S3, which they reach by the AWS variables alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.property.test_concurrency import check_many_processes
+from tests.s3.servers import Endpoint
+
+
+def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in endpoint.options.items():
+        monkeypatch.setenv(name, str(value))
+    check_many_processes(f"{place}/table", writers=2)
