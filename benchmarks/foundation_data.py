@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,18 +101,20 @@ class Inputs:
         return sum(duckdb.read_parquet(str(file)).shape[0] for file in sorted(self.frame(name).glob("*.parquet")))
 
 
-def merged_sql(base: Path, frames: Sequence[Path]) -> str:
-    """A query for the rows of a table that was loaded from ``base`` and took ``frames``, in that order."""
+def merged_sql(base: Path, frames: Sequence[Path], deletes: Collection[Path] = ()) -> str:
+    """A query for the rows of a table that was loaded from ``base`` and took ``frames``, in that order; those
+    among ``deletes`` remove the rows that they name."""
     names = ", ".join(LINEITEM.names)
-    parts = [f"SELECT {names}, 0 AS commit_number FROM read_parquet('{base}')"]
+    parts = [f"SELECT {names}, 0 AS commit_number, false AS deleted FROM read_parquet('{base}')"]
     parts += [
-        f"SELECT {names}, {number} AS commit_number FROM read_parquet('{frame}/*.parquet')"
+        f"SELECT {names}, {number} AS commit_number, {frame in deletes} AS deleted "
+        f"FROM read_parquet('{frame}/*.parquet')"
         for number, frame in enumerate(frames, start=1)
     ]
     return f"""
         SELECT {names} FROM ({" UNION ALL ".join(parts)})
         QUALIFY row_number() OVER (PARTITION BY {", ".join(LINEITEM.key)}
-            ORDER BY {LINEITEM.ordering} DESC, commit_number DESC) = 1"""
+            ORDER BY {LINEITEM.ordering} DESC, commit_number DESC) = 1 AND NOT deleted"""
 
 
 def _write(db: duckdb.DuckDBPyConnection, folder: Path, scale: float, seed: int) -> int:

@@ -1,0 +1,1 @@
+"""One workload over LakeMerge and other table formats, side by side; see docs/benchmarks.md."""

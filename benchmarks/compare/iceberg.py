@@ -1,0 +1,62 @@
+"""Iceberg on Spark: format version 3, merge-on-read with deletion vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.compare.engine import Place
+from benchmarks.compare.on_merge import OnMerge
+
+__all__ = ["SETTINGS", "Iceberg", "warehouse"]
+
+_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_CATALOG = "compare"
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    f"spark.sql.catalog.{_CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+    f"spark.sql.catalog.{_CATALOG}.type": "hadoop",
+    "spark.jars.packages": _JAR,
+}
+"""Of a session, which names the warehouse as well: :func:`warehouse`."""
+_PROPERTIES = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+}
+
+
+def warehouse(scratch: Path) -> Mapping[str, str]:
+    """The setting for tables that are folders of ``scratch``."""
+    return {f"spark.sql.catalog.{_CATALOG}.warehouse": str(scratch.parent)}
+
+
+class Iceberg(OnMerge):
+    format = "iceberg"
+    configuration: Mapping[str, str] = {
+        **SETTINGS,
+        **_PROPERTIES,
+        "write.target-file-size-bytes": "a quarter of the table",
+        "upsert": "MERGE ... WHEN MATCHED AND newer THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        "compaction": "rewrite_data_files with rewrite-all and remove-dangling-deletes",
+    }
+
+    @property
+    def versions(self) -> Mapping[str, str | None]:
+        return {**super().versions, "iceberg": _JAR}
+
+    def table(self, place: Place) -> str:
+        return f"{_CATALOG}.{self._name(place)}"
+
+    def properties(self, place: Place) -> Mapping[str, str]:
+        return {**_PROPERTIES, "write.target-file-size-bytes": str(place.file_bytes)}
+
+    def compact(self, place: Place) -> None:
+        options = "map('rewrite-all', 'true', 'remove-dangling-deletes', 'true')"
+        call = f"CALL {_CATALOG}.system.rewrite_data_files(table => '{self._name(place)}', options => {options})"
+        self.spark.sql(call)
+
+    def _name(self, place: Place) -> str:
+        """A Hadoop catalog's tables lie where their names say: namespace and table are folders of the warehouse."""
+        return f"`{place.path.parent.name}`.`{place.path.name}`"

@@ -1,0 +1,94 @@
+"""What a case of one engine gave: rows of samples, and a file for each finished case."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["CaseResult", "Row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One number of one engine, with its samples and those of the engine's floor."""
+
+    step: str
+    unit: Literal["s", "bytes", "objects", "rate"]
+    samples: tuple[float, ...] = ()
+    floor_samples: tuple[float, ...] = ()
+    at: float | None = None
+    """Where on the axis of a plot: rows of the table, or commits that are pending."""
+    problems: tuple[str, ...] = ()
+    """How the answers that belong to this row were wrong: then it has no value."""
+    cannot: str | None = None
+    """Why the engine cannot do it."""
+
+    @property
+    def is_void(self) -> bool:
+        return bool(self.problems)
+
+    @property
+    def value(self) -> float | None:
+        """The median of the samples, where the row counts."""
+        return statistics.median(self.samples) if self.samples and not self.is_void else None
+
+    @property
+    def floor(self) -> float | None:
+        return statistics.median(self.floor_samples) if self.floor_samples else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Value per floor; ``None`` where either is missing or the floor is zero."""
+        return None if self.value is None or not self.floor else self.value / self.floor
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "value": self.value, "floor": self.floor, "ratio": self.ratio, "void": self.is_void}
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, object]) -> Row:
+        names = {item.name for item in fields(cls)}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
+        return cls(**{name: value for name, value in given.items() if name in names})  # type: ignore[arg-type]  # JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """All rows of one case of one engine."""
+
+    engine: str
+    case: str
+    rows: tuple[Row, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    """Most memory of the worker, its JVM and its Python workers at one time; ``None`` where unknown."""
+    seconds: float = 0.0
+    failure: str | None = None
+    """How the worker ended, where it did not finish the case."""
+
+    def as_json(self) -> dict[str, object]:
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**named, "rows": [row.as_json() for row in self.rows]}
+
+    def write(self, folder: Path) -> None:
+        """At once, so that there is no half of a result."""
+        path = self.path(folder, self.engine, self.case)
+        path.with_suffix(".partial").write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        path.with_suffix(".partial").rename(path)
+
+    @classmethod
+    def read(cls, folder: Path, engine: str, case: str) -> CaseResult | None:
+        """What :meth:`write` left there; ``None`` where the case is not finished."""
+        path = cls.path(folder, engine, case)
+        if not path.exists():
+            return None
+        body = json.loads(path.read_text())
+        return cls(**{**body, "rows": tuple(Row.of_json(row) for row in body["rows"])})
+
+    @staticmethod
+    def path(folder: Path, engine: str, case: str) -> Path:
+        return folder / f"{engine}.{case}.json"
