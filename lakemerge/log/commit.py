@@ -6,6 +6,7 @@ Nothing here overwrites or deletes. See :meth:`lakemerge.log.DeltaLog.commit` fo
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Put, Store
 
 __all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
+
+_logger = logging.getLogger(__name__)
 
 _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _RESERVED: Final = frozenset(
@@ -118,7 +121,8 @@ def prepare(
     actions = [_with_enablement(tip, action, version, now_ms) for action in actions]
     replay = Replay(tip)
     replay.apply(actions)
-    after = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
+    finished = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
+    after = replace(finished, tip_at_ms=clock_ms)
     check_writable(after.protocol, writer_features, metadata=after.metadata)
     _check_append_only(after.metadata, actions)
     info = _commit_info(tip, actions, attempt.metrics, operation, now_ms, in_commit=after.in_commit_timestamps)
@@ -135,7 +139,7 @@ def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[floa
     """
     path = commit_path(prepared.version)
     doubt: Exception | None = None
-    for delay_s in _RETRY_DELAYS_S:
+    for number, delay_s in enumerate(_RETRY_DELAYS_S, start=1):
         try:
             outcome = store.put_if_absent(path, prepared.data)
         except LakeMergeError as error:
@@ -153,6 +157,8 @@ def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[floa
             doubt = doubt or error
         except Exception as error:  # noqa: BLE001 - without the file's content the outcome is not known
             doubt = error
+        tries = f"{number} of {len(_RETRY_DELAYS_S)}"
+        _logger.warning("no clear answer to writing %s (try %s, next after %s s): %r", path, tries, delay_s, doubt)
         sleep(delay_s)
     raise OutcomeUnknownError(
         f"the store did not tell whether {path} was written (last: {doubt!r}). Data files are kept. Look for txnId "

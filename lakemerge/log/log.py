@@ -104,7 +104,9 @@ class DeltaLog:
             try:
                 if timestamp_ms is not None:
                     return self._at_time(timestamp_ms)
-                return self._load(version)
+                now_ms = self._clock_ms()
+                found = self._load(version)
+                return replace(found, tip_at_ms=now_ms) if version is None else found
             except FileNotFoundError as error:
                 # A clean-up ran between listing and reading; what it left is listed anew.
                 vanished = error
@@ -114,8 +116,8 @@ class DeltaLog:
 
     def update(self, snapshot: Snapshot) -> Snapshot:
         """The latest snapshot, by replaying what was committed after ``snapshot``; ``snapshot``
-        itself if nothing was. That case costs one failed get, and one stat if the snapshot's
-        commit is more than an hour old."""
+        itself if nothing was. That case costs one failed get, and one stat if the snapshot was
+        the latest for sure more than an hour ago."""
         advanced = self._advance(snapshot)
         return self.snapshot() if advanced is None else advanced[0]
 
@@ -264,10 +266,12 @@ class DeltaLog:
         """The tip and the commits that lead to it, or ``None`` if the log has been cleaned up
         beyond ``snapshot``, so that they cannot be told."""
         first = snapshot.version + 1
+        now_ms = self._clock_ms()
         try:
             data = self.store.get(commit_path(first))
         except FileNotFoundError:
-            aged = self._clock_ms() - snapshot.timestamp_ms > TRUSTED_AGE_MS
+            # Times of commits are of other hosts' clocks, which may be wrong by hours.
+            aged = snapshot.tip_at_ms is None or now_ms - snapshot.tip_at_ms > TRUSTED_AGE_MS
             if aged and self.store.stat(commit_path(snapshot.version)) is None:
                 return None
             return snapshot, ()
@@ -291,7 +295,9 @@ class DeltaLog:
         check_readable(tip.protocol, tip.metadata)
         info = next((action for action in landed[-1][1] if isinstance(action, CommitInfo)), None)
         return replace(
-            tip, timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps)
+            tip,
+            timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps),
+            tip_at_ms=now_ms,
         ), landed
 
     def _advance_for_commit(self, tip: Snapshot) -> tuple[Snapshot, Commits]:

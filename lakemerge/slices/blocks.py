@@ -268,7 +268,7 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
 
 def _from_inline(body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int) -> tuple[LogBlock, ...]:
     files = [LogFile(str(path), int(size), columns) for path, size in _list(body["files"])]
-    partitions: list[Partition] = [tuple(values) for values in _list(body["partitions"])]
+    partitions = [_partition(values) for values in _list(body["partitions"])]
     blocks = _list(body["blocks"])
     if any(type(number) is not int or number < 0 for block in blocks for number in block[:7]):
         raise ValueError("a block's numbers must be whole and not negative")
@@ -303,7 +303,7 @@ def _from_index(store: Store, path: str, columns: tuple[str, ...], buckets: int,
             files[file] = LogFile(file, size, columns)
         if (partition, bucket) not in slices:
             if partition not in partitions:
-                partitions[partition] = tuple(orjson.loads(partition))
+                partitions[partition] = _partition(orjson.loads(partition))
             slices[partition, bucket] = SliceId(partitions[partition], bucket)
         of = slices[partition, bucket]
         found.append(LogBlock(files[file], first, groups, of, buckets, rows, data_bytes, low, high, version))
@@ -333,6 +333,13 @@ def _read_index(store: Store, path: str, schema: pa.Schema) -> pa.Table:
         return pq.read_table(io.BytesIO(data), schema=schema, columns=schema.names)
     except (pa.ArrowException, OSError) as error:
         raise TableDamagedError(f"block index {path!r} cannot be read: {error}", path=path) from error
+
+
+def _partition(values: object) -> Partition:
+    partition: tuple[Any, ...] = tuple(_list(values))
+    if any(not isinstance(value, str | None) for value in partition):
+        raise TypeError(f"partition values are strings or null, not {partition!r}")
+    return partition
 
 
 def _list(value: object) -> list[list[Any]]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
 from lakemerge.storage.base import FileStat, Put, Store
+from lakemerge.testing.watched import WatchedInput, WatchedOutput
 
 __all__ = ["CountingStore", "Counts"]
 
@@ -104,19 +103,21 @@ class CountingStore(Store):
 
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         self._count("open_input")
-        return pa.PythonFile(_Reader(self._store.open_input(path, size_bytes=size_bytes), self), mode="r")
+        opened = self._store.open_input(path, size_bytes=size_bytes)
+        return pa.PythonFile(WatchedInput(opened, self._read), mode="r")
 
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         self._count("open_output")
         return self._output(self._store.open_output(path))
 
-    def count_read(self, size_bytes: int) -> None:
-        """One read of a file that this store opened."""
-        self._count("read", bytes_read=size_bytes)
+    def _read(self, read: Callable[[], bytes]) -> bytes:
+        data = read()
+        self._count("read", bytes_read=len(data))
+        return data
 
-    def count_write(self, size_bytes: int) -> None:
-        """One write to a file that this store opened."""
+    def _write(self, write: Callable[[], object], size_bytes: int) -> None:
         self._count("write", bytes_written=size_bytes)
+        write()
 
     def _count(self, method: str, **sums: int) -> None:
         with self._lock:
@@ -135,50 +136,10 @@ class CountingStore(Store):
     @contextmanager
     def _output(self, inner: AbstractContextManager[pa.NativeFile]) -> Iterator[pa.NativeFile]:
         with inner as file:
-            counted = pa.PythonFile(_Writer(file, self), mode="w")
-            yield counted
-            counted.close()
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, file: pa.NativeFile, store: CountingStore) -> None:
-        super().__init__()
-        self._file, self._store = file, store
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def read(self, size: int = -1) -> bytes:
-        data = bytes(self._file.read(None if size < 0 else size))
-        self._store.count_read(len(data))
-        return data
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Writer(io.RawIOBase):
-    """Closing it leaves the file open: the store's own context ends it."""
-
-    def __init__(self, file: pa.NativeFile, store: CountingStore) -> None:
-        super().__init__()
-        self._file, self._store = file, store
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        size_bytes = memoryview(data).nbytes
-        self._store.count_write(size_bytes)
-        self._file.write(data)
-        return size_bytes
+            watched = WatchedOutput(file, self._write)
+            counted = pa.PythonFile(watched, mode="w")
+            try:
+                yield counted
+                counted.close()
+            finally:
+                watched.give_up()

@@ -1,28 +1,64 @@
-"""A store that fails, dies or lets something else happen at a chosen call, for tests of what survives."""
+"""A store that fails, dies or lets something else happen, at chosen calls or by lot, for tests of what survives."""
 
 from __future__ import annotations
 
 import copy
+import errno
 import os
+import random
+import re
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from lakemerge.errors import StoreError
 from lakemerge.storage.base import FileStat, Put, Store
+from lakemerge.testing.watched import WatchedInput, WatchedOutput
 
-__all__ = ["Call", "Fail", "Fault", "FaultStore", "Kill"]
+__all__ = [
+    "Answer",
+    "Call",
+    "Chance",
+    "Fail",
+    "Fault",
+    "FaultStore",
+    "Kill",
+    "Lag",
+    "Refuse",
+    "Short",
+    "Slow",
+    "Throttle",
+    "Unclear",
+    "store_faults",
+]
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call of a store. ``publish`` is the end of an ``open_output`` context without an error, at
-    which the file becomes visible. ``path`` of ``delete`` is the first of its paths, if any."""
+    which the file becomes visible; ``read`` and ``write`` are those on files that it opened, and are calls only
+    where a fault names them. ``path`` of ``delete`` is the first of its paths, if any."""
 
     method: str
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an action returns to change what the caller gets."""
+
+    of: Callable[[Any], Any]
+    """From the answer of the store to the caller's; before the effect, from ``None``, and the store is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +69,66 @@ class Fail:
 
     def __call__(self, call: Call) -> None:
         raise copy.copy(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """What a file system refuses with ``code`` of :mod:`errno`, such as a full disk or a read-only one."""
+
+    code: int
+
+    def __call__(self, call: Call) -> None:
+        if call.method == "put_if_absent":
+            raise StoreError(f"{call.path!r} was not created ({os.strerror(self.code)})", errno=self.code)
+        raise OSError(self.code, os.strerror(self.code), call.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """An object store that is asked too often and gives up: S3's ``503 SlowDown``, as its store reports it."""
+
+    def __call__(self, call: Call) -> Answer:
+        if call.method == "put_if_absent":
+            return Answer(lambda _: Put.UNKNOWN)
+        raise StoreError(f"{call.method} {call.path}: SlowDown: Please reduce your request rate", s3_code="SlowDown")
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """A put-if-absent that does not say whether it created the file."""
+
+    def __call__(self, call: Call) -> Answer:
+        return Answer(lambda _: Put.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A listing that does not show the ``newest`` files yet."""
+
+    newest: int = 1
+
+    def __call__(self, call: Call) -> Answer:
+        return Answer(self._without_newest)
+
+    def _without_newest(self, found: Sequence[FileStat]) -> list[FileStat]:
+        hidden = sorted(found, key=lambda file: (file.modified_ms, file.path))[-self.newest :]
+        return [file for file in found if file not in hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A read that gives half of the bytes there are."""
+
+    def __call__(self, call: Call) -> Answer:
+        return Answer(lambda data: data[: len(data) // 2])
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    seconds: float
+
+    def __call__(self, call: Call) -> None:
+        time.sleep(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +146,69 @@ class Fault:
     """What happens at which call."""
 
     action: Callable[[Call], object]
-    """Called in the thread of the call; may raise, and may use other stores."""
+    """Called in the thread of the call; may raise, may return an :class:`Answer`, and may use other stores."""
     at: int = 1
     """The how-manieth of the calls that fit, from 1 on."""
     method: str | None = None
-    """Only calls of this method; ``None``: of any."""
+    """Only calls of this method; ``None``: of any but ``read`` and ``write``."""
     path: str = ""
     """Only calls whose path contains this."""
     after: bool = False
     """Once the call has had its effect, or has failed by itself; else in its place if the action
-    raises, or before it."""
+    raises or answers, or before it."""
     lasting: bool = False
     """At every later call that fits as well."""
 
     def fits(self, call: Call) -> bool:
-        return self.method in (None, call.method) and self.path in call.path
+        named = call.method == self.method or (self.method is None and call.method not in ("read", "write"))
+        return named and self.path in call.path
+
+    def is_due(self, count: int) -> bool:
+        return count == self.at or (self.lasting and count > self.at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """Faults by lot: at each call one of those that fit is due with the probability ``rate``, whatever its ``at``.
+
+    The lot depends on the seed, on method and path of the call (ids of transactions aside) and on how many such
+    calls there were, so that it is the same in every run, also where threads take turns.
+    """
+
+    seed: object
+    rate: float
+    faults: tuple[Fault, ...]
+
+    def drawn(self, call: Call, count: int) -> Fault | None:
+        lots = random.Random(f"{self.seed} {call.method} {self.path_of(call)} {count}")  # noqa: S311 - no secret
+        if lots.random() >= self.rate:
+            return None
+        fitting = [fault for fault in self.faults if fault.fits(call)]
+        return lots.choice(fitting) if fitting else None
+
+    @staticmethod
+    def path_of(call: Call) -> str:
+        return _ID.sub("*", call.path)
+
+
+def store_faults() -> tuple[Fault, ...]:
+    """What a store may do at any call without breaking its contract: nothing of it is damage."""
+    lost = (ConnectionError("connection reset by peer"), TimeoutError("no answer in time"))
+    return (
+        *(Fault(action=Fail(error), after=after) for error in lost for after in (False, True)),
+        *(Fault(action=Throttle(), method=method) for method in _REQUESTS),
+        *(Fault(action=Unclear(), method="put_if_absent", after=after) for after in (False, True)),
+        *(Fault(action=Refuse(errno.ENOSPC), method=method) for method in ("open_output", "write", "publish", "put")),
+        *(Fault(action=Refuse(code), method="put_if_absent") for code in (errno.ENOSPC, errno.EROFS)),
+        *(Fault(action=Refuse(errno.EROFS), method=method) for method in ("delete", "put", "open_output")),
+        *(Fault(action=Lag(newest), method="list", after=True) for newest in (1, 2, 5)),
+        Fault(action=Short(), method="read", after=True),
+        Fault(action=Fail(TimeoutError("no answer in time")), method="read"),
+        Fault(action=Slow(0.001)),
+    )
+
+
+_REQUESTS = ("put_if_absent", "put", "get", "stat", "list", "delete", "open_input", "read", "publish")
 
 
 class FaultStore(Store):
@@ -74,17 +218,20 @@ class FaultStore(Store):
     ``open_input`` concerns the opening alone, not the reads.
     """
 
-    def __init__(self, store: Store, *faults: Fault) -> None:
+    def __init__(self, store: Store, *faults: Fault | Chance) -> None:
         self._store = store
         self._faults = faults
-        self._lock = threading.Lock()
-        self._counts = [0] * len(faults)
+        self._lock = threading.RLock()
+        self._counts: Counter[object] = Counter()
         self._calls: list[Call] = []
+        self._injected = 0
+        offered = [fault for given in faults for fault in (given.faults if isinstance(given, Chance) else (given,))]
+        self._watched = {fault.method for fault in offered} & {"read", "write"}
 
     def __repr__(self) -> str:
         return f"FaultStore({self._store!r}, faults={len(self._faults)})"
 
-    def __reduce__(self) -> tuple[type[FaultStore], tuple[Store | Fault, ...]]:
+    def __reduce__(self) -> tuple[type[FaultStore], tuple[Store | Fault | Chance, ...]]:
         return type(self), (self._store, *self._faults)
 
     @property
@@ -94,6 +241,12 @@ class FaultStore(Store):
             return tuple(self._calls)
 
     @property
+    def injected(self) -> int:
+        """How many faults there were."""
+        with self._lock:
+            return self._injected
+
+    @property
     def url(self) -> str:
         return self._store.url
 
@@ -101,77 +254,89 @@ class FaultStore(Store):
         return self._store.spark_url(path)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        with self._call("put_if_absent", path):
-            return self._store.put_if_absent(path, data)
+        return self._do("put_if_absent", path, lambda: self._store.put_if_absent(path, data))
 
     def put(self, path: str, data: bytes) -> None:
-        with self._call("put", path):
-            self._store.put(path, data)
+        self._do("put", path, lambda: self._store.put(path, data))
 
     def get(self, path: str) -> bytes:
-        with self._call("get", path):
-            return self._store.get(path)
+        return self._do("get", path, lambda: self._store.get(path))
 
     def stat(self, path: str) -> FileStat | None:
-        with self._call("stat", path):
-            return self._store.stat(path)
+        return self._do("stat", path, lambda: self._store.stat(path))
 
     def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
         # Listed whole, so that "after" has a meaning also where the caller stops early.
-        with self._call("list", folder):
-            found = [*self._store.list(folder, start_after=start_after)]
-        return iter(found)
+        return iter(self._do("list", folder, lambda: [*self._store.list(folder, start_after=start_after)]))
 
     def delete(self, paths: Sequence[str]) -> None:
-        with self._call("delete", next(iter(paths), "")):
-            self._store.delete(paths)
+        self._do("delete", next(iter(paths), ""), lambda: self._store.delete(paths))
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
-        with self._call("clean_up", ""):
-            return self._store.clean_up(before_ms=before_ms, dry_run=dry_run)
+        return self._do("clean_up", "", lambda: self._store.clean_up(before_ms=before_ms, dry_run=dry_run))
 
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
-        with self._call("open_input", path):
-            return self._store.open_input(path, size_bytes=size_bytes)
+        opened = self._do("open_input", path, lambda: self._store.open_input(path, size_bytes=size_bytes))
+        if "read" not in self._watched:
+            return opened
+        return pa.PythonFile(WatchedInput(opened, lambda read: self._do("read", path, read)), mode="r")
 
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
-        with self._call("open_output", path):
-            output = self._store.open_output(path)
-        return self._output(output, Call("publish", path))
+        output = self._do("open_output", path, lambda: self._store.open_output(path))
+        return self._output(output, path)
 
     @contextmanager
-    def _output(self, output: AbstractContextManager[pa.NativeFile], call: Call) -> Iterator[pa.NativeFile]:
+    def _output(self, output: AbstractContextManager[pa.NativeFile], path: str) -> Iterator[pa.NativeFile]:
+        call = Call("publish", path)
         with output as file:
-            yield file
-            due = self._count(call)
+            if "write" in self._watched:
+                yield from self._watched_output(file, path)
+            else:
+                yield file
+            due = self._due(call)
             _act(due, call, after=False)
         _act(due, call, after=True)
 
-    @contextmanager
-    def _call(self, method: str, path: str) -> Iterator[None]:
-        call = Call(method, path)
-        due = self._count(call)
-        _act(due, call, after=False)
+    def _watched_output(self, file: pa.NativeFile, path: str) -> Iterator[pa.NativeFile]:
+        watched = WatchedOutput(file, lambda write, _: self._do("write", path, write))
+        output = pa.PythonFile(watched, mode="w")
         try:
-            yield
+            yield output
+            output.close()
         finally:
-            _act(due, call, after=True)
+            watched.give_up()
 
-    def _count(self, call: Call) -> tuple[Fault, ...]:
+    def _do(self, method: str, path: str, do: Callable[[], _T]) -> _T:
+        call = Call(method, path)
+        due = self._due(call)
+        instead = _act(due, call, after=False)
+        try:
+            result: _T = instead[0].of(None) if instead else do()
+        except BaseException:
+            _act(due, call, after=True)
+            raise
+        for answer in _act(due, call, after=True):
+            result = answer.of(result)
+        return result
+
+    def _due(self, call: Call) -> tuple[Fault, ...]:
         """Note the call; the faults that are due at it."""
         due = []
         with self._lock:
             self._calls.append(call)
-            for number, fault in enumerate(self._faults):
-                if fault.fits(call):
+            for number, given in enumerate(self._faults):
+                if isinstance(given, Chance):
+                    kind = (number, call.method, given.path_of(call))
+                    self._counts[kind] += 1
+                    drawn = given.drawn(call, self._counts[kind])
+                    due += [] if drawn is None else [drawn]
+                elif given.fits(call):
                     self._counts[number] += 1
-                    count = self._counts[number]
-                    if count == fault.at or (fault.lasting and count > fault.at):
-                        due.append(fault)
+                    due += [given] if given.is_due(self._counts[number]) else []
+            self._injected += len(due)
         return tuple(due)
 
 
-def _act(due: Sequence[Fault], call: Call, *, after: bool) -> None:
-    for fault in due:
-        if fault.after is after:
-            fault.action(call)
+def _act(due: Sequence[Fault], call: Call, *, after: bool) -> list[Answer]:
+    told = [fault.action(call) for fault in due if fault.after is after]
+    return [answer for answer in told if isinstance(answer, Answer)]

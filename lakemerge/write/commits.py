@@ -36,6 +36,7 @@ __all__ = [
     "Provenance",
     "RowsChangedError",
     "TilesChangedError",
+    "check_not_overtaken",
     "commit_compaction",
     "commit_layout",
     "commit_load",
@@ -313,6 +314,11 @@ def _check_same_meaning(begin: TableView, tip: TableView) -> None:
         index = tip.config.schema.get_field_index(before.name)
         if index < 0 or not carries(tip.config.schema.field(index).type, before.type):
             raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
+
+
+def check_not_overtaken(handle: Handle, begin: TableView) -> None:
+    """Raise :class:`CommitConflictError` where what was prepared at ``begin`` can no longer land."""
+    _check_same_meaning(begin, _view(handle, handle.log.update(begin.snapshot)))
 
 
 def rows_changed(handle: Handle, begin: TableView, tip: TableView) -> bool:

@@ -18,7 +18,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.errors import FrameError, InputError, MergeOverflowError, OutcomeUnknownError, SchemaError
+from lakemerge.errors import (
+    FrameError,
+    InputError,
+    MergeOverflowError,
+    OutcomeUnknownError,
+    SchemaError,
+    TableDamagedError,
+)
 from lakemerge.evolution import with_columns_of_frame
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone, check_info
@@ -35,7 +42,7 @@ from lakemerge.write.base_file import (
     ordinals_needed,
     write_base_files,
 )
-from lakemerge.write.commits import NotEmptyError, Provenance, commit_load, commit_logs
+from lakemerge.write.commits import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
 from lakemerge.write.frame import FramePlan, as_reader, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
@@ -183,6 +190,11 @@ def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | No
         logs = _log_commit(write, blocks)
         outcome = commit_logs(write.handle, write.begin, logs, write.provenance, metrics | {"numOutputBytes": size})
     except OutcomeUnknownError:
+        raise
+    except TableDamagedError:
+        discard(write.pack)
+        # A vacuum may have taken the packed rows of a first load that ran for longer than the retention.
+        check_not_overtaken(write.handle, write.begin)
         raise
     except Exception:
         discard(write.pack)

@@ -14,33 +14,17 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from lakemerge import CommitConflictError, LakeTable, Settings
+from lakemerge import CommitConflictError, LakeTable
 from lakemerge.log import AddFile
+from tests.property.batches import BATCH, DDL, SETTINGS, batch_of, fold
 
 WRITERS = int(os.environ.get("LAKEMERGE_WRITERS", "6"))
 UPSERTS = 10
-BATCH = 7
-SHARED = 5
-DDL = "k STRING, o BIGINT, batch STRING, size INT"
-SETTINGS = Settings(threads=1, row_group_rows=4, write_budget_bytes=400, inline_blocks=6)
 
 _SPAWN = multiprocessing.get_context("spawn")
 """As on other systems; a fork would copy the threads of Arrow in an unknown state."""
 
 Report = tuple[str, object]
-
-
-def batch_of(writer: int, number: int) -> pa.Table:
-    """Rows of keys nobody else writes, and one record for each of a few keys that all writers share.
-    The ordering of shared keys rises and falls from batch to batch, with ties between writers."""
-    name = f"{writer}.{number}"
-    own = [(f"own {name} {i}", 0, name, BATCH) for i in range(BATCH)]
-    shared = [(f"shared {i}", number * 7 % UPSERTS, name, BATCH) for i in range(SHARED)]
-    columns = [[row[i] for row in own + shared] for i in range(4)]
-    types = [pa.string(), pa.int64(), pa.string(), pa.int32()]
-    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["k", "o", "batch", "size"])
 
 
 @dataclass(frozen=True)
@@ -134,18 +118,22 @@ def guarded(run: Callable[..., None], *arguments: Any) -> None:
 
 
 def test_many_processes_on_one_table(tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
+    check_many_processes(str(tmp_path / "table"), writers=WRITERS)
+
+
+def check_many_processes(path: str, *, writers: int) -> None:
+    """A new table, so many processes that write it, two that compact, one that repacks and rescales, one that reads."""
     table = LakeTable.create(path, DDL, key=["k"], ordering=["o"], settings=SETTINGS)
     reports: Queue[Report] = _SPAWN.Queue()
     stage = Stage(*(_SPAWN.Event() for _ in range(4)))
-    writers = [_SPAWN.Process(target=guarded, args=(write, path, number, stage, reports)) for number in range(WRITERS)]
+    writing = [_SPAWN.Process(target=guarded, args=(write, path, number, stage, reports)) for number in range(writers)]
     others = [
         _SPAWN.Process(target=guarded, args=(run, path, stage, reports)) for run in (compact, compact, reshape, read)
     ]
-    for process in (*writers, *others):
+    for process in (*writing, *others):
         process.start()
-    found = collect(reports, writers=WRITERS, others=len(others), done=stage.done)
-    for process in (*writers, *others):
+    found = collect(reports, writers=writers, others=len(others), done=stage.done)
+    for process in (*writing, *others):
         process.join(60)
         assert process.exitcode == 0, found["error"]
     assert not found["error"], "\n".join(map(str, found["error"]))
@@ -154,7 +142,7 @@ def test_many_processes_on_one_table(tmp_path: Path) -> None:
         assert sum(count for count in found[what] if isinstance(count, int)), f"nothing was {what}"
 
     acknowledged: dict[str, tuple[int, str]] = {name: rest for name, *rest in found["acknowledged"]}
-    names = {f"{writer}.{number}" for writer in range(WRITERS) for number in range(UPSERTS)}
+    names = {f"{writer}.{number}" for writer in range(writers) for number in range(UPSERTS)}
     assert acknowledged.keys() == names
     order = sorted(names, key=lambda name: acknowledged[name][0])
     assert len({version for version, _ in acknowledged.values()}) == len(names), "a version of its own for each"
@@ -162,15 +150,10 @@ def test_many_processes_on_one_table(tmp_path: Path) -> None:
     assert by_info == {name: version for name, (version, _) in acknowledged.items()}
     assert [mode for _, mode in acknowledged.values()].count("load") <= 1
 
-    expected: dict[str, tuple[Any, ...]] = {}
-    for name in order:
-        writer, number = map(int, name.split("."))
-        for row in batch_of(writer, number).to_pylist():
-            if row["k"] not in expected or row["o"] >= expected[row["k"]][1]:
-                expected[row["k"]] = tuple(row.values())
+    expected = fold(order)
     for _ in range(2):
         rows = [tuple(row.values()) for row in LakeTable.open(path).to_arrow().to_pylist()]
-        assert sorted(rows) == sorted(expected.values())
+        assert sorted(rows) == expected
         LakeTable.open(path).compact()
     assert not LakeTable.open(path).view.log_commits
     check_files(path)

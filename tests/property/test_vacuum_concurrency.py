@@ -12,10 +12,10 @@ import multiprocessing
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 from lakemerge import CommitConflictError, LakeTable, TableDamagedError
-from tests.property.test_concurrency import DDL, SETTINGS, UPSERTS, Report, batch_of, collect, guarded
+from tests.property.batches import DDL, SETTINGS, batch_of, fold
+from tests.property.test_concurrency import UPSERTS, Report, collect, guarded
 
 WRITERS = 3
 NOW = dt.timedelta(0)
@@ -95,12 +95,8 @@ def test_vacuum_beside_everybody(tmp_path: Path) -> None:
 
     order = sorted(found["acknowledged"], key=lambda fact: int(fact[1]))
     assert len(order) == len({name for name, _, _ in order}) == WRITERS * UPSERTS
-    expected: dict[str, tuple[Any, ...]] = {}
-    for name in ["99.0", *(name for name, _, _ in order)]:
-        for row in batch_of(*map(int, name.split("."))).to_pylist():
-            if row["k"] not in expected or row["o"] >= expected[row["k"]][1]:
-                expected[row["k"]] = tuple(row.values())
+    expected = fold(["99.0", *(name for name, _, _ in order)])
     for _ in range(2):
         rows = [tuple(row.values()) for row in LakeTable.open(path).to_arrow().to_pylist()]
-        assert sorted(rows) == sorted(expected.values())
+        assert sorted(rows) == expected
         LakeTable.open(path).compact()

@@ -12,7 +12,7 @@ from lakemerge import LakeTable, Merger, Settings
 from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
-from lakemerge.testing.faults import Fault, FaultStore
+from lakemerge.testing.faults import Chance, Fault, FaultStore
 from mergers import default_registry
 
 __all__ = ["DDL", "Row", "create", "frame", "listing", "open_over", "rows_of", "state_of"]
@@ -36,7 +36,7 @@ def frame(rows: Sequence[Row], names: Sequence[str] = ("k", "o", "v"), **kinds: 
 
 
 def open_over(
-    path: Path, *faults: Fault, settings: Settings | None = None, mergers: Sequence[type[Merger]] = ()
+    path: Path, *faults: Fault | Chance, settings: Settings | None = None, mergers: Sequence[type[Merger]] = ()
 ) -> tuple[LakeTable, FaultStore]:
     """The table through a store with faults, which count from the first call after this one. Waiting
     between attempts takes no time."""

@@ -58,6 +58,18 @@ def test_a_file_is_published_or_not(method: str, after: bool, there: bool, tmp_p
     assert [file.path for file in LocalStore(tmp_path).list("")] == (["f"] if there else [])
 
 
+def test_what_a_failed_writer_writes_later_goes_nowhere(tmp_path: Path) -> None:
+    """The garbage collector ends it, at any moment: such writes are no calls."""
+    store = FaultStore(LocalStore(tmp_path), Fault(action=Fail(OSError("no")), method="write"))
+    with pytest.raises(OSError, match="no"), store.open_output("f") as output:
+        output.write(b"1")
+    calls = store.calls
+    assert [call.method for call in calls] == ["open_output", "write"]
+    output.write(b"2")
+    assert store.calls == calls
+    assert [*store.list("")] == []
+
+
 def test_a_call_that_fails_by_itself_counts_too(tmp_path: Path) -> None:
     seen: list[Call] = []
     store = FaultStore(LocalStore(tmp_path), Fault(action=seen.append, method="get", after=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import os
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings, StoreError
+from lakemerge import CommitConflictError, LakeMergeError, LakeTable, OutcomeUnknownError, Settings, StoreError
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
@@ -272,6 +273,24 @@ def test_a_load_whose_clean_up_fails_is_still_a_load(tmp_path: Path) -> None:
     assert table.upsert(frame(OLD)).mode == "load"
     assert state_of(path) == OLD
     assert not table.compact().files
+
+
+def test_a_load_whose_packed_rows_a_vacuum_took_is_a_conflict(tmp_path: Path) -> None:
+    """It ran for longer than the retention: that is no damage, and it can be repeated."""
+    path = tmp_path / "table"
+    _empty(path)
+
+    def overtake(call: Call) -> None:
+        other = LakeTable.open(path)
+        other.upsert(frame([(9, 1, "other")]))
+        assert other.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False).files == {"log": 1}
+
+    table, _ = open_over(path, Fault(action=overtake, method="open_input", path="_lakemerge/log"), settings=SPREAD)
+    with pytest.raises(CommitConflictError, match="before the vacuum fence"):
+        table.upsert(frame(OLD))
+    assert state_of(path) == [(9, 1, "other")]
+    table.upsert(frame(OLD))
+    assert state_of(path) == sorted([*OLD, (9, 1, "other")])
 
 
 def test_a_disk_that_is_full_at_the_commit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

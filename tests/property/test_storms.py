@@ -1,0 +1,31 @@
+"""Random histories over a store that fails at any call, in every way a store can, on hosts with wrong clocks.
+
+Everybody is overtaken by somebody else at any call, too. Every read at every version is checked against the
+plain-Python model: what was acknowledged is there once, what failed is not there at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+
+from tests.property.world import Step, play, stormy_steps
+
+EXAMPLES = int(os.environ.get("LAKEMERGE_STORM_EXAMPLES", "10"))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.lists(stormy_steps, min_size=6, max_size=14))
+def test_no_storm_loses_a_record(drawn: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        play(Path(folder) / "t", drawn)

@@ -1,0 +1,65 @@
+"""``make soak``: the same promises as in the tests, for hours.
+
+Three parts: histories over a store that fails at any call (``storms``), processes that are killed at any moment
+(``crowd``), and damaged files (``damage``). Ends with status 1 at the first record that is lost or outcome that
+nobody expects, and names the seed that shows it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.soak.parts import SHARES, Part, Tally, hush
+
+
+def soak(tally: Tally, seeds: Sequence[int], *, minutes: float | None, folder: Path, jobs: int) -> None:
+    for seed in seeds:
+        for name, share in SHARES.items():
+            seconds = float("inf") if minutes is None else minutes * 60 * share / len(seeds)
+            part = Part(tally, seed, folder, jobs, time.monotonic() + seconds)
+            {"storms": part.storms, "crowd": part.crowd, "damage": part.damage}[name]()
+
+
+def _seed(text: str) -> int:
+    return secrets.randbelow(2**31) if text == "fresh" else int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").split("\n", 2)[2])
+    parser.add_argument("--faults", type=int, default=100_000, help="errors of the store to inject (%(default)s)")
+    parser.add_argument("--kills", type=int, default=1_000, help="processes to kill (%(default)s)")
+    parser.add_argument("--records", type=int, default=1_000_000, help="acknowledged records to find (%(default)s)")
+    parser.add_argument("--inputs", type=int, default=100_000, help="files to damage (%(default)s)")
+    parser.add_argument("--minutes", type=float, help="end after so long, whatever was reached")
+    parser.add_argument("--seed", type=_seed, action="append", help="a number or 'fresh', which it is by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    parser.add_argument("--path", type=Path, default=Path(tempfile.gettempdir()), help="for tables (%(default)s)")
+    given = parser.parse_args(arguments)
+    seeds = given.seed or [_seed("fresh")]
+    wanted = {name: getattr(given, name) for name in ("faults", "kills", "records", "inputs")}
+    tally = Tally(wanted)
+    print(f"seeds: {' '.join(map(str, seeds))}", flush=True)  # noqa: T201
+    hush()
+    try:
+        soak(tally, seeds, minutes=given.minutes, folder=given.path, jobs=given.jobs)
+    finally:
+        logging.disable(logging.NOTSET)
+    tally.tell()
+    for failure in tally.failures:
+        print(failure, file=sys.stderr)  # noqa: T201
+    if tally.failures:
+        repeat = " ".join(f"--seed {seed}" for seed in seeds)
+        print(f"\n{len(tally.failures)} failures; once more: make soak ARGS='{repeat}'", file=sys.stderr)  # noqa: T201
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The parts of a soak, each until its figures are reached or its time is over."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+from tests.soak.crowd import Crowd
+from tests.soak.damage import fuzz
+from tests.soak.storms import weather
+
+__all__ = ["SHARES", "Part", "Tally", "hush"]
+
+HISTORIES, INPUTS = 5, 50
+"""So many are one task of a pool."""
+HANGS_S = 900
+ROUND_S = 120.0
+"""Of a crowd; then its records are verified and another one begins with an empty table."""
+SHARES = {"storms": 0.4, "crowd": 0.4, "damage": 0.2}
+"""Of the time, where it is given."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Tally:
+    """What was done so far, and what is wanted."""
+
+    wanted: dict[str, int]
+    done: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    told: float = 0.0
+
+    def add(self, **figures: int) -> None:
+        for name, figure in figures.items():
+            self.done[name] = self.done.get(name, 0) + figure
+        if time.monotonic() - self.told > 10:
+            self.tell()
+
+    def lacks(self, *names: str) -> bool:
+        return not self.failures and max(self.rest(*names).values()) > 0
+
+    def rest(self, *names: str) -> dict[str, int]:
+        """How many are still wanted."""
+        return {name: self.wanted[name] - self.done.get(name, 0) for name in names}
+
+    def tell(self) -> None:
+        self.told = time.monotonic()
+        names = {**dict.fromkeys(self.wanted), **dict.fromkeys(self.done)}
+        figures = [f"{name} {self.done.get(name, 0):,}" + self._of(name) for name in names]
+        print(f"{self.told - self.began:7.0f} s  {', '.join(figures)}, losses {len(self.failures)}", flush=True)  # noqa: T201
+
+    def _of(self, name: str) -> str:
+        return f" of {self.wanted[name]:,}" if name in self.wanted else ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part with one seed, until its figures are reached or its time is over."""
+
+    tally: Tally
+    seed: int
+    folder: Path
+    jobs: int
+    deadline: float
+
+    def storms(self) -> None:
+        for outcome in self._in_pool("faults", "storms", weather, HISTORIES):
+            self.tally.add(faults=outcome.faults, rows_compared=outcome.rows)
+
+    def damage(self) -> None:
+        for outcome in self._in_pool("inputs", "damage", fuzz, INPUTS):
+            self.tally.add(inputs=outcome)
+
+    def crowd(self) -> None:
+        for number in count():
+            if not self.tally.lacks("kills", "records") or self._left() <= 0:
+                return
+            seed = f"{self.seed}.{number}"
+            with self._place() as folder:
+                try:
+                    done = Crowd(folder, seed).run(
+                        seconds=min(ROUND_S, self._left()), **self.tally.rest("kills", "records")
+                    )
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
+                    self._note(f"crowd {seed}", error)
+                else:
+                    self.tally.add(kills=done.kills, records=done.records, rows_compared=done.read)
+
+    def _in_pool(self, figure: str, name: str, do: Callable[[Path, int, int], _T], amount: int) -> Iterator[_T]:
+        """Tasks with seeds of their own, as many at a time as there are processes."""
+        tasks = count(self.seed * 1_000_000)
+        running: dict[Future[_T], int] = {}
+        with self._place() as folder, ProcessPoolExecutor(self.jobs, get_context("spawn"), hush) as pool:
+            while running or (self.tally.lacks(figure) and self._left() > 0):
+                while len(running) < self.jobs and self.tally.lacks(figure) and self._left() > 0:
+                    task = next(tasks)
+                    running[pool.submit(_in_folder, do, folder, task, amount)] = task
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    task = running.pop(future)
+                    error = future.exception()
+                    if error is None:
+                        yield future.result()
+                    else:
+                        self._note(f"{name}, task {task} of seed {self.seed}", error)
+
+    def _note(self, what: str, error: BaseException) -> None:
+        self.tally.failures.append(f"{what}:\n{''.join(traceback.format_exception(error))}")
+
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+def _in_folder(do: Callable[[Path, int, int], _T], folder: Path, task: int, amount: int) -> _T:
+    # A task that hangs says where, and takes its process with it, which fails the pool.
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        done = do(Path(own), task, amount)
+    faulthandler.cancel_dump_traceback_later()
+    return done
+
+
+def hush() -> None:
+    """What the product warns of is what was done to it."""
+    logging.disable(logging.CRITICAL)
