@@ -42,9 +42,10 @@ class Part:
         """
         if self.count == 1:
             return self.tile
-        file, groups = _largest_file(self.tile)
+        _, file, groups = _largest_file(self.tile)
         footer = files.footer(file)
-        bounds = [None, *_cuts(footer, groups or range(footer.num_row_groups), key, self.count), None]
+        there = groups or range(footer.num_row_groups)
+        bounds = [None, *_cuts(footer, there, key, min(self.count, len(there))), None]
         if self.number + 1 >= len(bounds):
             return None
         span = KeySpan(bounds[self.number], bounds[self.number + 1])
@@ -64,7 +65,8 @@ def split_tiles(tiles: Sequence[Tile], target_bytes: int) -> list[Part]:
             parts.append(Part(tile, 0, 1, size))
             continue
         share = _bytes(tile, sharing)
-        count = max(1, -(-share // target_bytes))
+        rows, _, _ = _largest_file(tile)
+        count = max(1, min(rows, -(-share // target_bytes)))
         parts += [Part(tile, number, count, share // count) for number in range(count)]
     return parts
 
@@ -74,8 +76,8 @@ def _bytes(tile: Tile, sharing: Counter[int]) -> int:
     return tile.stored_bytes - tile.log_bytes + shares
 
 
-def _largest_file(tile: Tile) -> tuple[StoredFile, range | None]:
-    """The file with the most rows of a tile, and which of its row groups are the tile's where not all are."""
+def _largest_file(tile: Tile) -> tuple[int, StoredFile, range | None]:
+    """Most rows of a tile in one file, that file, and which of its row groups are the tile's where not all are."""
     found: list[tuple[int, StoredFile, range | None]] = []
     if tile.base is not None:
         found.append((tile.base.rows, StoredFile(tile.base.add.path, tile.base.add.size_bytes), None))
@@ -84,8 +86,7 @@ def _largest_file(tile: Tile) -> tuple[StoredFile, range | None]:
     for block in tile.blocks:
         groups = range(block.first_row_group, block.first_row_group + block.row_groups)
         found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), groups))
-    _, file, groups_there = max(found, key=lambda candidate: candidate[0])
-    return file, groups_there
+    return max(found, key=lambda candidate: candidate[0])
 
 
 def _cuts(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field], count: int) -> list[Key]:

@@ -156,6 +156,16 @@ def test_only_what_is_larger_than_the_target_is_split(tmp_path: Path) -> None:
     ]
 
 
+def test_there_are_no_more_parts_than_rows(tmp_path: Path) -> None:
+    """However small the target is; and cuts are sought among the row groups, of which there are ten."""
+    table = hundred(tmp_path / "t")
+    parts = split_tiles(table.view.tiles, 1)
+    assert len(parts) == 100
+    assert sum(part.count for part in parts) == 100 * 100
+    found = [rows for part in parts if (rows := read(table, part, ["k"]))]
+    assert found == [[(k,) for k in range(start, start + 10)] for start in range(0, 100, 10)]
+
+
 def test_a_log_over_many_tiles_counts_once(tmp_path: Path) -> None:
     table = hundred(tmp_path / "t")
     table.upsert(frame([(1, 2, "new")]))
