@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -287,13 +289,27 @@ def test_a_good_frame_is_taken_where_bad_ones_were_refused(
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["load", "append"])
 def test_a_frame_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path, loaded: bool) -> None:
+    """One of two tasks fails: of an append, once the other has written its log, since one that Spark has yet to stop
+    may leave an orphan."""
     table = create(spark, tmp_path)
     if loaded:
         table.upsert(spark.createDataFrame([(1, 1, "a")], DDL))
     version, before = table.version, objects(tmp_path)
-    failing = spark.range(0, 40, 1, 2).selectExpr("id", "1 AS at", "IF(id = 39, raise_error('boom'), 'v') AS v")
+    logs = tmp_path / "_lakemerge" / "log"
+
+    def fail(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 39 in batch.column(0).to_pylist():
+                for _ in range(1200):
+                    if not loaded or any(logs.glob("*.parquet")):
+                        raise ValueError("boom")
+                    time.sleep(0.05)
+                raise AssertionError("the other task wrote nothing")
+            yield batch
+
+    frame = spark.range(0, 40, 1, 2).selectExpr("id", "1 AS at", "'v' AS v").mapInArrow(fail, DDL)
     with pytest.raises(Exception, match="boom"):
-        table.upsert(failing)
+        table.upsert(frame)
     assert (table.version, objects(tmp_path)) == (version, before)
 
 

@@ -159,7 +159,8 @@ def test_deletion_vectors_and_foreign_formats_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "feature", ["deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening", "variantType", "catalogManaged"]
+    "feature",
+    ["deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening-preview", "variantType", "catalogManaged"],
 )
 def test_reader_features_are_refused_by_name(feature: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=feature):
