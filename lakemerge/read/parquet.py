@@ -112,12 +112,13 @@ class ParquetFiles:
         """
         file = self._file(stored)
         groups = list(range(file.num_row_groups)) if row_groups is None else list(row_groups)
-        there = set(file.schema_arrow.names)
+        stored_schema = file.schema_arrow  # made anew by each call
+        there = set(stored_schema.names)
         columns = [name for name in schema.names if name in there]
         starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
         try:
             left = sum(starts[group + 1] - starts[group] for group in groups)
-            growth = {name: _growth(file.schema_arrow.field(name).type, schema.field(name).type) for name in columns}
+            growth = {name: _growth(stored_schema.field(name).type, schema.field(name).type) for name in columns}
             size = partial(self._bytes, stored.path, file, columns=growth, row_bytes=row_bytes)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
             if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
@@ -229,10 +230,9 @@ def _is_damage(error: Exception) -> bool:
 
 def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Columns in the schema's order and types, null where the table has none."""
+    there = set(table.column_names)
     arrays = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
+        table.column(field.name).cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     return pa.table(arrays, schema=schema) if arrays else table
