@@ -121,14 +121,7 @@ def compact_group(run: GroupRun, jobs: Sequence[TileJob], *, number: int, of: in
     started = time.monotonic()
     handle, read = run.handle, run.read
     txn_id = handle.new_txn_id()
-    write = BaseWriteSpec(
-        store=handle.store,
-        config=read.config,
-        settings=handle.settings,
-        name=handle.write_name(read, txn_id),
-        merged_through=read.version,
-        buckets=read.config.buckets or 1,
-    )
+    write = BaseWriteSpec.of(handle, read, txn_id, buckets=read.config.buckets or 1)
     try:
         outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
         if outcome.skipped:

@@ -173,14 +173,7 @@ class _Run:
     def _commit(self, batch: Sequence[tuple[_Group, list[SliceJob]]]) -> None:
         handle, view = self._handle, self._view
         txn_id = handle.new_txn_id()
-        write = BaseWriteSpec(
-            store=handle.store,
-            config=view.config,
-            settings=handle.settings,
-            name=handle.write_name(view, txn_id),
-            merged_through=view.version,
-            buckets=self._buckets,
-        )
+        write = BaseWriteSpec.of(handle, view, txn_id, buckets=self._buckets)
         try:
             with self._timed("merge"):
                 outcomes = iter(self._run([job for _, jobs in batch for job in jobs], view.config, write))

@@ -194,6 +194,7 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     try:
         scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
         return scanner.projected_schema.field(0).type
+    # The second one is what Arrow raises for types that it has no comparison for.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
         raise FilterError(f"the filter does not fit the table: {error}") from error
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from lakemerge.config import TableConfig
+from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergedRange
 from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, SliceId, keys_at
+from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
 from lakemerge.write.rows_file import RowsFile
 from lakemerge.write.stats import file_statistics
@@ -49,6 +51,18 @@ class BaseWriteSpec:
     """Begin version and transaction id; the folder of the files."""
     merged_through: int
     buckets: int
+
+    @staticmethod
+    def of(handle: Handle, read: TableView, txn_id: str, *, buckets: int) -> BaseWriteSpec:
+        """Of a service that merges what a version holds."""
+        return BaseWriteSpec(
+            store=handle.store,
+            config=read.config,
+            settings=handle.settings,
+            name=handle.write_name(read, txn_id),
+            merged_through=read.version,
+            buckets=buckets,
+        )
 
 
 def write_base_files(

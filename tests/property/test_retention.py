@@ -11,20 +11,14 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
-from tests.property.world import Step, play, steps
+from tests.property.world import Step, play, steps, thorough
 
 EXAMPLES = int(os.environ.get("LAKEMERGE_RETENTION_EXAMPLES", "10"))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(EXAMPLES)
 @given(st.lists(steps, min_size=6, max_size=14))
 def test_no_promised_version_is_ever_lost(drawn: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -11,20 +11,14 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
-from tests.property.world import Step, play, stormy_steps
+from tests.property.world import Step, play, stormy_steps, thorough
 
 EXAMPLES = int(os.environ.get("LAKEMERGE_STORM_EXAMPLES", "10"))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(EXAMPLES)
 @given(st.lists(stormy_steps, min_size=6, max_size=14))
 def test_no_storm_loses_a_record(drawn: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:

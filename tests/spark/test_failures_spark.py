@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def signals(tmp_path: Path) -> Signals:
 
 
 @dataclass(frozen=True)
-class Deed:
+class Deed(ABC):
     """Something that a store does for a task."""
 
     signals: Signals
@@ -91,8 +92,9 @@ class Deed:
         if context is not None:
             self.act(context)
 
+    @abstractmethod
     def act(self, context: TaskContext) -> None:
-        raise NotImplementedError
+        """What it does, in the process of the task."""
 
 
 class StallFirstAttempt(Deed):

@@ -246,7 +246,9 @@ def test_a_crash_between_writing_and_naming_a_file(how: str, name: str, path: Pa
     assert state_of(path) == rows_after(name)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the sizes of files")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows cannot limit the size of the files that a process writes (RLIMIT_FSIZE)"
+)
 def test_a_write_that_the_system_cuts_short(path: Path) -> None:
     """Not by our store's double: the operating system takes 300 bytes of a file and refuses the rest."""
     before = listing(path)
