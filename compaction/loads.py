@@ -20,7 +20,7 @@ from lakemerge.config import LOG_DOMAIN_PREFIX
 from lakemerge.errors import TableDamagedError
 from lakemerge.slices.blocks import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
 from lakemerge.slices.layout import Layout
-from lakemerge.slices.model import Key, Partition, SliceId
+from lakemerge.slices.model import Key, KeyKinds, Partition, SliceId
 from lakemerge.slices.view import TableView, Tile, build_tiles
 
 __all__ = ["TileLoad", "tile_loads"]
@@ -78,7 +78,7 @@ def tile_loads(view: TableView) -> list[TileLoad]:
     with_base = {tile.slice for tile in tiles}
     bare = [part for part in blocks.slices if part not in with_base]
     tiles += [Tile(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
-    places, rows = blocks.placed(tiles)
+    places, rows = blocks.placed(tiles, view.key_kinds)
     through = np.array([tile.merged_through for tile in tiles], dtype=np.int64)
     live = blocks.versions[rows] > through[places]
     return _loads(tiles, blocks, places[live], rows[live], through)
@@ -162,8 +162,11 @@ class _Blocks:
         commits_of = np.concatenate(versions), np.concatenate(oldest)
         return _Blocks(pa.concat_tables(tables), *commits_of, slices, tuple(found))
 
-    def placed(self, tiles: Sequence[Tile]) -> tuple[Integers, Integers]:
-        """All pairs of a tile and a block that may reach into its key range: their numbers."""
+    def placed(self, tiles: Sequence[Tile], kinds: KeyKinds) -> tuple[Integers, Integers]:
+        """All pairs of a tile and a block that may reach into its key range: their numbers.
+
+        :param kinds: of the table's keys.
+        """
         by_slice: dict[SliceId, list[int]] = {}
         for number, tile in enumerate(tiles):
             by_slice.setdefault(tile.slice, []).append(number)
@@ -172,17 +175,17 @@ class _Blocks:
         if not several.any():
             return only[self._slice_of], np.arange(len(self._slice_of))
         alone = np.flatnonzero(~several[self._slice_of])
-        places, rows = self._reaching(np.flatnonzero(several[self._slice_of]), tiles, by_slice)
+        places, rows = self._reaching(np.flatnonzero(several[self._slice_of]), tiles, by_slice, kinds)
         return np.concatenate([only[self._slice_of[alone]], places]), np.concatenate([alone, rows])
 
     def _reaching(
-        self, rows: Integers, tiles: Sequence[Tile], by_slice: dict[SliceId, list[int]]
+        self, rows: Integers, tiles: Sequence[Tile], by_slice: dict[SliceId, list[int]], kinds: KeyKinds
     ) -> tuple[Integers, Integers]:
         """Where slices have several tiles, their blocks' keys say in which of them they reach."""
         there = [by_slice[part] for part in self.slices]
         bounds = [[low for number in numbers if (low := tiles[number].lower) is not None] for numbers in there]
         numbers, keys = self._slice_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
-        lows, highs = (zip(numbers, _keys(keys.column(name)), strict=True) for name in KEY_COLUMNS)
+        lows, highs = (zip(numbers, _keys(keys.column(name), kinds), strict=True) for name in KEY_COLUMNS)
         first = [0 if key is None else bisect_right(bounds[number], key) for number, key in lows]
         last = [len(bounds[n]) if key is None else bisect_right(bounds[n], key) for n, key in highs]
         counts = np.maximum(np.array(last) - np.array(first) + 1, 0)
@@ -221,8 +224,8 @@ def _partition_numbers(table: pa.Table, numbers: dict[str, int]) -> Integers:
     return np.array(known, dtype=np.int64)[encoded.indices.to_numpy()]
 
 
-def _keys(column: pa.ChunkedArray) -> list[Key | None]:
+def _keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
     try:
-        return parsed_keys(column)
+        return parsed_keys(column, kinds)
     except (ValueError, TypeError) as error:
         raise TableDamagedError(f"the key bounds of log blocks are damaged: {error!r}") from error

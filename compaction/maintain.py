@@ -23,6 +23,7 @@ from lakemerge.plans import CompactionStrategy
 from lakemerge.results import CompactionResult, ExpiryResult, LogCompactionResult, MaintenanceResult, VacuumResult
 from lakemerge.schedule import Schedule
 from lakemerge.slices.view import TableView
+from lakemerge.travel import unless_vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +84,8 @@ class _Maintenance:
         if self._is_stopped():
             return None
         try:
-            result = run()
+            with unless_vacuumed(self._handle.log, self._view.snapshot):
+                result = run()
         except CommitConflictError as error:
             self._conflicts.append(f"{name}: {error.message}")
             result = None

@@ -128,9 +128,11 @@ class _Loaded(ParquetFiles):
         with ParquetFiles(merge.store) as files:
             for file, found in blocks.items():
                 ordered = [found[first] for first in sorted(found)]
-                groups = [g for b in ordered for g in range(b.first_row_group, b.first_row_group + b.row_groups)]
-                schema = block_schema(_nullable(merge.config.schema), ordered[0])
                 stored = StoredFile(file.path, file.size_bytes)
+                for block in ordered:
+                    files.footer(stored, block.groups)  # which has them all
+                groups = [group for block in ordered for group in block.groups]
+                schema = block_schema(_nullable(merge.config.schema), ordered[0])
                 budget = merge.settings.merge_budget_bytes
                 streamed = files.stream(stored, schema=schema, budget_bytes=budget, row_groups=groups)
                 table = pa.concat_tables([table for table, _, _ in streamed]).combine_chunks()

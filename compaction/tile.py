@@ -153,5 +153,5 @@ def _merge_beside(
 
 def _mark(gone: Mapping[int, Bools], superseded: pa.Table) -> None:
     numbers, rows = (column.to_numpy() for column in superseded.select(PLACE.names).columns)
-    for number in np.unique(numbers).tolist():
-        gone[number][rows[numbers == number]] = True
+    for number, bits in gone.items():
+        bits[rows[numbers == number]] = True

@@ -56,7 +56,7 @@ _HALF_WRITTEN_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What is too old, by the store's clock."""
+    """What is too old, by the store's clock; for a dry run, which writes nothing, by this host's."""
 
     now_ms: int
     oldest: int
@@ -83,7 +83,7 @@ def _vacuum(
     handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
 ) -> VacuumResult:
     started = time.monotonic()
-    cut = _cut(handle, view, retention, enforce=enforce_retention)
+    cut = _cut(handle, view, retention, dry_run=dry_run, enforce=enforce_retention)
     dead = _dead_files(handle, view.snapshot, cut.oldest)
     log = _dead_log_files(handle, view.snapshot, cut)
     version, oldest = view.version, cut.oldest if dry_run else view.state.oldest_version
@@ -107,7 +107,7 @@ def _vacuum(
     )
 
 
-def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, enforce: bool) -> _Cut:
+def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry_run: bool, enforce: bool) -> _Cut:
     metadata = view.snapshot.metadata
     age_ms = retention_ms(metadata, FILE_RETENTION, retention)
     least_ms = property_ms(metadata, FILE_RETENTION)
@@ -119,7 +119,8 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, enf
             retention_ms=age_ms,
             least_ms=least_ms,
         )
-    now_ms = store_time_ms(handle.store)
+    # To learn the store's time is to write a file.
+    now_ms = handle.now_ms() if dry_run else store_time_ms(handle.store)
     tip = tip_at(handle.store, now_ms - age_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
     return _Cut(now_ms, max(view.state.oldest_version, oldest), now_ms - age_ms)

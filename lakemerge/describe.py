@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -12,6 +13,9 @@ from lakemerge.read.filter import parse_filter
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns
 from lakemerge.slices.view import TableView, Tile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slices_of"]
 
@@ -85,6 +89,9 @@ class ReadPlan:
     """To be merged."""
     bytes: int
     """Stored bytes of the tiles to be read, all columns."""
+    through_arrow: str | None
+    """Why Spark reads these tiles through Arrow in Python tasks, also where it need not merge. ``None`` where its own
+    Parquet reader does that, and for a table without a session, which cannot be asked."""
 
     def __str__(self) -> str:
         lines = [f"{self.tiles - self.pruned} of {self.tiles} tiles, {self.bytes:,} bytes"]
@@ -96,6 +103,8 @@ class ReadPlan:
             lines.append(
                 f"  {self.merged} merged while reading: {self.log_blocks} log blocks since the last compaction"
             )
+        if self.through_arrow is not None:
+            lines.append(f"  on Spark all of it through Arrow in Python tasks: {self.through_arrow}")
         return "\n".join(lines)
 
 
@@ -130,7 +139,13 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
     )
 
 
-def plan_of(view: TableView, columns: Sequence[str] | None, filter: str | pc.Expression | None) -> ReadPlan:
+def plan_of(
+    handle: Handle,
+    view: TableView,
+    columns: Sequence[str] | None,
+    filter: str | pc.Expression | None,
+    spark: SparkSession | None,
+) -> ReadPlan:
     asked_columns(view, columns)
     tiles = prune_tiles(view, parse_filter(filter, view.config.schema))
     return ReadPlan(
@@ -141,7 +156,16 @@ def plan_of(view: TableView, columns: Sequence[str] | None, filter: str | pc.Exp
         merged=sum(not tile.is_merged for tile in tiles),
         log_blocks=sum(len(tile.blocks) for tile in tiles),
         bytes=sum(tile.stored_bytes for tile in tiles),
+        through_arrow=_why_through_arrow(handle, tiles, spark),
     )
+
+
+def _why_through_arrow(handle: Handle, tiles: Sequence[Tile], spark: SparkSession | None) -> str | None:
+    if spark is None:
+        return None
+    from lakemerge.spark.access import why_through_arrow
+
+    return why_through_arrow(spark, handle.store, tiles)
 
 
 def _totals(tiles: Sequence[Tile]) -> dict[str, int]:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
+from lakemerge.kept import Kept
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.options import Settings
-from lakemerge.read.parquet import Footers
 from lakemerge.slices.blocks import DecodedLogs
 from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
 from mergers import Merger, MergerRegistry
 
 __all__ = ["Handle"]
+
+_FOOTER_BYTES = 16 * 2**20
+"""Of all footers that are kept, as they are in files; in memory some times as much."""
+_SCAN_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,11 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
-    footers: Footers = field(default_factory=Footers, repr=False, compare=False)
+    footers: Kept[str, pq.FileMetaData] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
+    scans: Kept[tuple[Hashable, ...], Any] = field(
+        default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
+    )
+    """What :mod:`lakemerge.spark.files` keeps of Spark's."""
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

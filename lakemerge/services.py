@@ -27,6 +27,7 @@ from lakemerge.results import (
 )
 from lakemerge.schedule import Schedule
 from lakemerge.slices.view import TableView
+from lakemerge.travel import unless_vacuumed
 from mergers import Merger
 
 if TYPE_CHECKING:
@@ -127,16 +128,18 @@ class TableServices(ABC):
             next run.
         :param dry_run: only make the plan: what would be merged, why, at what cost and for what gain.
         :raises lakemerge.FilterError: ``where`` names a column that the table is not partitioned by.
+        :raises lakemerge.CommitConflictError: a vacuum took the version that was being compacted.
         """
         from compaction import compact, plan_compaction
 
         view = self._writable()
         due = CompactionStrategy.of(strategy)
-        if dry_run:
-            return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
-        result = compact(
-            self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=self._spark
-        )
+        with unless_vacuumed(self._handle.log, view.snapshot):
+            if dry_run:
+                return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+            result = compact(
+                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=self._spark
+            )
         self._follow()
         return result
 
@@ -177,11 +180,13 @@ class TableServices(ABC):
         :param size_ratio: an older log joins the newer ones unless it is larger than so many times all of
             them together, so that a record is rewritten a logarithmic number of times over a table's life;
             ``math.inf`` merges all logs.
-        :raises lakemerge.CommitConflictError: another compaction took some of these logs up meanwhile.
+        :raises lakemerge.CommitConflictError: another compaction, or a vacuum, took some of these logs up meanwhile.
         """
         from compaction import compact_logs
 
-        result = compact_logs(self._handle, self._writable(), size_ratio=size_ratio, spark=self._spark)
+        view = self._writable()
+        with unless_vacuumed(self._handle.log, view.snapshot):
+            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._spark)
         self._follow()
         return result
 
@@ -197,12 +202,14 @@ class TableServices(ABC):
 
         :param buckets: slices per partition, a power of two.
         :raises lakemerge.InputError: it is none.
-        :raises lakemerge.CommitConflictError: somebody else changed the bucket count or the schema meanwhile, or
-            compactions were faster again and again.
+        :raises lakemerge.CommitConflictError: somebody else changed the bucket count or the schema meanwhile,
+            compactions were faster again and again, or a vacuum took the version that was being rewritten.
         """
         from compaction import rescale
 
-        result = rescale(self._handle, self._writable(), buckets, spark=self._spark)
+        view = self._writable()
+        with unless_vacuumed(self._handle.log, view.snapshot):
+            result = rescale(self._handle, view, buckets, spark=self._spark)
         self._follow()
         return result
 
@@ -217,8 +224,9 @@ class TableServices(ABC):
         and nothing of it is lost but its time.
 
         :param retention: how long ago a version may have been replaced and is still readable; by default the table
-            property ``delta.deletedFileRetentionDuration`` (7 days). Ages are by the store's clock. Commits stay
-            for ``delta.logRetentionDuration`` (30 days), and longer where they are needed.
+            property ``delta.deletedFileRetentionDuration`` (7 days). Ages are by the store's clock; a dry run writes
+            nothing, not even to ask for the store's time, and goes by this host's. Commits stay for
+            ``delta.logRetentionDuration`` (30 days), and longer where they are needed.
         :param enforce_retention: whether to refuse a shorter one than that property.
         :raises lakemerge.InputError: the retention is too short, or a table property is no duration.
         :raises lakemerge.UnsupportedFeatureError: a newer library keeps files in the table that this one does not
@@ -244,9 +252,12 @@ class TableServices(ABC):
 
         :param retention: how long ago a delete must have been committed; by default the table property
             ``lakemerge.tombstoneRetention`` (7 days). Ages are by the store's clock.
+        :raises lakemerge.CommitConflictError: a vacuum took the version that was looked at.
         """
         from compaction import expire_tombstones
 
-        result = expire_tombstones(self._handle, self._writable(), retention=retention)
+        view = self._writable()
+        with unless_vacuumed(self._handle.log, view.snapshot):
+            result = expire_tombstones(self._handle, view, retention=retention)
         self._follow()
         return result

@@ -270,7 +270,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
         a ``PythonException`` that holds our error's text.
 
-        Clean slices are read by Spark's own Parquet reader, dirty ones through the merge kernel.
+        Clean slices are read by Spark's own Parquet reader where it reaches the store, dirty ones through
+        the merge kernel.
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
             are in the session's.
@@ -285,7 +286,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
     ) -> ReadPlan:
         """How such a read would be done now, and why: which parts are pruned, read as they are, or merged."""
-        return plan_of(self._current(), columns, filter)
+        return plan_of(self._handle, self._current(), columns, filter, self._spark)
 
     def slices(self) -> list[SliceInfo]:
         """What each slice holds, and what reading it costs now."""

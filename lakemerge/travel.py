@@ -7,15 +7,22 @@ still in the log; savepoints stay readable (docs/table-format.md, section 7).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from lakemerge.config import STATE_DOMAIN, State
-from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    TableDamagedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.opening import epoch_ms
 from lakemerge.slices.savepoints import savepoints_of
 
-__all__ = ["check_kept", "check_version", "find_version"]
+__all__ = ["check_kept", "check_version", "find_version", "unless_vacuumed"]
 
 
 def find_version(
@@ -77,3 +84,21 @@ def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
             earliest=oldest,
             latest=tip.version,
         )
+
+
+@contextmanager
+def unless_vacuumed(log: DeltaLog, begin: Snapshot) -> Iterator[None]:
+    """For work on the version ``begin``: raises :class:`CommitConflictError` where a file is missing because a vacuum
+    took that version meanwhile. Then the table is not damaged, and the work can be done on its present version."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError) as error:
+        try:
+            check_kept(begin.version, log.update(begin))
+        except VersionNotFoundError as gone:
+            raise CommitConflictError(
+                f"a vacuum was faster, and deleted files that were being read: {gone.message}. What was committed "
+                "before stays, nothing else was written; try again",
+                version=begin.version,
+            ) from error
+        raise

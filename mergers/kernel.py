@@ -114,13 +114,16 @@ def fold(
     stored_kinds = np.repeat(np.array([RowKind.UPDATE_AFTER, RowKind.DELETE], dtype=np.int8), [n_base, n_tombs])
     stored_sources = np.repeat(np.array([0, 1], dtype=np.int32), [n_base, n_tombs])
     all_versions = np.concatenate([np.zeros(n_base, dtype=np.int64), _versions(tomb_rows), versions])
+    full = frozenset(shape.schema.names)
+    # Where no tombstone takes part, records that carry all columns must look it: mergers then need not ask which do.
+    of_tombstones = frozenset((*shape.key, *shape.ordering)) if n_tombs else full
     groups = Groups(
         shape=shape,
         offsets=np.append(np.searchsorted(group, np.arange(len(starts))), len(group)).astype(np.int64),
         kinds=np.concatenate([stored_kinds, kinds])[position],
         stored=position < n_base + n_tombs,
         sources=np.concatenate([stored_sources, sources + 2])[position],
-        presence=[frozenset(shape.schema.names), frozenset((*shape.key, *shape.ordering)), *presence],
+        presence=[full, of_tombstones, *presence],
         rows=rows,
         order=position,
         versions=all_versions[position],

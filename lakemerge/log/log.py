@@ -23,6 +23,7 @@ from lakemerge.log.checkpoint import write_checkpoint
 from lakemerge.log.cleanup import TRUSTED_AGE_MS
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
 from lakemerge.log.listing import commit_path, fetch, list_log, log_exists, read_hint
+from lakemerge.log.moment import Moment
 from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable
 from lakemerge.log.replay import gap_error, load, timestamp_of, version_at
 from lakemerge.log.snapshot import Replay, Snapshot
@@ -56,6 +57,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _running_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 def _new_id() -> str:
     return str(uuid.uuid4())
 
@@ -63,10 +68,11 @@ def _new_id() -> str:
 class DeltaLog:
     """The ``_delta_log`` of the table at the root of ``store``. Holds no state; picklable.
 
-    ``clock_ms`` gives UTC epoch milliseconds, ``sleep`` takes seconds, ``new_id`` gives unique
-    strings. ``required_domain`` is the domain that every version of a table with the
-    ``lakemerge`` writer feature has: a checkpoint without it is not trusted (``None``: no such
-    check). ``writer_features`` are the features that the callers of :meth:`commit` honour.
+    ``clock_ms`` gives UTC epoch milliseconds, ``running_ms`` those of a clock that nobody sets,
+    ``sleep`` takes seconds, ``new_id`` gives unique strings. ``required_domain`` is the domain
+    that every version of a table with the ``lakemerge`` writer feature has: a checkpoint without
+    it is not trusted (``None``: no such check). ``writer_features`` are the features that the
+    callers of :meth:`commit` honour.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class DeltaLog:
         store: Store,
         *,
         clock_ms: Callable[[], int] = _now_ms,
+        running_ms: Callable[[], int] = _running_ms,
         sleep: Callable[[float], None] = time.sleep,
         new_id: Callable[[], str] = _new_id,
         required_domain: str | None = "lakemerge.state",
@@ -81,6 +88,7 @@ class DeltaLog:
     ) -> None:
         self.store = store
         self._clock_ms = clock_ms
+        self._running_ms = running_ms
         self._sleep = sleep
         self._new_id = new_id
         self._required_domain = required_domain
@@ -104,9 +112,9 @@ class DeltaLog:
             try:
                 if timestamp_ms is not None:
                     return self._at_time(timestamp_ms)
-                now_ms = self._clock_ms()
+                now = self._now()
                 found = self._load(version)
-                return replace(found, tip_at_ms=now_ms) if version is None else found
+                return replace(found, tip_at=now) if version is None else found
             except FileNotFoundError as error:
                 # A clean-up ran between listing and reading; what it left is listed anew.
                 vanished = error
@@ -209,7 +217,7 @@ class DeltaLog:
             attempt = build(tip, between)
             if isinstance(attempt, AlreadyDone):
                 return attempt
-            prepared = prepare(tip, attempt, work, clock_ms=self._clock_ms(), writer_features=self._writer_features)
+            prepared = prepare(tip, attempt, work, now=self._now(), writer_features=self._writer_features)
             if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
                 return Committed(prepared.version, self._checkpoint_if_due(prepared))
             if tip is None:
@@ -224,6 +232,9 @@ class DeltaLog:
         that names a later one. Idempotent; it replaces a damaged checkpoint of that version."""
         check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+
+    def _now(self) -> Moment:
+        return Moment(self._clock_ms(), self._running_ms())
 
     def _landed_at(self, version: int, txn_id: str) -> Snapshot:
         """The snapshot of a commit that is known to have landed. A failure to read it must not look
@@ -266,13 +277,13 @@ class DeltaLog:
         """The tip and the commits that lead to it, or ``None`` if the log has been cleaned up
         beyond ``snapshot``, so that they cannot be told."""
         first = snapshot.version + 1
-        now_ms = self._clock_ms()
+        now = self._now()
         try:
             data = self.store.get(commit_path(first))
         except FileNotFoundError:
-            # Times of commits are of other hosts' clocks, which may be wrong by hours.
-            aged = snapshot.tip_at_ms is None or now_ms - snapshot.tip_at_ms > TRUSTED_AGE_MS
-            if aged and self.store.stat(commit_path(snapshot.version)) is None:
+            # Times of commits are of other hosts' clocks, which may be wrong by hours; this host's may have been set.
+            trusted = snapshot.tip_at is not None and snapshot.tip_at.is_within(TRUSTED_AGE_MS, now)
+            if not trusted and self.store.stat(commit_path(snapshot.version)) is None:
                 return None
             return snapshot, ()
         listing = list_log(self.store, since=first)
@@ -297,7 +308,7 @@ class DeltaLog:
         return replace(
             tip,
             timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps),
-            tip_at_ms=now_ms,
+            tip_at=now,
         ), landed
 
     def _advance_for_commit(self, tip: Snapshot) -> tuple[Snapshot, Commits]:

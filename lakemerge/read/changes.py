@@ -118,8 +118,7 @@ def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.
             tables = []
             for block in blocks:
                 file = StoredFile(block.file.path, block.file.size_bytes)
-                groups = range(block.first_row_group, block.first_row_group + block.row_groups)
-                stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups)
+                stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=block.groups)
                 tables += [table for table, _, _ in stream]
             keys = pa.concat_tables(tables).combine_chunks()
             ordered = keys.take(pa.array(sort_order(key_columns(keys, schema.names))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
+from lakemerge.kept import Kept
 from lakemerge.storage.base import Store
 
-__all__ = ["Footers", "ParquetFiles", "StoredFile", "shaped"]
+__all__ = ["ParquetFiles", "StoredFile", "shaped"]
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
 """Of a string without bounds, in bytes."""
-_FOOTER_BYTES = 16 * 2**20
-"""Of all footers that are kept, as they are in files; in memory some times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,42 +34,13 @@ class StoredFile:
     """Where it is known, opening the file asks for it no more."""
 
 
-class Footers:
-    """Footers of the files that were read last. Files never change, so that a look-up need not ask once more for
-    what another one before it knew. Thread-safe; a pickle is empty."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, pq.FileMetaData] = OrderedDict()
-        self._bytes = 0
-
-    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
-        return Footers, ()
-
-    def get(self, path: str) -> pq.FileMetaData | None:
-        with self._lock:
-            if path in self._known:
-                self._known.move_to_end(path)
-            return self._known.get(path)
-
-    def keep(self, path: str, footer: pq.FileMetaData) -> None:
-        with self._lock:
-            if path in self._known or footer.serialized_size > _FOOTER_BYTES:
-                return
-            self._known[path] = footer
-            self._bytes += footer.serialized_size
-            while self._bytes > _FOOTER_BYTES:
-                _, oldest = self._known.popitem(last=False)
-                self._bytes -= oldest.serialized_size
-
-
 class ParquetFiles:
     """Open Parquet files of a store, by path. Used as a context; not thread-safe.
 
     :param footers: what is known of them, and learns more.
     """
 
-    def __init__(self, store: Store, footers: Footers | None = None) -> None:
+    def __init__(self, store: Store, footers: Kept[str, pq.FileMetaData] | None = None) -> None:
         self._store = store
         self._footers = footers
         self._open: dict[str, pq.ParquetFile] = {}
@@ -89,9 +57,18 @@ class ParquetFiles:
         self._open.clear()
         self._sizes.clear()
 
-    def footer(self, stored: StoredFile) -> pq.FileMetaData:
-        """What the file says of its row groups."""
-        return self._file(stored).metadata
+    def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
+        """What the file says of its row groups.
+
+        Raises :class:`TableDamagedError` where it lacks one of ``groups``, which ascend; there may be billions of them.
+        """
+        footer = self._file(stored).metadata
+        if groups and groups[-1] >= footer.num_row_groups:
+            raise TableDamagedError(
+                f"file {stored.path!r} has {footer.num_row_groups} row group(s); the table names number {groups[-1]}",
+                path=stored.path,
+            )
+        return footer
 
     def stream(
         self,
@@ -110,8 +87,9 @@ class ParquetFiles:
         :param row_bytes: of a row with all columns, as Arrow data, where the table knows; it tells more than
             a footer can.
         """
+        footer = self.footer(stored, row_groups or ())
         file = self._file(stored)
-        groups = list(range(file.num_row_groups)) if row_groups is None else list(row_groups)
+        groups = list(range(footer.num_row_groups) if row_groups is None else row_groups)
         stored_schema = file.schema_arrow  # made anew by each call
         there = set(stored_schema.names)
         columns = [name for name in schema.names if name in there]
@@ -145,7 +123,8 @@ class ParquetFiles:
                 source = self._store.open_input(path, size_bytes=stored.size_bytes)
                 self._open[path] = pq.ParquetFile(source, metadata=known)
                 if self._footers is not None:
-                    self._footers.keep(path, self._open[path].metadata)
+                    footer = self._open[path].metadata
+                    self._footers.keep(path, footer, footer.serialized_size)
             except FileNotFoundError as error:
                 raise TableDamagedError(
                     f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "

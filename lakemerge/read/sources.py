@@ -158,9 +158,9 @@ def block_stream(
     :param schema: see :func:`block_schema`.
     """
     file = StoredFile(block.file.path, block.file.size_bytes)
-    groups = list(range(block.first_row_group, block.first_row_group + block.row_groups))
+    groups: Sequence[int] = block.groups
     if tile.wanted is not None:
-        groups = _wanted_groups(config, tile, files.footer(file), groups)
+        groups = _wanted_groups(config, tile, files.footer(file, groups), groups)
     row_bytes = block.data_bytes / max(1, block.rows)
     stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
     for table, _, last in stream:

@@ -43,7 +43,7 @@ class Part:
         if self.count == 1:
             return self.tile
         _, file, groups = _largest_file(self.tile)
-        footer = files.footer(file)
+        footer = files.footer(file, groups or ())
         there = groups or range(footer.num_row_groups)
         bounds = [None, *_cuts(footer, there, key, min(self.count, len(there))), None]
         if self.number + 1 >= len(bounds):
@@ -84,8 +84,7 @@ def _largest_file(tile: Tile) -> tuple[int, StoredFile, range | None]:
     if tile.minor is not None:
         found += [(winner.rows, StoredFile(winner.path, winner.size_bytes), None) for winner in tile.minor.winners]
     for block in tile.blocks:
-        groups = range(block.first_row_group, block.first_row_group + block.row_groups)
-        found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), groups))
+        found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), block.groups))
     return max(found, key=lambda candidate: candidate[0])
 
 

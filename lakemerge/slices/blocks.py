@@ -17,7 +17,18 @@ import pyarrow.parquet as pq
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
-from lakemerge.slices.model import Key, LogBlock, LogFile, Partition, SliceId, key_from_json, key_to_json, optional_path
+from lakemerge.slices.model import (
+    Key,
+    KeyKinds,
+    LogBlock,
+    LogFile,
+    Partition,
+    SliceId,
+    check_kinds,
+    key_from_json,
+    key_to_json,
+    optional_path,
+)
 from lakemerge.storage.base import Store
 
 __all__ = [
@@ -58,6 +69,7 @@ KEY_COLUMNS = ("key_min", "key_max")
 
 _PLAIN = frozenset({int, str})
 """Types of key values that JSON holds as they are."""
+_TOO_LARGE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +129,11 @@ class LogCommit:
         return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
 
 
-def read_log_commit(domain: DomainMetadata, store: Store) -> LogCommit:
-    """Decode a log domain, reading its block index file where it has one."""
+def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> LogCommit:
+    """Decode a log domain, reading its block index file where it has one.
+
+    :param kinds: of the table's keys.
+    """
     try:
         body = orjson.loads(domain.configuration)
         version, index = int(body["version"]), optional_path(body.get("index"))
@@ -126,9 +141,9 @@ def read_log_commit(domain: DomainMetadata, store: Store) -> LogCommit:
         buckets = bucket_count(body["buckets"])
         packed_from = int(body["from"]) if "from" in body else None
         if index is None:
-            blocks = _from_inline(body, columns, buckets, version)
+            blocks = _from_inline(body, columns, buckets, version, kinds)
         else:
-            blocks = _from_index(store, index, columns, buckets, version)
+            blocks = _from_index(store, index, columns, buckets, version, kinds)
         if packed_from is not None:
             blocks = tuple(replace(block, packed_from=packed_from) for block in blocks)
         return LogCommit(
@@ -175,13 +190,13 @@ class DecodedLogs:
     def __reduce__(self) -> tuple[type[DecodedLogs], tuple[()]]:
         return DecodedLogs, ()  # executors have no use for them
 
-    def read(self, domains: Iterable[DomainMetadata], store: Store) -> list[LogCommit]:
+    def read(self, domains: Iterable[DomainMetadata], store: Store, kinds: KeyKinds) -> list[LogCommit]:
         """As :func:`read_log_commit`, for all logs of a version."""
         known = self._known
         found: dict[tuple[str, str], LogCommit] = {}
         for domain in domains:
             name = (domain.domain, domain.configuration)
-            found[name] = known[name] if name in known else read_log_commit(domain, store)
+            found[name] = known[name] if name in known else read_log_commit(domain, store, kinds)
         self._known = found
         return list(found.values())
 
@@ -266,12 +281,16 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
     }
 
 
-def _from_inline(body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int) -> tuple[LogBlock, ...]:
+def _from_inline(
+    body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
+) -> tuple[LogBlock, ...]:
     files = [LogFile(str(path), int(size), columns) for path, size in _list(body["files"])]
     partitions = [_partition(values) for values in _list(body["partitions"])]
     blocks = _list(body["blocks"])
-    if any(type(number) is not int or number < 0 for block in blocks for number in block[:7]):
-        raise ValueError("a block's numbers must be whole and not negative")
+    if any(type(number) is not int or not 0 <= number < _TOO_LARGE for block in blocks for number in block[:5]):
+        raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
+    if any(type(number) is not int or number < 0 for block in blocks for number in block[5:7]):
+        raise ValueError("a block's sizes must be whole and not negative")
     return tuple(
         LogBlock(
             file=files[file],
@@ -281,15 +300,17 @@ def _from_inline(body: dict[str, object], columns: tuple[str, ...], buckets: int
             buckets=buckets,
             rows=rows,
             data_bytes=data_bytes,
-            key_min=None if low is None else key_from_json(low),
-            key_max=None if high is None else key_from_json(high),
+            key_min=_bound(low, kinds),
+            key_max=_bound(high, kinds),
             version=version,
         )
         for file, first, groups, partition, bucket, rows, data_bytes, low, high in blocks
     )
 
 
-def _from_index(store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int) -> tuple[LogBlock, ...]:
+def _from_index(
+    store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
+) -> tuple[LogBlock, ...]:
     table = _read_index(store, path, _INDEX_SCHEMA)
     files: dict[str, LogFile] = {}
     partitions: dict[str, Partition] = {}
@@ -297,7 +318,7 @@ def _from_index(store: Store, path: str, columns: tuple[str, ...], buckets: int,
     found = []
     told = [table.column(name).to_pylist() for name in _INDEX_SCHEMA.names if name not in KEY_COLUMNS]
     for file, size, first, groups, partition, bucket, rows, data_bytes, low, high in zip(
-        *told, *(parsed_keys(table.column(name)) for name in KEY_COLUMNS), strict=True
+        *told, *(parsed_keys(table.column(name), kinds) for name in KEY_COLUMNS), strict=True
     ):
         if file not in files:
             files[file] = LogFile(file, size, columns)
@@ -310,17 +331,23 @@ def _from_index(store: Store, path: str, columns: tuple[str, ...], buckets: int,
     return tuple(found)
 
 
-def parsed_keys(column: pa.ChunkedArray) -> list[Key | None]:
+def parsed_keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
     """Keys from the JSON of a block index, in one go: parsing each by itself takes five times as long.
 
-    Raises :class:`ValueError` or :class:`TypeError` for what is none.
+    Raises :class:`ValueError` or :class:`TypeError` for what is none of these kinds.
     """
     texts = ",".join(column.fill_null("null").to_pylist())
     bodies: list[Any] = orjson.loads(f"[{texts}]")
-    return [
-        None if body is None else tuple(body) if _PLAIN.issuperset(map(type, body)) else key_from_json(body)
-        for body in bodies
-    ]
+    as_it_is = kinds if _PLAIN.issuperset(kinds) else None
+    return [tuple(body) if body and tuple(map(type, body)) == as_it_is else _bound(body, kinds) for body in bodies]
+
+
+def _bound(body: object, kinds: KeyKinds) -> Key | None:
+    if body is None:
+        return None
+    key = key_from_json(body)
+    check_kinds(key, kinds)
+    return key
 
 
 def _read_index(store: Store, path: str, schema: pa.Schema) -> pa.Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,12 +25,15 @@ __all__ = [
     "SLICE_TAG",
     "BaseFile",
     "Key",
+    "KeyKinds",
     "KeySpan",
     "LogBlock",
     "LogFile",
     "Partition",
     "SliceId",
+    "check_kinds",
     "key_from_json",
+    "key_kinds",
     "key_to_json",
     "keys_at",
     "optional_path",
@@ -46,6 +49,9 @@ Partition = tuple[str | None, ...]
 Key = tuple[int | str | bytes | decimal.Decimal, ...]
 """A key as comparable values in key order: integers for all integer-like types (dates in days,
 timestamps in microseconds, decimals of up to 18 digits unscaled)."""
+
+KeyKinds = tuple[type, ...]
+"""The types of a table's keys, value by value: keys of other types cannot be compared with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +196,11 @@ class LogBlock:
     """The oldest version of a packed block's records, each of which names its own: a log compaction made it
     of blocks of several commits. ``None`` for a block as it was committed."""
 
+    @property
+    def groups(self) -> range:
+        """Its row groups, by their numbers in the file; the file may have fewer."""
+        return range(self.first_row_group, self.first_row_group + self.row_groups)
+
     def covers(self, slice_id: SliceId, buckets: int) -> bool:
         """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
         common = min(self.buckets, buckets)
@@ -213,6 +224,25 @@ def key_to_json(key: Key) -> list[object]:
         else value
         for value in key
     ]
+
+
+def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
+    """Of keys of these columns, as :func:`keys_at` gives them."""
+    return tuple(_kind(column.type) for column in columns)
+
+
+def _kind(kind: pa.DataType) -> type:
+    if plain_integers(pa.array([], kind)) is not None:
+        return int
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal
+    return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else bytes
+
+
+def check_kinds(key: Key | None, kinds: KeyKinds) -> None:
+    """Raises :class:`TypeError` where a key is none of these kinds, and so cannot be compared with the table's."""
+    if key is not None and tuple(map(type, key)) != kinds:
+        raise TypeError(f"the table has no such keys: {key!r}")
 
 
 def key_from_json(body: object) -> Key:

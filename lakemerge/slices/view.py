@@ -24,7 +24,7 @@ from lakemerge.slices.blocks import DecodedLogs, LogCommit
 from lakemerge.slices.expiry import Expiry, expiries_of
 from lakemerge.slices.layout import Layout
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
-from lakemerge.slices.model import BaseFile, Key, KeySpan, LogBlock, SliceId
+from lakemerge.slices.model import BaseFile, Key, KeyKinds, KeySpan, LogBlock, SliceId, check_kinds, key_kinds
 from lakemerge.storage.base import Store
 
 __all__ = ["TableView", "Tile", "build_tiles"]
@@ -119,13 +119,24 @@ class TableView:
 
     @cached_property
     def base_files(self) -> tuple[BaseFile, ...]:
-        return tuple(BaseFile.of(add, self.config.partition_by) for add in self.snapshot.files.values())
+        files = tuple(BaseFile.of(add, self.config.partition_by) for add in self.snapshot.files.values())
+        kinds = self.key_kinds
+        for file in files:
+            try:
+                check_kinds(file.lower, kinds)
+            except TypeError as error:
+                raise TableDamagedError(f"the tag of file {file.add.path!r}: {error}", path=file.add.path) from error
+        return files
+
+    @property
+    def key_kinds(self) -> KeyKinds:
+        return key_kinds(self.config.schema.field(name) for name in self.config.key)
 
     @cached_property
     def log_commits(self) -> tuple[LogCommit, ...]:
         """In version order. Raises :class:`TableDamagedError` for one whose records would have no key."""
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
-        commits = self._decoded.read(domains, self.store)
+        commits = self._decoded.read(domains, self.store, self.key_kinds)
         for commit in commits:
             if lacking := set(self.config.key).difference(commit.columns):
                 raise TableDamagedError(

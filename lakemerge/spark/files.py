@@ -9,10 +9,13 @@ and its place in it, and a bitmap per file comes from the positions files by a s
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.handle import Handle
@@ -20,7 +23,9 @@ from lakemerge.schema import to_ddl
 from lakemerge.slices.minor import POSITIONS_SCHEMA, positions_table
 from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import quoted
+from lakemerge.spark.access import parquet_files
+from lakemerge.spark.jobs import jvm_session, quoted
+from lakemerge.storage.local import LocalStore
 
 __all__ = ["scan_clean", "scan_minor"]
 
@@ -30,15 +35,18 @@ _MAX_BITS = 2**28
 _FEW_BITS = 2**25
 _FEW_FILES = 64
 """Up to so many rows and positions files the driver reads the bitmaps: 4 MiB in the plan."""
+_LISTED_FILE_BYTES = 512
+"""What the driver holds of a file that a scan names, about."""
 
 
 def scan_clean(
     spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
 ) -> DataFrame:
     """Base files of clean tiles, as if they were a plain folder of files."""
-    schema = _schema(view, columns)
     paths = [tile.base.add.path for tile in tiles if tile.base is not None]
-    return _parquet(spark, handle, schema, paths) if paths else spark.createDataFrame([], schema=to_ddl(schema))
+    if not paths:
+        return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
+    return _parquet(spark, handle, _stored_schema(view), paths).selectExpr(*map(quoted, columns))
 
 
 def scan_minor(
@@ -62,9 +70,7 @@ def _scan(
         ordinals += [ordinal for _, ordinal, _ in files]
         positions += [] if tile.minor.positions is None else [tile.minor.positions]
         held += sum(rows for _, _, rows in files)
-    names = [functions.col(quoted(name)) for name in columns]
-    schema = pa.schema([*_schema(view, columns), pa.field(FILE_COLUMN, pa.int32())])
-    rows = _parquet(spark, handle, schema, paths)
+    rows = _parquet(spark, handle, _stored_schema(view), paths)
     if positions:
         low, high = min(ordinals), max(ordinals)
         few = held <= _FEW_BITS and len(positions) <= _FEW_FILES
@@ -73,21 +79,26 @@ def _scan(
         words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
         bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
         rows = rows.where(functions.coalesce(bit, functions.lit(0).cast("byte")) == 0)
-    return rows.select(*names)
+    return rows.selectExpr(*map(quoted, columns))
 
 
 def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
     """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none.
     Read by the driver and sent with the plan, which saves Spark a job."""
-    files: list[pa.Scalar | None] = [None] * (high - low + 1)
-    for path in paths:
-        for row in positions_table(handle.store, path).to_batches():
-            for number, words in zip(row.column("file").to_pylist(), row.column("bits"), strict=True):
-                files[number - low] = words
-    kind = pa.list_(POSITIONS_SCHEMA.field("bits").type)
-    values = pa.array(files, kind.value_type)
+    session = jvm_session(spark)
+    key = ("bits", None if session is None else session.sessionUUID(), low, high, *paths)
+    known = None if session is None else handle.scans.get(key)
+    if known is not None:
+        return cast("DataFrame", known)
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths)).combine_chunks()
+    at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
+    values = table.column("bits").combine_chunks().take(at)
     one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    return spark.createDataFrame(pa.table({"bits": one}))
+    bits = spark.createDataFrame(pa.table({"bits": one}))
+    if session is not None:
+        handle.scans.keep(key, bits, one.nbytes)
+    return bits
 
 
 def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
@@ -119,10 +130,32 @@ def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
 
 
+def _stored_schema(view: TableView) -> pa.Schema:
+    """Of base and winner files: scans are alike whatever is asked for, and Spark reads what the query uses."""
+    return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
+
+
 def _parquet(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
+    """A scan of its own of the files. Spark asks the store for each file once: a later scan of the same ones takes over
+    what it was told."""
+    session = jvm_session(spark)
+    if session is None:
+        return _listed(spark, handle, schema, paths)
+    key = ("files", session.sessionUUID(), schema, *paths)
+    known = handle.scans.get(key)
+    if known is not None:
+        return DataFrame(session.baseRelationToDataFrame(known), spark)
+    frame = _listed(spark, handle, schema, paths)
+    relation = frame._jdf.queryExecution().analyzed().relation()
+    handle.scans.keep(key, relation, len(paths) * _LISTED_FILE_BYTES)
+    return frame
+
+
+def _listed(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
     reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
-    with _listed_by_the_driver(spark):
-        return reader.parquet(*(_unglobbed(handle.store.spark_url(path)) for path in paths))
+    local = isinstance(handle.store, LocalStore)
+    with _listed_by_the_driver(spark) if local else contextlib.nullcontext():
+        return parquet_files(reader, handle.store, paths)
 
 
 @contextlib.contextmanager
@@ -138,8 +171,3 @@ def _listed_by_the_driver(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_LISTING)
-
-
-def _unglobbed(url: str) -> str:
-    """A path that means itself: Spark's readers take paths for patterns."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)

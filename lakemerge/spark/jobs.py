@@ -24,6 +24,7 @@ __all__ = [
     "bins",
     "collect_results",
     "even_tasks",
+    "jvm_session",
     "map_evenly",
     "parallelism",
     "quoted",
@@ -42,6 +43,11 @@ def active_session() -> SparkSession:
     if session is None:
         raise InputError("there is no active Spark session; pass spark=... to LakeTable.open")
     return session
+
+
+def jvm_session(spark: SparkSession) -> Any:
+    """The session as the JVM has it; ``None`` under Spark Connect, where it is on another host."""
+    return getattr(spark, "_jsparkSession", None)
 
 
 def map_evenly(

@@ -46,12 +46,18 @@ _WRITER = {
 }
 _logger = logging.getLogger(__name__)
 _settings_in_use = threading.Lock()
+_LEAST_DICTIONARY_BYTES = 64 * 2**10
+_MOST_DICTIONARY_BYTES = 2**20  # parquet-mr's default
+_ROWS_TO_DICTIONARY = 512
+"""Arrow bytes of a file's rows per byte that a column's dictionary may have."""
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 
 
-def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
+def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> UpsertResult | None:
     """Load the first rows of a table; ``None`` where this path does not apply or its proof fails.
+
+    :param estimated_bytes: of the frame as Arrow data, about.
 
     Raises :class:`FrameError` for null keys and nulls in NOT NULL columns.
     """
@@ -74,7 +80,11 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     spark = frame.sparkSession
     try:
         with _parquet_session(spark):
-            _shaped(frame, write).write.options(**_WRITER).parquet(write.handle.store.spark_url(folder))
+            writer = _shaped(frame, write).write.options(**_WRITER)
+            writer = writer.option(
+                "parquet.dictionary.page.size", _dictionary_bytes(estimated_bytes, write.pack.buckets)
+            )
+            writer.parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
     except BaseException:
         discard_base_files(write.handle.store, write.pack.name)
@@ -129,14 +139,26 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     config = write.pack.config
     sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
     columns = [
-        functions.col(quoted(sources[field.name])).cast(type_ddl(field.type)).alias(field.name)
+        f"CAST({quoted(sources[field.name])} AS {type_ddl(field.type)}) AS {quoted(field.name)}"
         for field in config.schema
     ]
     keys = [functions.col(quoted(name)) for name in config.key]
     bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
     # Computed before the shuffle, the number is sent along, which costs less than another pass after the sort.
-    rows = frame.select(*columns).withColumn(FILE_COLUMN, bucket)
+    rows = frame.selectExpr(*columns).withColumn(FILE_COLUMN, bucket)
     return rows.repartitionById(write.pack.buckets, functions.col(FILE_COLUMN)).sortWithinPartitions(*keys)
+
+
+def _dictionary_bytes(estimated_bytes: int | None, buckets: int) -> int:
+    """The size from which on a column's dictionary does not pay: one that is no longer small beside its file.
+
+    parquet-mr writes each column's first page twice where the dictionary turns out not to pay, which of a small file
+    is much of the work; it gives up as soon as the dictionary outgrows this.
+    """
+    if estimated_bytes is None:
+        return _MOST_DICTIONARY_BYTES
+    wanted = estimated_bytes // buckets // _ROWS_TO_DICTIONARY
+    return min(max(wanted, _LEAST_DICTIONARY_BYTES), _MOST_DICTIONARY_BYTES)
 
 
 @contextlib.contextmanager

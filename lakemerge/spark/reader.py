@@ -1,7 +1,7 @@
 """Reading a version as a Spark DataFrame.
 
-Tiles without live logs are read by Spark's own Parquet reader; dirty ones by the merge kernel in
-Python tasks of even size. Both see the same version, however long the query runs.
+Tiles without live logs are read by Spark's own Parquet reader, where it reaches the store; dirty ones by the
+merge kernel in Python tasks of even size. Both see the same version, however long the query runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
@@ -22,10 +22,10 @@ from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_part
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
+from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.files import scan_clean, scan_minor
 from lakemerge.spark.jobs import even_tasks, parallelism, quoted
 from lakemerge.spark.portable import portable
-from lakemerge.storage.local import LocalStore
 
 __all__ = ["read_dataframe"]
 
@@ -52,7 +52,7 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
-    native = isinstance(handle.store, LocalStore)
+    native = why_through_arrow(spark, handle.store, tiles) is None
     clean = [tile for tile in tiles if native and tile.is_clean]
     minor = [tile for tile in tiles if native and tile.is_merged and not tile.is_clean]
     dirty = [tile for tile in tiles if not (native and tile.is_merged)]
@@ -64,7 +64,7 @@ def read_dataframe(
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
         frame = frame.where(filter)
-    return frame if read == names else frame.select(*(functions.col(quoted(name)) for name in names))
+    return frame if read == names else frame.selectExpr(*map(quoted, names))
 
 
 def _merged(

@@ -56,6 +56,7 @@ def upsert_dataframe(
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = _without_void(frame, begin, merge_schema)
+    estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(
         handle,
         begin,
@@ -64,13 +65,13 @@ def upsert_dataframe(
         deletes=deletes,
         txn=txn,
         info=info,
-        estimated_bytes=_estimated_bytes(frame) if begin.config.buckets is None else None,
+        estimated_bytes=estimated_bytes,
         only_onto_begin=only_onto_begin,
         merge_schema=merge_schema,
     )
     if isinstance(write, UpsertResult):
         return write
-    loaded = bulk_load(write, frame)
+    loaded = bulk_load(write, frame, estimated_bytes)
     if loaded is not None:
         return loaded
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]

@@ -96,8 +96,8 @@ class LocalStore(Store):
 
     def stat(self, path: str) -> FileStat | None:
         try:
-            found = os.stat(self._locate(path))
-        except _NOT_A_FILE:
+            found = _of_file(os.stat, self._locate(path))
+        except FileNotFoundError:
             return None
         return _file_stat(path, found) if stat.S_ISREG(found.st_mode) else None
 
@@ -198,11 +198,14 @@ def _stale(target: str, root: str, before_ms: int) -> FileStat | None:
 
 
 def _of_file(read: Callable[[str], _T], target: str) -> _T:
-    """``read(target)``, where a folder in the place of a file is a missing file, as on object stores."""
+    """``read(target)``, where a folder in the place of a file is a missing file, as on object stores; so is one
+    of a name that is too long to be there."""
     try:
         return read(target)
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target) from error
+    except OSError as error:
+        if isinstance(error, IsADirectoryError | NotADirectoryError) or error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target) from error
+        raise
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from lakemerge.errors import InputError, StoreError
 from lakemerge.storage.base import FileStat, Put, Store, check_path
 from lakemerge.storage.s3_client import S3Client
 from lakemerge.storage.s3_options import s3fs_options
+from lakemerge.storage.s3a import S3A, s3a_of
 
 __all__ = ["S3Store"]
 
@@ -67,6 +68,8 @@ class S3Store(Store):
         bucket, self._prefix = _parse_url(url)
         self._options = s3fs_options(storage_options or {}, os.environ)
         self._client = S3Client(bucket, self._options)
+        self.s3a: Final[S3A] = s3a_of(bucket, self._options)
+        """For Spark's own readers."""
         self._sleep = sleep
         self._is_checked = False
 
@@ -81,7 +84,8 @@ class S3Store(Store):
         return f"s3://{self._client.bucket}/{self._prefix}".rstrip("/")
 
     def spark_url(self, path: str) -> str:
-        return f"s3a://{self._client.bucket}/{self._key(path)}"
+        """To be read with the options in :attr:`s3a`."""
+        return f"{self.s3a.scheme}://{self._client.bucket}/{self._key(path)}"
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         key = self._key(path)

@@ -1,6 +1,7 @@
 """The objects of one bucket, over s3fs: connections, and errors put into this library's words.
 
-No secret appears in an error, a log record or a ``repr``, nor in what botocore logs of its requests.
+No secret appears in an error, a log record or a ``repr``, nor in what botocore logs of its requests and py4j of
+those to Spark.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ _NOT_IMPLEMENTED = 501
 _UNCLEAR = frozenset({408, 429})
 """Besides all of 500 and above."""
 
-_LOGGERS_OF_REQUESTS = ("botocore.auth", "botocore.endpoint", "botocore.parsers", "aiobotocore.endpoint")
+_LOGGERS_OF_REQUESTS = (
+    "aiobotocore.endpoint",
+    "botocore.auth",
+    "botocore.endpoint",
+    "botocore.parsers",
+    "py4j.clientserver",
+    "py4j.java_gateway",
+)
 _SECRET = re.compile(
     r"""(x-amz-security-token|server-side-encryption-customer-key|secretaccesskey|sessiontoken)"""
     r"""(['"]?\s*[:>]\s*b?['"]?)[^\s'"<]+""",
     re.IGNORECASE,
 )
+_HADOOP_SETTING = re.compile(r"(\nsfs\.s3a\.[^\n]*\ns)[^\n]*")
+"""As py4j sends it: each argument on a line of its own, a string with an ``s`` in front."""
 
 
 class S3Client:
@@ -155,8 +165,10 @@ class S3Client:
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """At level DEBUG botocore logs requests with their headers, and answers, and some of that is secret."""
-    record.msg, record.args = _SECRET.sub(r"\1\2***", record.getMessage()), None
+    """At level DEBUG botocore logs requests with their headers, and answers, py4j what Spark is told, and some of
+    that is secret."""
+    message = _SECRET.sub(r"\1\2***", record.getMessage())
+    record.msg, record.args = _HADOOP_SETTING.sub(r"\1***", message), None
     return True
 
 

@@ -125,10 +125,13 @@ class Short:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
+    """A store that takes its time: before the effect, or with its answer."""
+
     seconds: float
+    sleep: Callable[[float], None] = time.sleep
 
     def __call__(self, call: Call) -> None:
-        time.sleep(self.seconds)
+        self.sleep(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,7 @@ class FaultStore(Store):
         self._lock = threading.RLock()
         self._counts: Counter[object] = Counter()
         self._calls: list[Call] = []
-        self._injected = 0
+        self._injected: Counter[str] = Counter()
         offered = [fault for given in faults for fault in (given.faults if isinstance(given, Chance) else (given,))]
         self._watched = {fault.method for fault in offered} & {"read", "write"}
 
@@ -241,10 +244,10 @@ class FaultStore(Store):
             return tuple(self._calls)
 
     @property
-    def injected(self) -> int:
-        """How many faults there were."""
+    def injected(self) -> Counter[str]:
+        """How many faults there were, by method of the call."""
         with self._lock:
-            return self._injected
+            return self._injected.copy()
 
     @property
     def url(self) -> str:
@@ -333,7 +336,7 @@ class FaultStore(Store):
                 elif given.fits(call):
                     self._counts[number] += 1
                     due += [given] if given.is_due(self._counts[number]) else []
-            self._injected += len(due)
+            self._injected.update(call.method for _ in due)
         return tuple(due)
 
 

@@ -126,12 +126,13 @@ LoadTiles = Callable[[Write, Sequence[Tile]], list[AddFile]]
 def choose_buckets(estimated_bytes: int | None) -> int:
     """A bucket count for a table that is first loaded with about so many bytes of Arrow data.
 
-    About 128 MiB a bucket, and up to 16 buckets earlier than that, from 8 MiB a bucket on, so that
-    tables of some size can be read and compacted in parallel. Unknown sizes get 16.
+    About 128 MiB a bucket, and up to 4 buckets earlier than that, from 16 MiB a bucket on, so that
+    smaller tables can be loaded and compacted in parallel: more of them cost each read more in opening
+    small files than they save. Unknown sizes get 16.
     """
     if estimated_bytes is None:
         return 16
-    wanted = max(estimated_bytes / (128 * _MIB), min(16, estimated_bytes / (8 * _MIB)))
+    wanted = max(estimated_bytes / (128 * _MIB), min(4, estimated_bytes / (16 * _MIB)))
     buckets = 1
     while buckets < wanted:
         buckets *= 2

@@ -21,11 +21,13 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def make_whole(path: Path) -> None:
-    """Base files, winners, tombstones, live logs inline and in an index, a checkpoint and commits after it."""
+def make_whole(path: Path, *, sliced: bool = True) -> None:
+    """Base files, winners, tombstones, live logs inline and in an index, a checkpoint and commits after it; in two
+    partitions of two buckets, or all in one slice."""
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("at", pa.int64()), ("v", pa.string())])
     table = LakeTable.create(
-        path, schema, key=["id", "part"], ordering=["at"], partition_by=["part"], buckets=2,
+        path, schema, key=["id", "part"], ordering=["at"],
+        partition_by=["part"] if sliced else [], buckets=2 if sliced else 1,
         settings=Settings(inline_blocks=2), properties={"delta.checkpointInterval": "4"},
     )  # fmt: skip
 

@@ -5,8 +5,11 @@ Never an exception of another kind, never a file outside the table, never an ans
 
 from __future__ import annotations
 
+import math
 import random
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,57 @@ def test_partition_values_that_are_no_strings(whole: Path, tmp_path: Path) -> No
     commit.write_text(commit.read_text().replace(r"[\"a\"]", "[{}]").replace(r"[[\"b\"]", "[[{}]"))
     with pytest.raises(TableDamagedError, match="partition values are strings or null"):
         LakeTable.open(folder).to_arrow()
+
+
+def rewrite(folder: Path, version: int, pattern: str, text: str) -> None:
+    """Put ``text`` in the place of what the pattern finds in a commit."""
+    commit = folder / "_delta_log" / f"{version:020d}.json"
+    changed = re.sub(pattern, text, commit.read_text())
+    assert changed != commit.read_text()
+    commit.write_text(changed)
+
+
+def test_a_path_too_long_for_the_file_system(whole: Path, tmp_path: Path) -> None:
+    """What a soak found: the file system's own error was none of ours."""
+    folder = shutil.copytree(whole, tmp_path / "t")
+    rewrite(folder, 7, r"_lakemerge/log/[\w.-]*", "x" * 2000)
+    with pytest.raises(TableDamagedError, match="is missing"):
+        LakeTable.open(folder).to_arrow()
+
+
+def test_a_row_group_whose_number_is_too_large(tmp_path: Path) -> None:
+    """What a soak found: it was an OverflowError."""
+    folder = tmp_path / "t"
+    make_whole(folder, sliced=False)
+    rewrite(folder, 7, r"(blocks\W+\[\[\d+, ?)\d+", rf"\g<1>{2**63}")
+    with pytest.raises(TableDamagedError, match="a block's numbers"):
+        LakeTable.open(folder).to_arrow()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table: table.to_arrow(),
+        lambda table: list(table.changes(since=0)),
+        lambda table: table.compact_logs(size_ratio=math.inf),
+        lambda table: table.compact(),
+    ],
+    ids=["rows", "changes", "log compaction", "compaction"],
+)
+def test_more_row_groups_than_could_be_listed(tmp_path: Path, read: Callable[[LakeTable], object]) -> None:
+    """Two billion of them: the file is asked before anybody counts them up."""
+    folder = tmp_path / "t"
+    make_whole(folder, sliced=False)
+    rewrite(folder, 7, r"(blocks\W+\[\[\d+, ?\d+, ?)\d+", rf"\g<1>{2**31 - 1}")
+    table = LakeTable.open(folder)
+    with pytest.raises(TableDamagedError, match=r"row group\(s\); the table names number"):
+        read(table)
+
+
+def test_a_bound_of_another_type_than_the_key(tmp_path: Path) -> None:
+    """What a soak found: it could not be compared with a key that was looked for."""
+    folder = tmp_path / "t"
+    make_whole(folder, sliced=False)
+    rewrite(folder, 6, r"\[13, ?\\+\"a\\+\"\]", r'[\\"x\\", \\"a\\"]')
+    with pytest.raises(TableDamagedError, match="the table has no such keys"):
+        LakeTable.open(folder).get({"id": 3, "part": "a"})

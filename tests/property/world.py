@@ -12,6 +12,7 @@ import datetime as dt
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from lakemerge import (
     VersionNotFoundError,
 )
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
+from lakemerge.log import DeltaLog, HistoryEntry
 from lakemerge.slices.expiry import expiries_of
 from lakemerge.slices.savepoints import savepoints_of
 from lakemerge.storage.local import LocalStore
@@ -112,17 +113,24 @@ def works(draw: st.DrawFn) -> Work:
 
 
 steps = st.builds(Step, works(), st.none() | works(), st.integers(1, 30), st.booleans())
-_weathers = st.builds(
-    Weather,
-    seed=st.integers(0, 2**32),
-    method=st.sampled_from([None] * 3 + ["put_if_absent"] * 2 + ["get", "list", "delete", "publish", "read"]),
-    rate=st.sampled_from([0.5, 0.3, 0.1, 0.03, 0.01]),
-    skew_hours=st.integers(-12, 12),
-    tries=st.integers(1, 9),
-)
-stormy_steps = st.builds(
-    Step, works(), st.none() | works(), st.integers(1, 60), st.booleans(), st.none() | _weathers | _weathers
-)
+
+
+def _weathers(methods: Sequence[str | None], rates: Sequence[float]) -> st.SearchStrategy[Weather]:
+    return st.builds(
+        Weather,
+        seed=st.integers(0, 2**32),
+        method=st.sampled_from(methods),
+        rate=st.sampled_from(rates),
+        skew_hours=st.integers(-12, 12),
+        tries=st.integers(1, 30),
+    )
+
+
+_anywhere = _weathers([None, None, None, "get", "list", "delete", "publish", "read"], [0.3, 0.1, 0.1, 0.03, 0.01])
+_at_commits = _weathers(["put_if_absent"], [0.9, 0.6, 0.3])
+"""A work makes few commits, and most of what a store can do wrong matters there."""
+_weather = st.none() | _anywhere | _anywhere | _anywhere | _at_commits
+stormy_steps = st.builds(Step, works(), st.none() | works(), st.integers(1, 60), st.booleans(), _weather)
 
 
 def play(path: Path, drawn: Sequence[Step], *, check_every: int = 3) -> World:
@@ -130,9 +138,8 @@ def play(path: Path, drawn: Sequence[Step], *, check_every: int = 3) -> World:
     world = World(path)
     for place, step in enumerate(drawn, start=1):
         world.play(step, place)
-        if place % check_every == 0:
+        if place % check_every == 0 or place == len(drawn):
             world.check()
-    world.check()
     return world
 
 
@@ -149,20 +156,19 @@ class World:
         self.latest_ms = table.history()[0].timestamp_ms
         self.unsure: set[str] = set()
         """Steps of which some try had an unknown outcome."""
-        self.faults = 0
-        """What the store failed at so far."""
+        self.faults: Counter[str] = Counter()
+        """What the store failed at so far: how often, by method."""
         self.verified = 0
         """Rows that were read and compared with the model's."""
 
     def play(self, step: Step, place: int) -> None:
         faults: list[Fault | Chance] = []
-        overtakes = 0
+        overtakes: Counter[str] = Counter()
         if step.meanwhile is not None:
             other = step.meanwhile
 
             def overtake(call: Call) -> None:
-                nonlocal overtakes
-                overtakes += 1
+                overtakes[call.method] += 1
                 clean = LakeTable.open(self.path)
                 self.attempt(clean, other, f"{place}-meanwhile", overtaken=False, troubled=False)
 
@@ -182,10 +188,10 @@ class World:
     def attempt(self, table: LakeTable, work: Work, name: str, *, overtaken: bool, troubled: bool) -> bool:
         """Do the work and hold what its outcome promises; whether it came to an end. ``troubled``: the store may
         fail."""
-        tip = LakeTable.open(self.path)
         version = self.version_of(work)
         asks = work.kind in ("save", "restore", "read")
-        gone = asks and not self.is_promised(version, tip)
+        tip = LakeTable.open(self.path) if asks else None
+        gone = tip is not None and not self.is_promised(version, tip)
         done = False
         try:
             self.act(table, work, name)
@@ -197,7 +203,7 @@ class World:
         except VersionNotFoundError:
             assert gone or overtaken or troubled, f"version {version} was promised"
         except InputError:
-            present = work.kind == "restore" and version == tip.version
+            present = work.kind == "restore" and tip is not None and version == tip.version
             assert present or overtaken or troubled, f"{work} asks for nothing wrong"
         except (LakeMergeError, OSError):
             # A read may be overtaken by a vacuum that takes its version.
@@ -208,7 +214,7 @@ class World:
             assert not gone, f"version {version} was gone"
             done = True
         if work.kind == "write":
-            names = [entry.info.get("step") for entry in DeltaLog(LocalStore(self.path)).history()]
+            names = [entry.info.get("step") for entry in self.news()]
             right = {1} if done else {0, 1} if name in self.unsure else {0}
             assert names.count(name) in right, f"{name} is {names.count(name)} times in the log, not {right} times"
         return done
@@ -223,7 +229,6 @@ class World:
 
     def act(self, table: LakeTable, work: Work, name: str) -> None:
         version = self.version_of(work)
-        saved = [savepoint.name for savepoint in table.savepoints()]
         does: dict[str, Callable[[], object]] = {
             "write": lambda: self.write(table, work, name),
             "full": table.compact,
@@ -231,7 +236,7 @@ class World:
             "logs": lambda: table.compact_logs(size_ratio=math.inf),
             "vacuum": lambda: self.vacuum(table, work.choice),
             "save": lambda: table.savepoint(f"s{name}", version=version),
-            "drop": lambda: table.drop_savepoint(saved[work.choice % len(saved)]) if saved else None,
+            "drop": lambda: self.drop(table, work.choice),
             "restore": lambda: table.restore(version=version),
             "rescale": lambda: table.rescale(buckets=2 ** (work.choice % 3)),
             "expire": lambda: table.expire_tombstones(retention=dt.timedelta(0)),
@@ -246,9 +251,15 @@ class World:
         marked = [(*row, kind) for row, kind in zip(rows, self.kinds[name], strict=True)]
         table.upsert(frame(marked, [*NAMES, "op"]), kind_column="op", info={"step": name}, txn=(name, 0))
 
+    def drop(self, table: LakeTable, choice: int) -> None:
+        saved = table.savepoints()
+        if saved:
+            table.drop_savepoint(saved[choice % len(saved)].name)
+
     def vacuum(self, table: LakeTable, keep: int) -> None:
+        oldest = min(table.version - keep, max(self.numbers))
         for commit in (self.path / "_delta_log").glob("*.json"):
-            if int(commit.stem) <= table.version - keep:
+            if int(commit.stem) <= oldest:
                 os.utime(commit, (commit.stat().st_mtime - 8 * 86_400,) * 2)
         table.vacuum(dry_run=False)
 
@@ -260,12 +271,18 @@ class World:
         assert_rows(then, rows, SCHEMA, f"version {version}")
         self.verified += len(rows)
 
+    def news(self) -> list[HistoryEntry]:
+        """Of the log, what the model has not been told of, oldest first."""
+        told = max(self.numbers)
+        commits = sorted(int(commit.stem) for commit in (self.path / "_delta_log").glob("*.json"))
+        assert commits == [*range(commits[0], commits[-1] + 1)], f"the log has a gap: {commits}"
+        assert commits[0] <= told + 1, f"commits after {told} are gone before they are old"
+        return DeltaLog(LocalStore(self.path)).history(limit=commits[-1] - told)[::-1]
+
     def follow(self) -> None:
         """Tell the model what landed."""
-        log = DeltaLog(LocalStore(self.path))
-        entries = {entry.version: entry for entry in log.history()}
-        for version in range(max(self.numbers) + 1, max(entries) + 1):
-            entry = entries[version]
+        for entry in self.news():
+            version = entry.version
             assert entry.timestamp_ms > self.latest_ms, f"version {version} is not after the one before it"
             self.latest_ms = entry.timestamp_ms
             number = self.numbers[version - 1]
@@ -275,7 +292,7 @@ class World:
             elif entry.operation == "RESTORE":
                 number = self.model.restore(self.numbers[int(str(entry.parameters["version"]))])
             elif entry.operation == "EXPIRE TOMBSTONES":
-                horizon = expiries_of(log.snapshot(version=version))[-1].horizon
+                horizon = expiries_of(DeltaLog(LocalStore(self.path)).snapshot(version=version))[-1].horizon
                 number = self.model.expire(self.numbers[horizon])
             self.numbers[version] = number
 

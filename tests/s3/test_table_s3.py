@@ -75,6 +75,11 @@ def test_spark_works_through_python_where_it_has_no_s3(endpoint: Endpoint, place
     table.compact()
     assert {row.id: row.name for row in table.to_df(filter="id >= 0").collect()} == expected
     assert table.to_df(columns=["name"], filter="id = 52").collect()[0].name == "b"
+    plan = table.to_df()._jdf.queryExecution().executedPlan().toString()
+    assert ("InArrow" in plan, "FileScan" in plan) == (True, False)
+    why = "Spark has no S3A, which comes with org.apache.hadoop:hadoop-aws on its class path"
+    assert table.explain_read().through_arrow == why
+    assert why in str(table.explain_read())
 
 
 def test_vacuum_and_restore_on_s3(endpoint: Endpoint, place: str) -> None:

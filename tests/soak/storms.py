@@ -18,6 +18,8 @@ __all__ = ["Weathered", "weather"]
 @dataclass
 class Weathered:
     faults: int = 0
+    commit_faults: int = 0
+    """Those of them that met a put-if-absent."""
     rows: int = 0
     """Read at some version and compared with the model's."""
 
@@ -28,11 +30,12 @@ def weather(folder: Path, number: int, histories: int) -> Weathered:
 
     @seed(number)
     @settings(max_examples=histories, deadline=None, database=None, suppress_health_check=[*HealthCheck])
-    @given(st.lists(stormy_steps, min_size=10, max_size=30))
+    @given(st.lists(stormy_steps, min_size=15, max_size=30))
     def tell(drawn: Sequence[Step]) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            world = play(Path(place) / "t", drawn, check_every=10)
-        seen.faults += world.faults
+            world = play(Path(place) / "t", drawn, check_every=15)
+        seen.faults += world.faults.total()
+        seen.commit_faults += world.faults["put_if_absent"]
         seen.rows += world.verified
 
     tell()

@@ -13,13 +13,16 @@ from tests.property import world
 from tests.property.batches import batch_of
 from tests.property.damage import EVERYBODY
 from tests.property.world import Step, Weather, Work
+from tests.soak import parts
 from tests.soak.__main__ import main
 from tests.soak.crowd import Crowd
 from tests.soak.damage import fuzz
 from tests.soak.parts import Part, Tally
 
 
-def test_a_short_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(parts, "HISTORIES", 2)
+    monkeypatch.setattr(parts, "INPUTS", 5)
     few = ["--faults", "10", "--kills", "3", "--records", "2000", "--inputs", "10", "--seed", "7"]
     assert main([*few, "--path", str(tmp_path)]) == 0
     told = capsys.readouterr().out.splitlines()
@@ -27,7 +30,7 @@ def test_a_short_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     figures = dict(figure.split(" ")[:2] for figure in told[-1].split(" s  ")[1].split(", "))
     done = {name: int(figure.replace(",", "")) for name, figure in figures.items()}
     assert done.pop("losses") == 0
-    wanted = {"faults": 10, "kills": 3, "records": 2000, "inputs": 10, "rows_compared": 1}
+    wanted = {"faults": 10, "kills": 3, "records": 2000, "inputs": 10, "commit_faults": 1, "rows_compared": 1}
     assert all(done[name] >= figure for name, figure in wanted.items()), told[-1]
     assert not [*tmp_path.iterdir()]
 

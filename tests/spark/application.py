@@ -59,7 +59,7 @@ class Application:
         try:
             assert self._connection.poll(_DEADLINE_S), "no answer"
             failure, value = self._connection.recv()
-        except (AssertionError, EOFError) as error:
+        except (AssertionError, EOFError, ConnectionResetError) as error:
             tail = self.output.read_text(errors="replace")[-5_000:]
             raise AssertionError(f"{error!r} from the application; it printed last:\n{tail}") from error
         assert failure is None, failure

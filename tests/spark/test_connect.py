@@ -14,6 +14,8 @@ import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from lakemerge import FrameError, LakeTable
+from lakemerge.spark.access import why_through_arrow
+from lakemerge.storage import open_store
 
 path = sys.argv[1]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
@@ -45,6 +47,7 @@ said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
 door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
 door.write.format("lakemerge").mode("append").save(path)
+said["through arrow"] = [table.explain_read().through_arrow, why_through_arrow(spark, open_store("s3://bucket/t"), [])]
 said["door"] = [tuple(row) for row in table.to_df(filter="id = 1").collect()]
 spark.stop()
 print(json.dumps(said))
@@ -76,4 +79,5 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert said["dirty"] == said["minor"] == said["clean"] == [rows, [99, 94], 5, 99]
     assert said["merged beside"] == [True, 0]
     assert said["compacted"] == [True, 0]
+    assert said["through arrow"] == [None, "Spark Connect logs a read's options, and those for S3 hold credentials"]
     assert said["door"] == [[1, 9, "door"]]

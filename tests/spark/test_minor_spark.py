@@ -126,6 +126,32 @@ def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path:
     assert collected(table.to_df(columns=["_metadata", "id"], filter="row_index < 0")) == [("new", 3)]
 
 
+def listing_of(spark: SparkSession, frame: DataFrame) -> int:
+    """Which object of Spark's holds the files that the frame's scan reads."""
+    scan = frame._jdf.queryExecution().optimizedPlan().collectLeaves().apply(0)
+    jvm: Any = spark._jvm
+    return int(jvm.System.identityHashCode(scan.relation().location()))
+
+
+@pytest.mark.parametrize("minor", [True, False])
+def test_scans_of_the_same_files_are_listed_once(spark: SparkSession, tmp_path: Path, minor: bool) -> None:
+    """They are frames of their own all the same, which can be joined."""
+    table, rows = played(spark, tmp_path / "t")
+    if not minor:
+        table.compact()
+    first, second = table.to_df(), table.to_df(columns=["id", "v"])
+    assert listing_of(spark, first) == listing_of(spark, second)
+    joined = first.join(second, (first["id"] == second["id"]) & (first["at"] > 0))
+    expected = sorted((*row, row[0], row[2]) for row in rows.values() if row[1] > 0)
+    assert collected(joined) == expected
+    other = spark.newSession()
+    assert collected(LakeTable.open(table.url, spark=other).to_df()) == sorted(rows.values())
+    table.upsert(frame(spark, {1: (1, 99, "later")}))
+    table.compact(minor=minor)
+    assert collected(table.to_df()) == sorted((rows | {1: (1, 99, "later")}).values())
+    assert listing_of(spark, table.to_df()) != listing_of(spark, first)
+
+
 def bucket_of(spark: SparkSession, key: int) -> int:
     row = spark.range(1).select(F.pmod(F.xxhash64(F.lit(key).cast("bigint")), F.lit(4))).first()
     assert row is not None

@@ -341,7 +341,7 @@ def test_many_files_are_listed_without_a_job(spark: SparkSession, tmp_path: Path
     spark.conf.set(setting, "33")
     try:
         before = jobs()
-        table.to_df()
+        LakeTable.open(tmp_path, spark=spark).to_df()  # this one knows no files yet
         assert (len(jobs() - before), spark.conf.get(setting)) == (1, "33")
     finally:
         spark.conf.unset(setting)

@@ -525,3 +525,19 @@ def test_the_size_of_a_frame_is_sparks_own_estimate(spark: SparkSession, capsys:
     assert writer._estimated_bytes(frame.crossJoin(spark.range(10**12).toDF("other"))) is None
     assert [table.name for table in spark.catalog.listTables()] == before
     assert capsys.readouterr().out == ""
+
+
+def test_a_small_file_has_small_dictionaries(spark: SparkSession, tmp_path: Path) -> None:
+    """parquet-mr alone keeps them up to 1 MiB. A dictionary of 12,000 longs has 96,000 bytes."""
+    rows = spark.range(0, 30_000, 1, 1).selectExpr("id", "hash(id) % 6 few", "pmod(id * 7919, 12000) many")
+    table = LakeTable.create(tmp_path, "id BIGINT, few INT, many BIGINT", key=["id"], buckets=1, spark=spark)
+    assert table.upsert(rows).mode == "load"
+    (base,) = table.view.base_files
+    group = pq.read_metadata(tmp_path / base.add.path).row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert columns["few"].has_dictionary_page
+    assert not columns["many"].has_dictionary_page
+    assert table.to_df().selectExpr("count(*)", "sum(many)").first() == (
+        30_000,
+        sum(i * 7919 % 12_000 for i in range(30_000)),
+    )

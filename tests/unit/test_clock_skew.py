@@ -29,9 +29,11 @@ def real_ns() -> int:
 
 
 @contextmanager
-def host(hours: float, real_ns: int) -> Iterator[None]:
+def host(hours: float, real_ns: int, *, waited: float = 0) -> Iterator[None]:
+    """A host whose clock is so many hours ahead, after so many more by the clock that nobody sets."""
     with pytest.MonkeyPatch.context() as clock:
-        clock.setattr("time.time_ns", lambda: real_ns + int(hours * HOUR_S) * 1_000_000_000)
+        clock.setattr("time.time_ns", lambda: real_ns + int((hours + waited) * HOUR_S) * 1_000_000_000)
+        clock.setattr("time.monotonic_ns", lambda: int(waited * HOUR_S) * 1_000_000_000)
         yield
 
 
@@ -74,12 +76,15 @@ def test_versions_are_in_order_and_nothing_needed_is_deleted(tmp_path: Path, rea
         LakeTable.open(path, version=min(seen))
 
 
-@pytest.mark.parametrize(("ahead", "behind"), [(0, 0), (6, 0), (0, -6), (6, -6)])
+@pytest.mark.parametrize(
+    ("ahead", "behind", "set_by"), [(0, 0, 0), (6, 0, 0), (0, -6, 0), (6, -6, 0), (0, 0, -1.5), (0, 0, -2), (0, 0, -9)]
+)
 def test_a_commit_that_was_cleaned_up_is_not_made_again(
-    ahead: float, behind: float, tmp_path: Path, real_ns: int
+    ahead: float, behind: float, set_by: float, tmp_path: Path, real_ns: int
 ) -> None:
     """Others write while a host waits for two hours, and the log is cleaned up. By that host's clock, the version
-    it stands at is young: it must not take the commits that are gone for ones that were never made."""
+    it stands at is young, or even to come, since the clock was set back: it must not take the commits that are gone
+    for ones that were never made."""
     path = tmp_path / "t"
     log = DeltaLog(LocalStore(path))
     with host(ahead, real_ns):
@@ -94,7 +99,7 @@ def test_a_commit_that_was_cleaned_up_is_not_made_again(
     second = path / "_delta_log" / f"{begin.version + 1:020d}.json"
     assert not second.exists()
     before = state_of(path)
-    with host(behind + 2, real_ns):
+    with host(behind + set_by, real_ns, waited=2):
         with pytest.raises(CommitConflictError, match="cleaned up"):
             log.commit(begin, lambda tip, between: pytest.fail("judged by half"), operation="X", parameters={})
         waiting.upsert(frame([(8, 1, "late")]))

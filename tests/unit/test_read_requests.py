@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable
 from lakemerge.log import DeltaLog
-from lakemerge.read import parquet
-from lakemerge.read.parquet import Footers
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from tests.unit.faults import create, frame
@@ -91,21 +87,3 @@ def test_a_look_up(path: Path) -> None:
         assert table.get({"k": 7}) is not None
         found = calls(store)
         assert (found["open_input"], found["read"]) == (1, reads)
-
-
-def test_footers_are_kept_up_to_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were used longest ago go first."""
-    files = [str(file) for file in sorted(path.glob("base/**/*.parquet"))]
-    known = {file: pq.read_metadata(file) for file in files}
-    monkeypatch.setattr(parquet, "_FOOTER_BYTES", sum(footer.serialized_size for footer in known.values()) - 1)
-    footers = Footers()
-    for file in files[:-1]:
-        footers.keep(file, known[file])
-    assert footers.get(files[0]) is known[files[0]]
-    footers.keep(files[-1], known[files[-1]])
-    assert [file for file in files if footers.get(file) is None] == [files[1]]
-    assert pickle.loads(pickle.dumps(footers)).get(files[0]) is None
-    monkeypatch.setattr(parquet, "_FOOTER_BYTES", 1)
-    footers = Footers()
-    footers.keep(files[0], known[files[0]])
-    assert footers.get(files[0]) is None

@@ -19,7 +19,7 @@ from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings, 
 from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
-from lakemerge.testing.faults import Call, Fault, FaultStore, Lag, Refuse, Short, Throttle
+from lakemerge.testing.faults import Call, Fault, FaultStore, Lag, Refuse, Short, Slow, Throttle
 from mergers import default_registry
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
@@ -113,7 +113,7 @@ def test_a_short_read_gives_no_wrong_row(name: str, path: Path, tmp_path: Path) 
         assert refused is None or ".parquet" in refused
         assert state_of(copy) == (rows_after(name) if refused is None else sorted(HELD))
         outcomes.add("done" if refused is None else "refused")
-        if not store.injected:
+        if not store.injected.total():
             break
     else:
         raise AssertionError("more reads than expected")
@@ -137,6 +137,38 @@ def test_a_listing_that_lags_loses_nothing(name: str, newest: int, path: Path) -
         table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
     assert state_of(path) in (sorted(HELD), rows_after(name))
     assert LakeTable.check(path).ok
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["read", *WRITES])
+def test_a_slow_store_changes_no_answer(name: str, after: bool, path: Path) -> None:
+    """Each call takes half a minute, in which somebody else could have done whatever he likes; nobody does."""
+    naps: list[float] = []
+    slow = Slow(30.0, naps.append)
+    faults = [Fault(action=slow, method=method, after=after, lasting=True) for method in (None, "read", "write")]
+    table, store = open_over(path, *faults, settings=SPREAD)
+    if name == "read":
+        assert rows_of(table.to_arrow()) == sorted(HELD)
+    else:
+        WRITES[name](table)
+    assert naps == [30.0] * len(store.calls) == [30.0] * store.injected.total()
+    assert {"read", "write"} & {call.method for call in store.calls}
+    assert state_of(path) == (sorted(HELD) if name == "read" else rows_after(name))
+
+
+@pytest.mark.parametrize(("after", "version"), [(False, 5), (True, 4)])
+def test_a_commit_that_takes_long_may_be_overtaken(after: bool, version: int, path: Path) -> None:
+    """Somebody else writes while the store takes its time: with the request, then he was first; or with the answer,
+    then the slow one was. Both land once."""
+
+    def nap(_: float) -> None:
+        LakeTable.open(path).upsert(frame([(9, 1, "meanwhile")]))
+
+    table, store = open_over(path, Fault(action=Slow(30.0, nap), method="put_if_absent", after=after), settings=SPREAD)
+    assert table.upsert(frame([(8, 1, "more")])).version == version
+    assert store.injected.total() == 1
+    assert state_of(path) == sorted([*rows_after("append"), (9, 1, "meanwhile")])
+    assert [entry.version for entry in table.history()] == [5, 4, 3, 2, 1, 0]
 
 
 def test_no_table_is_made_over_one_that_a_listing_does_not_show(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,5 +313,5 @@ def test_a_fault_names_what_it_does(path: Path) -> None:
     files = [file.path for file in LocalStore(path).list("")]
     assert len([*store.list("")]) == len(files) - 2
     assert [file.path for file in store.list("")] == files
-    assert store.injected == 3
+    assert store.injected == {"put_if_absent": 1, "read": 1, "list": 1}
     assert Call("read", "a") in store.calls

@@ -276,6 +276,17 @@ def test_spark_paths_are_literal(tmp_path: Path) -> None:
     assert open_store("s3://bucket/p q").spark_url("c=%20/ü") == "s3a://bucket/p q/c=%20/ü"
 
 
+def test_a_name_too_long_to_be_there_is_a_missing_file(tmp_path: Path) -> None:
+    """As damaged metadata may have it; the file system has an error of its own for it."""
+    store = LocalStore(tmp_path)
+    for path in ("x" * 2000, "folder/" + "é" * 300, "/".join(["x" * 200] * 40)):
+        assert store.stat(path) is None
+        with pytest.raises(FileNotFoundError):
+            store.get(path)
+        with pytest.raises(FileNotFoundError):
+            store.open_input(path)
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(DependencyMissingError, match=r"pip install lakemerge\[s3\]"):

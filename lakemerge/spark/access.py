@@ -1,0 +1,77 @@
+"""Whether Spark's own Parquet reader reaches the files of a table, and the one that does.
+
+Local files it reads at once. On S3 it needs Hadoop's S3A on the class path, which is told what the store was opened
+with, for each read, so that nothing of the session changes. Whether that works, the first read of a table in an
+application finds out by having Spark plan a scan of one file, the public way to ask for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from lakemerge.slices.view import Tile
+from lakemerge.spark.jobs import jvm_session
+from lakemerge.storage import LocalStore, S3Store, Store
+
+__all__ = ["parquet_files", "why_through_arrow"]
+
+_LOG = logging.getLogger(__name__)
+
+_answers: dict[tuple[str, str], str | None] = {}
+"""Why not, by application and by where the table is and how it is reached."""
+
+
+def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) -> str | None:
+    """Why Spark's own reader is not used on these tiles where they need no merge; ``None`` where it is."""
+    if isinstance(store, LocalStore):
+        return None
+    if not isinstance(store, S3Store):
+        return "Spark's own reader is used on local folders and on S3 alone"
+    if store.s3a.unknown:
+        return f"Hadoop's S3A has no counterpart of {', '.join(store.s3a.unknown)} in the storage options"
+    if jvm_session(spark) is None:
+        return "Spark Connect logs a read's options, and those for S3 hold credentials"
+    paths = [tile.base.add.path for tile in tiles if tile.is_merged and tile.base is not None]
+    return _answer(spark, store, paths[0]) if paths else None
+
+
+def parquet_files(reader: DataFrameReader, store: Store, paths: Sequence[str]) -> DataFrame:
+    """A scan of files of the store."""
+    if isinstance(store, S3Store):
+        reader = reader.options(**store.s3a.options)
+    return _scan(reader, [store.spark_url(path) for path in paths])
+
+
+def _answer(spark: SparkSession, store: S3Store, path: str) -> str | None:
+    key = (str(spark.sparkContext.applicationId), store.spark_url("_"))
+    if key not in _answers:
+        _answers[key] = why_not = _tried(spark, store, path)
+        if why_not is not None:
+            _LOG.info("%s is read through Arrow in Python tasks: %s", store.url, why_not)
+    return _answers[key]
+
+
+def _tried(spark: SparkSession, store: S3Store, path: str) -> str | None:
+    try:
+        reader = spark.read.schema("tried BOOLEAN").options(**store.s3a.trying.options)
+        _scan(reader, [store.s3a.trying.scheme + store.spark_url(path).removeprefix(store.s3a.scheme)])
+    except PySparkException as error:
+        message = str(error)
+    except importlib.import_module("py4j.protocol").Py4JJavaError as error:
+        message = str(error.java_exception.toString())
+    else:
+        return None
+    if "S3AFileSystem not found" in message:
+        return "Spark has no S3A, which comes with org.apache.hadoop:hadoop-aws on its class path"
+    return f"Spark cannot read it through S3A: {message.strip().splitlines()[0]}"
+
+
+def _scan(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
+    """Spark's readers take paths for patterns; these mean themselves."""
+    return reader.parquet(*(re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in urls))
