@@ -211,7 +211,8 @@ class World:
             if not troubled and not late:
                 raise
         else:
-            assert not gone, f"version {version} was gone"
+            # A listing that lags may tell a reader of a savepoint that is dropped; its files are there a while.
+            assert not gone or (work.kind == "read" and troubled), f"version {version} was gone"
             done = True
         if work.kind == "write":
             names = [entry.info.get("step") for entry in self.news()]
