@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lakemerge.storage.local import LocalStore
 from lakemerge.testing.faults import Fault, Lag
 from tests.property.world import SMALL, Step, Work, World
 from tests.unit.faults import open_over
