@@ -205,7 +205,8 @@ def _concatenate(
     """All frames as one table of the needed columns, nulls where unset, and per row kind, source
     and version."""
     schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in needed])
-    tables = [frame.rows.select([n for n in needed if n in frame.rows.column_names]) for frame in frames]
+    names = [set(frame.rows.column_names) for frame in frames]
+    tables = [frame.rows.select([n for n in needed if n in has]) for frame, has in zip(frames, names, strict=True)]
     sizes = [frame.rows.num_rows for frame in frames]
     if not tables:
         none = np.empty(0, dtype=np.int64)

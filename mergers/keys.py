@@ -55,6 +55,8 @@ def locate(haystack: KeyColumns, needles: KeyColumns) -> tuple[Ints, Bools]:
     """For each needle, the first position in the sorted haystack whose key is not below it, and
     whether the key at that position is equal. Haystack keys are unique and sorted."""
     rows = len(haystack[0])
+    if rows == 0:
+        return np.zeros(len(needles[0]), dtype=np.int64), np.zeros(len(needles[0]), dtype=np.bool_)
     codes = _codes(haystack, needles)
     if codes is not None:
         stack, sought = codes
@@ -127,7 +129,10 @@ def _codes(*tables: KeyColumns) -> list[Ints] | None:
 def _pack(columns: Sequence[Ints], lows: Sequence[int], spans: Sequence[int]) -> Ints:
     code = columns[0] - lows[0]
     for column, low, span in zip(columns[1:], lows[1:], spans[1:], strict=True):
-        code = code * span + (column - low)
+        # In place: each array of this size that is made anew costs more than what is done with it.
+        code *= span
+        code += column
+        code -= low
     return code
 
 
