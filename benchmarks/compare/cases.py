@@ -141,7 +141,7 @@ def wide(arena: Arena) -> Sequence[Row]:
 
 def degradation(values: Sequence[float]) -> float:
     """LST-Bench's degradation rate: the mean relative change from one iteration to the next; 0 is none. Needs two
-    values."""
+    values. Source: microsoft/lst-bench, ``metrics/stability/degradation_analysis.py``."""
     changes = [(after - before) / before for before, after in itertools.pairwise(values)]
     return sum(changes) / len(changes)
 

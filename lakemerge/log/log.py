@@ -206,6 +206,7 @@ class DeltaLog:
         tip = self.snapshot() if begin is None and self.exists() else begin
         between: Commits = ()
         for _ in range(_MAX_LOST_RACES):
+            looked = self._now()
             if tip is not None:
                 tip, landed = self._advance_for_commit(tip)
                 earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
@@ -219,6 +220,7 @@ class DeltaLog:
                 return attempt
             prepared = prepare(tip, attempt, work, now=self._now(), writer_features=self._writer_features)
             if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
+                self._check_in_time(prepared.version, work.txn_id, looked)
                 return Committed(prepared.version, self._checkpoint_if_due(prepared))
             if tip is None:
                 tip = self.snapshot()
@@ -235,6 +237,29 @@ class DeltaLog:
 
     def _now(self) -> Moment:
         return Moment(self._clock_ms(), self._running_ms())
+
+    def _check_in_time(self, version: int, txn_id: str, looked: Moment) -> None:
+        """A host that stood still between its last look at the log and its commit file may have put that where
+        another commit was, and was cleaned up since; no reader would ever see it.
+
+        Raises :class:`OutcomeUnknownError` where that cannot be ruled out.
+        """
+        if looked.is_within(TRUSTED_AGE_MS, self._now()):
+            return
+        try:
+            listing = list_log(self.store, since=max(version - 1, 0))
+            in_time = listing.latest == version or version - 1 in listing.commits
+            doubt = None if in_time else "the log has later versions, and no longer the one before it"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit file is there
+            doubt = repr(error)
+        if doubt is not None:
+            raise OutcomeUnknownError(
+                f"version {version} was written long after the log was looked at; another commit may have had that "
+                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if its rows are without these, "
+                f"write them again (txnId {txn_id})",
+                version=version,
+                txn_id=txn_id,
+            )
 
     def _landed_at(self, version: int, txn_id: str) -> Snapshot:
         """The snapshot of a commit that is known to have landed. A failure to read it must not look

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import CommitConflictError, LakeTable, VersionNotFoundError
+from lakemerge import CommitConflictError, LakeTable, OutcomeUnknownError, VersionNotFoundError
 from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
-from tests.unit.faults import create, frame, listing, rows_of, state_of
+from lakemerge.testing.faults import Call, Fault
+from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
 HOUR_S = 3600
 CLOCKS = (0, 7, -9, 30, -30)
@@ -105,3 +107,29 @@ def test_a_commit_that_was_cleaned_up_is_not_made_again(
         waiting.upsert(frame([(8, 1, "late")]))
         assert rows_of(waiting.to_arrow()) == state_of(path) == [*before, (8, 1, "late")]
     assert not second.exists()
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_a_host_that_stands_still_before_its_commit_file_says_so(cleaned: bool, tmp_path: Path, real_ns: int) -> None:
+    """Between a writer's last look at the log and its put, others commit for hours. Where the log was cleaned up
+    meanwhile, the put succeeds, and nobody will ever read what it made."""
+    path = tmp_path / "t"
+    with host(0, real_ns):
+        create(path, properties=HOUR_OF_LOGS)
+        LakeTable.open(path).upsert(frame([(0, 1, "first")]))
+    with host(0, real_ns), contextlib.ExitStack() as later:
+
+        def stand_still(call: Call) -> None:
+            if cleaned:
+                for number in range(1, 8):
+                    LakeTable.open(path).upsert(frame([(number, 1, "meanwhile")]))
+                age(path, hours=2)
+                LakeTable.open(path).vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
+            later.enter_context(host(0, real_ns, waited=2))
+
+        table, _ = open_over(path, Fault(action=stand_still, method="put_if_absent", path="_delta_log"))
+        outcome = pytest.raises(OutcomeUnknownError, match="looked at") if cleaned else contextlib.nullcontext()
+        with outcome:
+            table.upsert(frame([(9, 1, "late")]))
+    rows = [(number, 1, "meanwhile") for number in range(1, 8)] if cleaned else [(9, 1, "late")]
+    assert state_of(path) == [(0, 1, "first"), *rows]
