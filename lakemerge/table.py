@@ -25,7 +25,7 @@ from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results import UpsertResult
 from lakemerge.services import TableServices
 from lakemerge.slices.view import TableView
-from lakemerge.travel import find_version
+from lakemerge.travel import find_version, unless_vacuumed
 from lakemerge.versions import TableVersions
 from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
@@ -210,8 +210,12 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         session's where the table was opened with one, else in UTC.
 
         :raises lakemerge.RecordRefusedError: with the table's merger deletes do not remove rows.
+        :raises lakemerge.CommitConflictError: rows kept changing, or a vacuum took files that were being read;
+            nothing was deleted.
         """
-        result = delete_where(self._handle, self._writable(), condition, info=info or {}, spark=self._spark)
+        begin = self._writable()
+        with unless_vacuumed(self._handle.log, begin.snapshot):
+            result = delete_where(self._handle, begin, condition, info=info or {}, spark=self._spark)
         self._follow()
         self._maintain_inline()
         return result

@@ -10,7 +10,7 @@ from lakemerge.handle import Handle
 from lakemerge.results import RestoreResult
 from lakemerge.slices.savepoints import Savepoint, savepoints_of
 from lakemerge.slices.view import TableView
-from lakemerge.travel import find_version
+from lakemerge.travel import find_version, unless_vacuumed
 from lakemerge.write.restore import restore_table
 from lakemerge.write.savepoints import drop_savepoint, save_version
 
@@ -70,7 +70,8 @@ class TableVersions(ABC):
         :param version: one of the three says which; as for :meth:`LakeTable.open`.
         :raises lakemerge.InputError: not exactly one is given, or it is the present version.
         :raises lakemerge.VersionNotFoundError: not, or no longer, readable; nothing was changed.
-        :raises lakemerge.CommitConflictError: rows or the definition changed meanwhile; nothing was changed.
+        :raises lakemerge.CommitConflictError: rows or the definition changed meanwhile, or a vacuum took files that
+            were being read; nothing was changed.
         """
         begin = self._writable()
         if version is None and timestamp is None and savepoint is None:
@@ -78,6 +79,8 @@ class TableVersions(ABC):
         target = find_version(
             self._handle.log, version=version, timestamp=timestamp, savepoint=savepoint, tip=begin.snapshot
         )
-        result = restore_table(self._handle, begin, target)
+        log = self._handle.log
+        with unless_vacuumed(log, begin.snapshot), unless_vacuumed(log, target):
+            result = restore_table(self._handle, begin, target)
         self._follow()
         return result

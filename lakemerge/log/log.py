@@ -255,7 +255,7 @@ class DeltaLog:
         if doubt is not None:
             raise OutcomeUnknownError(
                 f"version {version} was written long after the log was looked at; another commit may have had that "
-                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if these rows are not in it, "
+                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if it has not these rows, "
                 f"write them again (txnId {txn_id})",
                 version=version,
                 txn_id=txn_id,

@@ -82,6 +82,7 @@ def _check_files(handle: Handle, present: TableView, earlier: TableView) -> None
         return
     missing = needed.difference(stat.path for stat in handle.store.list(""))
     if missing:
+        check_kept(earlier.version, handle.log.update(present.snapshot))
         raise VersionNotFoundError(
             f"version {earlier.version} cannot be restored: {len(missing)} of its files are gone, such as "
             f"{min(missing)!r}; something else than this library's vacuum must have deleted them",

@@ -20,6 +20,7 @@ import pytest
 from lakemerge import (
     CommitConflictError,
     InputError,
+    LakeMergeError,
     LakeTable,
     Settings,
     StoreError,
@@ -45,7 +46,9 @@ SERVICES: dict[str, Callable[[LakeTable], object]] = {
     "minor compaction": lambda table: table.compact(minor=True),
     "log compaction": lambda table: table.compact_logs(size_ratio=1e9),
     "rescale": lambda table: table.rescale(buckets=4 if table.view.config.buckets == 2 else 2),
+    "delete_where": lambda table: table.delete_where("k > 7"),
 }
+"""What reads files of the present version to write others."""
 
 
 def vacuum(table: LakeTable, *, dry_run: bool = False) -> VacuumResult:
@@ -440,6 +443,28 @@ def test_a_service_that_a_vacuum_overtakes_says_so(name: str, tmp_path: Path) ->
         file.unlink()
     with pytest.raises(TableDamagedError, match=r"(file|block index) .* is missing"):
         SERVICES[name](LakeTable.open(path))
+
+
+@pytest.mark.parametrize(
+    ("method", "file", "at", "error", "message"),
+    [
+        ("get", "index", 1, CommitConflictError, r"a vacuum was faster, .* kept the versions from .*try again"),
+        ("list", "", 2, VersionNotFoundError, "vacuum kept the versions from"),
+    ],
+)
+def test_a_restore_that_a_vacuum_overtakes_says_so(
+    method: str, file: str, at: int, error: type[LakeMergeError], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    _, seen = busy(path)
+    before = state_of(path)
+    vacuumed = Fault(action=lambda _: vacuum(LakeTable.open(path)), method=method, path=file, at=at)
+    slow, store = open_over(path, vacuumed, settings=Settings(inline_blocks=1))
+    with pytest.raises(error, match=message):
+        slow.restore(version=sorted(seen)[3])
+    assert store.injected.total() == 1
+    assert state_of(path) == before
+    assert LakeTable.check(path).ok
 
 
 def test_old_commits_go_and_other_readers_still_open_the_table(tmp_path: Path) -> None:
