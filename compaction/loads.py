@@ -7,18 +7,24 @@ compares the two.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from lakemerge.config import LOG_DOMAIN_PREFIX
 from lakemerge.errors import TableDamagedError
-from lakemerge.slices.blocks import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
+from lakemerge.slices.blocks import (
+    COUNT_COLUMNS,
+    KEY_COLUMNS,
+    BlockCounts,
+    parsed_keys,
+    parsed_partition,
+    read_block_counts,
+)
 from lakemerge.slices.layout import Layout
 from lakemerge.slices.model import Key, KeyKinds, Partition, SliceId
 from lakemerge.slices.view import TableView, Tile, build_tiles
@@ -154,7 +160,7 @@ class _Blocks:
         if not tables:
             none = np.empty(0, dtype=np.int64)
             return _Blocks(pa.table({name: pa.array([], pa.int64()) for name in COUNT_COLUMNS}), none, none, none, ())
-        partitions: list[Partition] = [tuple(orjson.loads(text)) for text in numbers]
+        partitions = _partitions(numbers)
         unique, places = np.unique(np.concatenate(codes), return_inverse=True)
         named = [layout.slice_of(partitions[code // layout.buckets], code % layout.buckets) for code in unique.tolist()]
         found = {part: number for number, part in enumerate(dict.fromkeys(named))}
@@ -208,8 +214,7 @@ def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
     reached = bucket[rows] + np.tile(np.arange(times) * commit.buckets, len(bucket))
     if layout.counts:
         # Several of them may be one slice still, of a smaller count.
-        partitions = commit.blocks.column("partition").to_pylist()
-        parts = [tuple(orjson.loads(text)) for text in partitions]
+        parts = _partitions(commit.blocks.column("partition").to_pylist())
         pairs = zip(rows.tolist(), reached.tolist(), strict=True)
         slices = [(row, layout.slice_of(parts[row], place)) for row, place in pairs]
         once = sorted({pair: number for number, pair in enumerate(slices)}.values())
@@ -222,6 +227,13 @@ def _partition_numbers(table: pa.Table, numbers: dict[str, int]) -> Integers:
     encoded = table.column("partition").combine_chunks().dictionary_encode()
     known = [numbers.setdefault(text, len(numbers)) for text in encoded.dictionary.to_pylist()]
     return np.array(known, dtype=np.int64)[encoded.indices.to_numpy()]
+
+
+def _partitions(texts: Iterable[str]) -> list[Partition]:
+    try:
+        return [parsed_partition(text) for text in texts]
+    except (ValueError, TypeError) as error:
+        raise TableDamagedError(f"the partitions of log blocks are damaged: {error!r}") from error
 
 
 def _keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:

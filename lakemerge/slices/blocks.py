@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count
@@ -40,6 +41,7 @@ __all__ = [
     "log_paths",
     "log_version",
     "parsed_keys",
+    "parsed_partition",
     "read_block_counts",
     "read_log_commit",
     "write_block_index",
@@ -210,8 +212,9 @@ def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> Bl
         index = optional_path(body.get("index"))
         wanted = schema if keys else pa.schema([schema.field(name) for name in COUNT_COLUMNS])
         blocks = _counted(body, schema).select(wanted.names) if index is None else _read_index(store, index, wanted)
-        version = int(body["version"])
-        return BlockCounts(version, int(body.get("from", version)), int(body["buckets"]), blocks)
+        version, buckets = int(body["version"]), bucket_count(body["buckets"])
+        _check_numbers(blocks, buckets)
+        return BlockCounts(version, int(body.get("from", version)), buckets, blocks)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
@@ -291,6 +294,8 @@ def _from_inline(
         raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
     if any(type(number) is not int or number < 0 for block in blocks for number in block[5:7]):
         raise ValueError("a block's sizes must be whole and not negative")
+    if any(block[4] >= buckets for block in blocks):
+        raise ValueError(f"a block's bucket must be one of {buckets}")
     return tuple(
         LogBlock(
             file=files[file],
@@ -312,6 +317,7 @@ def _from_index(
     store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
     table = _read_index(store, path, _INDEX_SCHEMA)
+    _check_numbers(table, buckets)
     files: dict[str, LogFile] = {}
     partitions: dict[str, Partition] = {}
     slices: dict[tuple[str, int], SliceId] = {}
@@ -324,11 +330,26 @@ def _from_index(
             files[file] = LogFile(file, size, columns)
         if (partition, bucket) not in slices:
             if partition not in partitions:
-                partitions[partition] = _partition(orjson.loads(partition))
+                partitions[partition] = parsed_partition(partition)
             slices[partition, bucket] = SliceId(partitions[partition], bucket)
         of = slices[partition, bucket]
         found.append(LogBlock(files[file], first, groups, of, buckets, rows, data_bytes, low, high, version))
     return tuple(found)
+
+
+def _check_numbers(blocks: pa.Table, buckets: int) -> None:
+    for field in blocks.schema:
+        least = pc.min(blocks.column(field.name)).as_py() if pa.types.is_integer(field.type) else None
+        if least is not None and least < 0:
+            raise ValueError(f"a block's {field.name} must not be negative")
+    highest = pc.max(blocks.column("bucket")).as_py()
+    if highest is not None and highest >= buckets:
+        raise ValueError(f"a block's bucket must be one of {buckets}")
+
+
+def parsed_partition(text: str) -> Partition:
+    """A partition from the JSON of a block index. Raises :class:`ValueError` or :class:`TypeError` for what is none."""
+    return _partition(orjson.loads(text))
 
 
 def parsed_keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:

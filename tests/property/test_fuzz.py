@@ -48,21 +48,34 @@ def test_damage_never_surprises(whole: Path, tmp_path: Path, seed: int) -> None:
     assert outside.read_bytes() == b"not ours"
 
 
-def test_partition_values_that_are_no_strings(whole: Path, tmp_path: Path) -> None:
-    """What a soak found: a value that cannot be a key of a dictionary was no error of ours."""
-    folder = shutil.copytree(whole, tmp_path / "t")
-    commit = folder / "_delta_log" / f"{6:020d}.json"
-    commit.write_text(commit.read_text().replace(r"[\"a\"]", "[{}]").replace(r"[[\"b\"]", "[[{}]"))
-    with pytest.raises(TableDamagedError, match="partition values are strings or null"):
-        LakeTable.open(folder).to_arrow()
-
-
 def rewrite(folder: Path, version: int, pattern: str, text: str) -> None:
     """Put ``text`` in the place of what the pattern finds in a commit."""
     commit = folder / "_delta_log" / f"{version:020d}.json"
     changed = re.sub(pattern, text, commit.read_text())
     assert changed != commit.read_text()
     commit.write_text(changed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "message"),
+    [
+        (r"(partitions\W+\[)\[[^]]*\]", r"\1[{}]", "partition values are strings or null"),
+        (r"(partitions\W+\[)\[[^]]*\]", r"\g<1>0", "TypeError"),
+        (r"(blocks\W+\[\[\d+, ?\d+, ?\d+, ?\d+, ?)\d+", r"\g<1>2", "bucket must be one of 1"),
+        (r"(blocks\W+\[\[\d+, ?\d+, ?\d+, ?\d+, ?)\d+", r"\g<1>-1", "not (be )?negative"),
+        (r"(blocks\W+\[\[\d+, ?\d+, ?\d+, ?\d+, ?\d+, ?)\d+", r"\g<1>-1", "not (be )?negative"),
+    ],
+)
+@pytest.mark.parametrize("read", [lambda table: table.to_arrow(), lambda table: table.compact()], ids=["read", "plan"])
+def test_blocks_of_no_slice(
+    tmp_path: Path, read: Callable[[LakeTable], object], pattern: str, text: str, message: str
+) -> None:
+    """What soaks found: partitions that are no lists of strings were no errors of ours, to readers or to planners."""
+    folder = tmp_path / "t"
+    make_whole(folder, sliced=False)
+    rewrite(folder, 6, pattern, text)
+    with pytest.raises(TableDamagedError, match=message):
+        read(LakeTable.open(folder))
 
 
 def test_a_path_too_long_for_the_file_system(whole: Path, tmp_path: Path) -> None:
