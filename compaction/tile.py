@@ -10,11 +10,11 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.errors import MergeOverflowError
+from lakemerge.errors import MergeOverflowError, TableDamagedError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
-from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.read.sources import PLACE
 from lakemerge.results import SkippedTile
 from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
@@ -108,6 +108,9 @@ def _merge_beside(
     config = write.config
     earlier = () if tile.minor is None else tile.minor.winners
     sizes = {base.ordinal: base.rows} | {winner.ordinal: winner.rows for winner in earlier}
+    _check_rows(files, StoredFile(base.add.path, base.add.size_bytes), base.rows)
+    for winner in earlier:
+        _check_rows(files, StoredFile(winner.path, winner.size_bytes), winner.rows)
     gone = {number: np.zeros(rows, dtype=np.bool_) for number, rows in sizes.items()}
     if tile.minor is not None:
         for number, bits in read_positions(write.store, tile.minor.positions).items():
@@ -149,6 +152,13 @@ def _merge_beside(
         tombstone_bytes=tombstones.size_bytes,
     )
     return Merged(minor, rows, size)
+
+
+def _check_rows(files: ParquetFiles, file: StoredFile, rows: int) -> None:
+    """Before there is a bit for each of them."""
+    found = files.footer(file).num_rows
+    if found != rows:
+        raise TableDamagedError(f"file {file.path!r} has {found} rows; the table says {rows}", path=file.path)
 
 
 def _mark(gone: Mapping[int, Bools], superseded: pa.Table) -> None:

@@ -157,13 +157,13 @@ class State:
                     f"state format version {body['formatVersion']} is not understood; install a newer lakemerge"
                 )
             return State(
-                merger_epoch=int(body["mergerEpoch"]),
-                layout_epoch=int(body["layoutEpoch"]),
-                schema_epoch=int(body["schemaEpoch"]),
-                next_ordinal=int(body["nextOrdinal"]),
-                fence_begin_version=int(body["fenceBeginVersion"]),
-                oldest_version=int(body.get("oldestVersion", 0)),
-                restore_epoch=int(body.get("restoreEpoch", 0)),
+                merger_epoch=whole_number(body["mergerEpoch"]),
+                layout_epoch=whole_number(body["layoutEpoch"]),
+                schema_epoch=whole_number(body["schemaEpoch"]),
+                next_ordinal=whole_number(body["nextOrdinal"]),
+                fence_begin_version=whole_number(body["fenceBeginVersion"]),
+                oldest_version=whole_number(body.get("oldestVersion", 0)),
+                restore_epoch=whole_number(body.get("restoreEpoch", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {STATE_DOMAIN!r} is damaged: {error!r}") from error
@@ -171,6 +171,13 @@ class State:
 
 def _text(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def whole_number(value: object, *, below: int = 2**63) -> int:
+    """A number that was stored; raises ``ValueError`` where it is not whole, negative or not ``below`` so much."""
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError(f"a number must be whole, not negative and below {below}, not {value!r}")
+    return value
 
 
 def bucket_count(value: object) -> int:

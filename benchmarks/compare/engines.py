@@ -25,12 +25,18 @@ class Entry:
         return environments / self.environment / "bin" / "python"
 
 
-def _lakemerge(scratch: Path) -> tuple[Engine, Engine]:
+def _lakemerge(scratch: Path, properties: Mapping[str, str] | None = None) -> tuple[Engine, Engine]:
     from benchmarks.compare.lakemerge_spark import LakeMergeOnSpark
     from benchmarks.compare.on_spark import SparkParquet, session
 
     spark = session(scratch, {})
-    return LakeMergeOnSpark(spark), SparkParquet(spark)
+    return LakeMergeOnSpark(spark, properties), SparkParquet(spark)
+
+
+def _lakemerge_inline(scratch: Path) -> tuple[Engine, Engine]:
+    from benchmarks.compare.lakemerge_spark import INLINE
+
+    return _lakemerge(scratch, INLINE)
 
 
 def _delta(scratch: Path) -> tuple[Engine, Engine]:
@@ -87,6 +93,7 @@ def _paimon(_: Path) -> tuple[Engine, Engine]:
 CORE = ("lakemerge", "delta", "iceberg")
 ENGINES: Mapping[str, Entry] = {
     "lakemerge": Entry("LakeMerge", _lakemerge),
+    "lakemerge-inline": Entry("LakeMerge, inline maintenance", _lakemerge_inline),
     "delta": Entry("Delta", _delta),
     "iceberg": Entry("Iceberg", _iceberg, "iceberg"),
     "hudi-bucket": Entry("Hudi, bucket index", _hudi_bucket, "hudi"),

@@ -1,4 +1,5 @@
-"""LakeMerge on Spark, as it comes: ``event-time``, and ``partial-update`` for updates of columns."""
+"""LakeMerge on Spark: ``event-time``, and ``partial-update`` for updates of columns; as it comes, or with a minor
+compaction after each commit, so that writers and not readers merge, as other engines have it."""
 
 from __future__ import annotations
 
@@ -15,16 +16,22 @@ from lakemerge import LakeTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DEFINITION", "LakeMergeOnSpark", "created"]
+__all__ = ["DEFINITION", "INLINE", "LakeMergeOnSpark", "created"]
 
 DEFINITION: Mapping[str, str] = {
     "merger": "event-time; for the wide table partial-update with ordering and unset=absent",
     "buckets": "chosen at the load",
     "compaction": "table.compact()",
 }
+INLINE: Mapping[str, str] = {
+    "lakemerge.maintenance.inline": "true",
+    "lakemerge.minorCompaction.afterCommits": "1",
+    "lakemerge.compaction.ratio": "off",
+}
+"""Properties of a table whose upserts run a minor compaction themselves."""
 
 
-def created(place: Place, spark: SparkSession | None = None) -> LakeTable:
+def created(place: Place, spark: SparkSession | None = None, properties: Mapping[str, str] | None = None) -> LakeTable:
     """An empty table."""
     entity, partial_update = place.entity, place.entity is WIDE
     return LakeTable.create(
@@ -34,23 +41,28 @@ def created(place: Place, spark: SparkSession | None = None) -> LakeTable:
         ordering=[entity.ordering],
         merger="partial-update" if partial_update else "event-time",
         options={"unset": "absent"} if partial_update else None,
+        properties=properties,
         spark=spark,
     )
 
 
 class LakeMergeOnSpark(OnSpark):
-    configuration: Mapping[str, str] = {**DEFINITION, "reads": "table.to_df(columns=..., filter=...)"}
-
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, properties: Mapping[str, str] | None = None) -> None:
+        """``properties``: of every table."""
         super().__init__(spark)
+        self._properties = properties or {}
         self._tables: dict[Path, LakeTable] = {}
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return {**DEFINITION, **self._properties, "reads": "table.to_df(columns=..., filter=...)"}
 
     @property
     def versions(self) -> Mapping[str, str | None]:
         return {**super().versions, "lakemerge": importlib.metadata.version("lakemerge")}
 
     def load(self, place: Place, rows: Path) -> None:
-        self._tables[place.path] = created(place, self.spark)
+        self._tables[place.path] = created(place, self.spark, self._properties)
         self._table(place).upsert(self.parquet(rows, place.entity))
 
     def upsert(self, place: Place, frame: Frame) -> None:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count
+from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count, whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
 from lakemerge.slices.model import (
+    INT32_LIMIT,
     Key,
     KeyKinds,
     LogBlock,
@@ -71,7 +72,6 @@ KEY_COLUMNS = ("key_min", "key_max")
 
 _PLAIN = frozenset({int, str})
 """Types of key values that JSON holds as they are."""
-_TOO_LARGE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> Lo
     :param kinds: of the table's keys.
     """
     try:
-        body = orjson.loads(domain.configuration)
-        version, index = int(body["version"]), optional_path(body.get("index"))
+        body = _body(domain)
+        version, index = whole_number(body["version"]), optional_path(body.get("index"))
         columns = tuple(str(name) for name in body["columns"])
         buckets = bucket_count(body["buckets"])
-        packed_from = int(body["from"]) if "from" in body else None
+        packed_from = whole_number(body["from"]) if "from" in body else None
         if index is None:
             blocks = _from_inline(body, columns, buckets, version, kinds)
         else:
@@ -151,7 +151,7 @@ def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> Lo
         return LogCommit(
             id=domain.domain.removeprefix(LOG_DOMAIN_PREFIX),
             version=version,
-            merger_epoch=int(body["mergerEpoch"]),
+            merger_epoch=whole_number(body["mergerEpoch"]),
             columns=columns,
             blocks=blocks,
             index=index,
@@ -164,7 +164,7 @@ def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> Lo
 def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
     """Every file that a log domain refers to; its blocks are not decoded."""
     try:
-        body = orjson.loads(domain.configuration)
+        body = _body(domain)
         index = body.get("index")
         if index is None:
             return frozenset(str(path) for path, _ in _list(body["files"]))
@@ -177,7 +177,7 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
 def log_version(domain: DomainMetadata) -> int:
     """The version of the newest record of a log domain; its blocks are not decoded."""
     try:
-        return int(orjson.loads(domain.configuration)["version"])
+        return whole_number(_body(domain)["version"])
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
@@ -208,13 +208,13 @@ def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> Bl
     where blocks are many."""
     schema = pa.schema([_INDEX_SCHEMA.field(name) for name in (*COUNT_COLUMNS, *KEY_COLUMNS)])
     try:
-        body = orjson.loads(domain.configuration)
+        body = _body(domain)
         index = optional_path(body.get("index"))
         wanted = schema if keys else pa.schema([schema.field(name) for name in COUNT_COLUMNS])
         blocks = _counted(body, schema).select(wanted.names) if index is None else _read_index(store, index, wanted)
-        version, buckets = int(body["version"]), bucket_count(body["buckets"])
+        version, buckets = whole_number(body["version"]), bucket_count(body["buckets"])
         _check_numbers(blocks, buckets)
-        return BlockCounts(version, int(body.get("from", version)), buckets, blocks)
+        return BlockCounts(version, whole_number(body.get("from", version)), buckets, blocks)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
@@ -287,10 +287,10 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
 def _from_inline(
     body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
-    files = [LogFile(str(path), int(size), columns) for path, size in _list(body["files"])]
+    files = [LogFile(str(path), whole_number(size), columns) for path, size in _list(body["files"])]
     partitions = [_partition(values) for values in _list(body["partitions"])]
     blocks = _list(body["blocks"])
-    if any(type(number) is not int or not 0 <= number < _TOO_LARGE for block in blocks for number in block[:5]):
+    if any(type(number) is not int or not 0 <= number < INT32_LIMIT for block in blocks for number in block[:5]):
         raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
     if any(type(number) is not int or number < 0 for block in blocks for number in block[5:7]):
         raise ValueError("a block's sizes must be whole and not negative")
@@ -388,6 +388,13 @@ def _partition(values: object) -> Partition:
     if any(not isinstance(value, str | None) for value in partition):
         raise TypeError(f"partition values are strings or null, not {partition!r}")
     return partition
+
+
+def _body(domain: DomainMetadata) -> dict[str, Any]:
+    body = orjson.loads(domain.configuration)
+    if not isinstance(body, dict):
+        raise TypeError(f"{body!r} is no object")
+    return body
 
 
 def _list(value: object) -> list[list[Any]]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import orjson
 
+from lakemerge.config import whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata, Snapshot
 
@@ -41,6 +42,7 @@ def expiries_of(snapshot: Snapshot) -> tuple[Expiry, ...]:
     if domain is None:
         return ()
     try:
-        return tuple(Expiry(int(v), int(horizon)) for v, horizon in orjson.loads(domain.configuration)["expiries"])
+        pairs = orjson.loads(domain.configuration)["expiries"]
+        return tuple(Expiry(whole_number(version), whole_number(horizon)) for version, horizon in pairs)
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

@@ -17,9 +17,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.config import whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
-from lakemerge.slices.model import optional_path
+from lakemerge.slices.model import INT32_LIMIT, optional_path
 from lakemerge.storage.base import Store
 
 __all__ = [
@@ -102,15 +103,21 @@ class Minor:
             body = orjson.loads(domain.configuration)
             return Minor(
                 base=str(body["base"]),
-                base_ordinal=int(body["ordinal"]),
-                through=int(body["through"]),
+                base_ordinal=whole_number(body["ordinal"], below=INT32_LIMIT),
+                through=whole_number(body["through"]),
                 positions=optional_path(body["positions"]),
-                winners=tuple(WinnerFile(str(p), int(size), int(n), int(rows)) for p, size, n, rows in body["winners"]),
+                winners=tuple(_winner(*entry) for entry in body["winners"]),
                 tombstones=optional_path(body["tombstones"]),
-                tombstone_bytes=int(body.get("tombstoneBytes", 0)),
+                tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
+
+
+def _winner(path: object, size: object, ordinal: object, rows: object) -> WinnerFile:
+    return WinnerFile(
+        str(path), whole_number(size), whole_number(ordinal, below=INT32_LIMIT), whole_number(rows, below=INT32_LIMIT)
+    )
 
 
 def write_positions(store: Store, path: str, positions: Positions) -> int:

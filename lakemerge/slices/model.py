@@ -15,13 +15,14 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 
-from lakemerge.config import bucket_count
+from lakemerge.config import bucket_count, whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import AddFile
 from mergers.ordering import plain_integers
 
 __all__ = [
     "FILE_COLUMN",
+    "INT32_LIMIT",
     "SLICE_TAG",
     "BaseFile",
     "Key",
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 SLICE_TAG = "lakemerge.slice"
+INT32_LIMIT = 2**31
+"""Ordinals of files and positions in them are INT32."""
+
 FILE_COLUMN = "_lm_file"
 """Physical column of base and winner files that is not in the Delta schema: the file's ordinal, INT32."""
 
@@ -144,16 +148,17 @@ class BaseFile:
         try:
             body = orjson.loads(add.tags[SLICE_TAG])
             partition = tuple(add.partition_values[name] for name in partition_by)
+            buckets = bucket_count(body["buckets"])
             return BaseFile(
                 add=add,
-                slice=SliceId(partition, int(body["bucket"])),
-                buckets=bucket_count(body["buckets"]),
+                slice=SliceId(partition, whole_number(body["bucket"], below=buckets)),
+                buckets=buckets,
                 lower=key_from_json(body["from"]) if "from" in body else None,
-                merged_through=int(body["through"]),
-                ordinal=int(body["ordinal"]),
-                rows=int(body["rows"]),
+                merged_through=whole_number(body["through"]),
+                ordinal=whole_number(body["ordinal"], below=INT32_LIMIT),
+                rows=whole_number(body["rows"], below=INT32_LIMIT),
                 tombstones=optional_path(body.get("tombstones")),
-                tombstone_bytes=int(body.get("tombstoneBytes", 0)),
+                tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(

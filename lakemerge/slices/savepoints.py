@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from lakemerge.config import whole_number
 from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.log import DomainMetadata, Snapshot
 
@@ -60,6 +61,6 @@ def _decode(domain: DomainMetadata) -> Savepoint:
     try:
         body = orjson.loads(domain.configuration)
         name = domain.domain.removeprefix(SAVEPOINT_DOMAIN_PREFIX)
-        return Savepoint(name, int(body["version"]), int(body["created"]))
+        return Savepoint(name, whole_number(body["version"]), whole_number(body["created"]))
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

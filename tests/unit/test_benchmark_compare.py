@@ -20,7 +20,7 @@ from benchmarks.compare.deltalake import Deltalake
 from benchmarks.compare.engine import Engine, Place
 from benchmarks.compare.engines import CORE, ENGINES
 from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
-from benchmarks.compare.lakemerge_spark import LakeMergeOnSpark
+from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
 from benchmarks.compare.memory import measured, tree_bytes
 from benchmarks.compare.on_arrow import ArrowParquet, OnArrow
 from benchmarks.compare.on_spark import SparkParquet
@@ -29,6 +29,7 @@ from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.worker import run
 from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Frame, Parameters, Workload
 from benchmarks.tpch import LINEITEM
+from lakemerge import LakeTable
 
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 COMMITS = ["small commit", "late records", "duplicates", "deletes"]
@@ -226,11 +227,12 @@ def test_what_an_engine_cannot_do_is_said(workload: Workload, tmp_path: Path) ->
     assert [row.cannot for row in rows_of("wide", Unable(), workload, tmp_path)] == ["no wide here"]
 
 
-@pytest.fixture(params=["lakemerge", "delta", "lakemerge-arrow", "deltalake"])
+@pytest.fixture(params=["lakemerge", "lakemerge-inline", "delta", "lakemerge-arrow", "deltalake"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param in ("lakemerge", "delta"):
+    if request.param in ("lakemerge", "lakemerge-inline", "delta"):
         spark: SparkSession = request.getfixturevalue("spark")
-        yield LakeMergeOnSpark(spark) if request.param == "lakemerge" else Delta(spark)
+        properties = INLINE if request.param == "lakemerge-inline" else None
+        yield Delta(spark) if request.param == "delta" else LakeMergeOnSpark(spark, properties)
     else:
         yield LakeMergeOnArrow() if request.param == "lakemerge-arrow" else Deltalake()
 
@@ -243,6 +245,9 @@ def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: 
         (engine.delete if frame.deletes else engine.upsert)(place, frame)
     state = workload.state(workload.initial, frames)
     assert problems(engine, place, workload, state, tmp_path / "dirty") == ()
+    if isinstance(engine, LakeMergeOnSpark):
+        merged = {tile.minor is not None for tile in LakeTable.open(place.path).view.tiles}
+        assert merged == {"lakemerge.maintenance.inline" in engine.configuration}
     asked = queries(*workload.updated_key())
     assert {query.name: engine.answer(place, query) for query in asked} == {
         query.name: workload.answer(state, query) for query in asked
