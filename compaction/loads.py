@@ -80,6 +80,8 @@ def tile_loads(view: TableView) -> list[TileLoad]:
     keys = len({tile.slice for tile in tiles}) < len(tiles)
     with ThreadPoolExecutor(_READERS) as pool:
         commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
+    for commit in commits:
+        view.check_past(commit.version)
     blocks = _Blocks.of([commit for commit in commits if commit.blocks.num_rows], view.layout)
     with_base = {tile.slice for tile in tiles}
     bare = [part for part in blocks.slices if part not in with_base]

@@ -70,6 +70,8 @@ KEY_COLUMNS = ("key_min", "key_max")
 """What it reads beside them where asked to: keys as JSON."""
 
 
+_TOO_LARGE = 2**48
+"""Rows and bytes of a block; so many of a million blocks add up to an INT64."""
 _PLAIN = frozenset({int, str})
 """Types of key values that JSON holds as they are."""
 
@@ -165,7 +167,7 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
     """Every file that a log domain refers to; its blocks are not decoded."""
     try:
         body = _body(domain)
-        index = body.get("index")
+        index = optional_path(body.get("index"))
         if index is None:
             return frozenset(str(path) for path, _ in _list(body["files"]))
         paths = _read_index(store, index, pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
@@ -211,16 +213,20 @@ def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> Bl
         body = _body(domain)
         index = optional_path(body.get("index"))
         wanted = schema if keys else pa.schema([schema.field(name) for name in COUNT_COLUMNS])
-        blocks = _counted(body, schema).select(wanted.names) if index is None else _read_index(store, index, wanted)
         version, buckets = whole_number(body["version"]), bucket_count(body["buckets"])
-        _check_numbers(blocks, buckets)
+        if index is None:
+            blocks = _counted(body, buckets, schema).select(wanted.names)
+        else:
+            blocks = _read_index(store, index, wanted)
+            _check_index(blocks, buckets)
         return BlockCounts(version, whole_number(body.get("from", version)), buckets, blocks)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
 
-def _counted(body: dict[str, object], schema: pa.Schema) -> pa.Table:
+def _counted(body: dict[str, object], buckets: int, schema: pa.Schema) -> pa.Table:
     partitions = [orjson.dumps(values).decode() for values in _list(body["partitions"])]
+    _check_inline(_list(body["blocks"]), buckets)
     rows = [
         (
             partitions[partition],
@@ -290,12 +296,7 @@ def _from_inline(
     files = [LogFile(str(path), whole_number(size), columns) for path, size in _list(body["files"])]
     partitions = [_partition(values) for values in _list(body["partitions"])]
     blocks = _list(body["blocks"])
-    if any(type(number) is not int or not 0 <= number < INT32_LIMIT for block in blocks for number in block[:5]):
-        raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
-    if any(type(number) is not int or number < 0 for block in blocks for number in block[5:7]):
-        raise ValueError("a block's sizes must be whole and not negative")
-    if any(block[4] >= buckets for block in blocks):
-        raise ValueError(f"a block's bucket must be one of {buckets}")
+    _check_inline(blocks, buckets)
     return tuple(
         LogBlock(
             file=files[file],
@@ -317,7 +318,7 @@ def _from_index(
     store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
     table = _read_index(store, path, _INDEX_SCHEMA)
-    _check_numbers(table, buckets)
+    _check_index(table, buckets)
     files: dict[str, LogFile] = {}
     partitions: dict[str, Partition] = {}
     slices: dict[tuple[str, int], SliceId] = {}
@@ -337,14 +338,26 @@ def _from_index(
     return tuple(found)
 
 
-def _check_numbers(blocks: pa.Table, buckets: int) -> None:
+def _check_inline(blocks: list[list[Any]], buckets: int) -> None:
+    for block in blocks:
+        if any(type(number) is not int or not 0 <= number < INT32_LIMIT for number in block[:5]):
+            raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
+        if any(type(number) is not int or not 0 <= number < _TOO_LARGE for number in block[5:7]):
+            raise ValueError(f"a block's sizes must be whole, not negative, and below {_TOO_LARGE}")
+        if block[4] >= buckets:
+            raise ValueError(f"a block's bucket must be one of {buckets}")
+
+
+def _check_index(blocks: pa.Table, buckets: int) -> None:
+    limits = {"bucket": buckets, "rows": _TOO_LARGE, "data_bytes": _TOO_LARGE}
     for field in blocks.schema:
-        least = pc.min(blocks.column(field.name)).as_py() if pa.types.is_integer(field.type) else None
-        if least is not None and least < 0:
-            raise ValueError(f"a block's {field.name} must not be negative")
-    highest = pc.max(blocks.column("bucket")).as_py()
-    if highest is not None and highest >= buckets:
-        raise ValueError(f"a block's bucket must be one of {buckets}")
+        column = blocks.column(field.name)
+        if column.null_count and field.name not in KEY_COLUMNS:
+            raise ValueError(f"a block's {field.name} must not be null")
+        if pa.types.is_integer(field.type) and len(column):
+            bounds = pc.min_max(column)
+            if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= limits.get(field.name, 2**63):
+                raise ValueError(f"a block's {field.name} must not be negative, nor {bounds['max']}")
 
 
 def parsed_partition(text: str) -> Partition:

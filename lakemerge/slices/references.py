@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, STATE_DOMAIN
-from lakemerge.errors import UnsupportedFeatureError
+from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
 from lakemerge.log import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.slices.blocks import log_paths
 from lakemerge.slices.expiry import EXPIRY_DOMAIN
@@ -38,9 +38,21 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
             yield action.path
             tag = action.tags.get(SLICE_TAG, "")
             if '"tombstones"' in tag:
-                yield orjson.loads(tag)["tombstones"]
+                yield _tombstones(action, tag)
         elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
             yield from _of_domain(action, store)
+
+
+def _tombstones(add: AddFile, tag: str) -> str:
+    try:
+        path = orjson.loads(tag)["tombstones"]
+        if not isinstance(path, str):
+            raise TypeError(f"a path must be a string, not {path!r}")
+        return path
+    except (KeyError, ValueError, TypeError) as error:
+        raise TableDamagedError(
+            f"the {SLICE_TAG!r} tag of file {add.path!r} is damaged: {error!r}", path=add.path
+        ) from error
 
 
 def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:

@@ -132,6 +132,11 @@ class TableView:
     def key_kinds(self) -> KeyKinds:
         return key_kinds(self.config.schema.field(name) for name in self.config.key)
 
+    def check_past(self, log_version: int) -> None:
+        """Raises :class:`TableDamagedError` for a log that says it is of a version to come."""
+        if log_version > self.version:
+            raise TableDamagedError(f"version {self.version} is damaged: it has a log of version {log_version}")
+
     @cached_property
     def log_commits(self) -> tuple[LogCommit, ...]:
         """In version order. Raises :class:`TableDamagedError` for one whose records would have no key."""
@@ -143,6 +148,7 @@ class TableView:
                     f"log domain {commit.domain_name!r} is damaged: its records lack key columns {sorted(lacking)}",
                     domain=commit.domain_name,
                 )
+            self.check_past(commit.version)
         return tuple(sorted(commits, key=lambda commit: commit.version))
 
     @cached_property

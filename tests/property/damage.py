@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakemerge import LakeMergeError, LakeTable, Settings
 
-__all__ = ["EVERYBODY", "READERS", "damaged", "make_whole", "outcome", "targets"]
+__all__ = ["EVERYBODY", "READERS", "damaged", "leaves", "make_whole", "outcome", "targets", "with_value"]
 
 HOSTILE: tuple[Any, ...] = (
     None, -1, 0, 7, 2**31, 2**63, 2**64, 10**40, 1e308, True, "", "x", "0", "../../etc/passwd", "/etc/passwd",
@@ -50,6 +50,7 @@ def damaged(file: Path, dice: random.Random) -> bytes:
 
 
 def leaves(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values of a JSON value are, the nested ones and what they are in: as keys and indices from its root."""
     found = [at] if at else []
     if isinstance(value, dict):
         return found + [leaf for key, item in value.items() for leaf in leaves(item, (*at, key))]

@@ -5,6 +5,8 @@ Never an exception of another kind, never a file outside the table, never an ans
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import random
 import re
@@ -15,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from lakemerge import LakeTable, TableDamagedError
-from tests.property.damage import damaged, make_whole, outcome, targets
+from tests.property.damage import damaged, leaves, make_whole, outcome, targets, with_value
 
+HOSTILE_VALUES: tuple[object, ...] = (None, -1, 2**62, 2**64, "x", [], {})
 SEEDS = 8
 ROUNDS = 6
 
@@ -76,6 +79,31 @@ def test_blocks_of_no_slice(
     rewrite(folder, 6, pattern, text)
     with pytest.raises(TableDamagedError, match=message):
         read(LakeTable.open(folder))
+
+
+@pytest.mark.parametrize("sliced", [True, False], ids=["index", "inline"])
+@pytest.mark.parametrize("version", [4, 7], ids=["minor", "log"])
+def test_each_value_of_a_domain(tmp_path: Path, version: int, sliced: bool) -> None:
+    """Whichever value of those that stand in the commit of a minor compaction or of an upsert becomes whatever."""
+    whole = tmp_path / "whole"
+    make_whole(whole, sliced=sliced)
+    commit = Path("_delta_log") / f"{version:020d}.json"
+    lines = [json.loads(line) for line in (whole / commit).read_text().splitlines()]
+    domains = [line["domainMetadata"] for line in lines if line.get("domainMetadata", {}).get("configuration")]
+    told = 0
+    for domain in domains:
+        body = json.loads(domain["configuration"])
+        for place in leaves(body):
+            for value in HOSTILE_VALUES:
+                changed = copy.deepcopy(body)
+                with_value(changed, place, value)
+                domain["configuration"] = json.dumps(changed)
+                folder = shutil.copytree(whole, tmp_path / "t")
+                (folder / commit).write_text("\n".join(map(json.dumps, lines)))
+                told += len(outcome(folder, ["rows", "compaction", "vacuum"]))
+                shutil.rmtree(folder)
+        domain["configuration"] = json.dumps(body)
+    assert told > 100
 
 
 def test_a_path_too_long_for_the_file_system(whole: Path, tmp_path: Path) -> None:
