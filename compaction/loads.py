@@ -17,14 +17,8 @@ import pyarrow as pa
 
 from lakemerge.config import LOG_DOMAIN_PREFIX
 from lakemerge.errors import TableDamagedError
-from lakemerge.slices.blocks import (
-    COUNT_COLUMNS,
-    KEY_COLUMNS,
-    BlockCounts,
-    parsed_keys,
-    parsed_partition,
-    read_block_counts,
-)
+from lakemerge.slices.block_checks import parsed_partition
+from lakemerge.slices.blocks import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
 from lakemerge.slices.layout import Layout
 from lakemerge.slices.model import Key, KeyKinds, Partition, SliceId
 from lakemerge.slices.view import TableView, Tile, build_tiles

@@ -12,14 +12,13 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count, whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
+from lakemerge.slices.block_checks import body_of, check_index, check_inline, list_of, parsed_partition, partition_of
 from lakemerge.slices.model import (
-    INT32_LIMIT,
     Key,
     KeyKinds,
     LogBlock,
@@ -42,7 +41,6 @@ __all__ = [
     "log_paths",
     "log_version",
     "parsed_keys",
-    "parsed_partition",
     "read_block_counts",
     "read_log_commit",
     "write_block_index",
@@ -70,8 +68,6 @@ KEY_COLUMNS = ("key_min", "key_max")
 """What it reads beside them where asked to: keys as JSON."""
 
 
-_TOO_LARGE = 2**48
-"""Rows and bytes of a block; so many of a million blocks add up to an INT64."""
 _PLAIN = frozenset({int, str})
 """Types of key values that JSON holds as they are."""
 
@@ -139,7 +135,7 @@ def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> Lo
     :param kinds: of the table's keys.
     """
     try:
-        body = _body(domain)
+        body = body_of(domain)
         version, index = whole_number(body["version"]), optional_path(body.get("index"))
         columns = tuple(str(name) for name in body["columns"])
         buckets = bucket_count(body["buckets"])
@@ -166,10 +162,10 @@ def read_log_commit(domain: DomainMetadata, store: Store, kinds: KeyKinds) -> Lo
 def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
     """Every file that a log domain refers to; its blocks are not decoded."""
     try:
-        body = _body(domain)
+        body = body_of(domain)
         index = optional_path(body.get("index"))
         if index is None:
-            return frozenset(str(path) for path, _ in _list(body["files"]))
+            return frozenset(str(path) for path, _ in list_of(body["files"]))
         paths = _read_index(store, index, pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
         return frozenset(paths.unique().to_pylist()) | {index}
     except (KeyError, ValueError, TypeError) as error:
@@ -179,7 +175,7 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
 def log_version(domain: DomainMetadata) -> int:
     """The version of the newest record of a log domain; its blocks are not decoded."""
     try:
-        return whole_number(_body(domain)["version"])
+        return whole_number(body_of(domain)["version"])
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
@@ -210,7 +206,7 @@ def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> Bl
     where blocks are many."""
     schema = pa.schema([_INDEX_SCHEMA.field(name) for name in (*COUNT_COLUMNS, *KEY_COLUMNS)])
     try:
-        body = _body(domain)
+        body = body_of(domain)
         index = optional_path(body.get("index"))
         wanted = schema if keys else pa.schema([schema.field(name) for name in COUNT_COLUMNS])
         version, buckets = whole_number(body["version"]), bucket_count(body["buckets"])
@@ -218,15 +214,15 @@ def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> Bl
             blocks = _counted(body, buckets, schema).select(wanted.names)
         else:
             blocks = _read_index(store, index, wanted)
-            _check_index(blocks, buckets)
+            check_index(blocks, buckets, nullable=KEY_COLUMNS)
         return BlockCounts(version, whole_number(body.get("from", version)), buckets, blocks)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
 
 def _counted(body: dict[str, object], buckets: int, schema: pa.Schema) -> pa.Table:
-    partitions = [orjson.dumps(values).decode() for values in _list(body["partitions"])]
-    _check_inline(_list(body["blocks"]), buckets)
+    partitions = [orjson.dumps(values).decode() for values in list_of(body["partitions"])]
+    check_inline(list_of(body["blocks"]), buckets)
     rows = [
         (
             partitions[partition],
@@ -236,7 +232,7 @@ def _counted(body: dict[str, object], buckets: int, schema: pa.Schema) -> pa.Tab
             None if low is None else orjson.dumps(low).decode(),
             None if high is None else orjson.dumps(high).decode(),
         )
-        for _, _, _, partition, bucket, rows, data_bytes, low, high in _list(body["blocks"])
+        for _, _, _, partition, bucket, rows, data_bytes, low, high in list_of(body["blocks"])
     ]
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     return pa.table([pa.array(values, field.type) for field, values in zip(schema, columns, strict=True)], schema)
@@ -293,10 +289,10 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
 def _from_inline(
     body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
-    files = [LogFile(str(path), whole_number(size), columns) for path, size in _list(body["files"])]
-    partitions = [_partition(values) for values in _list(body["partitions"])]
-    blocks = _list(body["blocks"])
-    _check_inline(blocks, buckets)
+    files = [LogFile(str(path), whole_number(size), columns) for path, size in list_of(body["files"])]
+    partitions = [partition_of(values) for values in list_of(body["partitions"])]
+    blocks = list_of(body["blocks"])
+    check_inline(blocks, buckets)
     return tuple(
         LogBlock(
             file=files[file],
@@ -318,7 +314,7 @@ def _from_index(
     store: Store, path: str, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
     table = _read_index(store, path, _INDEX_SCHEMA)
-    _check_index(table, buckets)
+    check_index(table, buckets, nullable=KEY_COLUMNS)
     files: dict[str, LogFile] = {}
     partitions: dict[str, Partition] = {}
     slices: dict[tuple[str, int], SliceId] = {}
@@ -336,33 +332,6 @@ def _from_index(
         of = slices[partition, bucket]
         found.append(LogBlock(files[file], first, groups, of, buckets, rows, data_bytes, low, high, version))
     return tuple(found)
-
-
-def _check_inline(blocks: list[list[Any]], buckets: int) -> None:
-    for block in blocks:
-        if any(type(number) is not int or not 0 <= number < INT32_LIMIT for number in block[:5]):
-            raise ValueError("a block's numbers must be whole, not negative, and those of an INT32")
-        if any(type(number) is not int or not 0 <= number < _TOO_LARGE for number in block[5:7]):
-            raise ValueError(f"a block's sizes must be whole, not negative, and below {_TOO_LARGE}")
-        if block[4] >= buckets:
-            raise ValueError(f"a block's bucket must be one of {buckets}")
-
-
-def _check_index(blocks: pa.Table, buckets: int) -> None:
-    limits = {"bucket": buckets, "rows": _TOO_LARGE, "data_bytes": _TOO_LARGE}
-    for field in blocks.schema:
-        column = blocks.column(field.name)
-        if column.null_count and field.name not in KEY_COLUMNS:
-            raise ValueError(f"a block's {field.name} must not be null")
-        if pa.types.is_integer(field.type) and len(column):
-            bounds = pc.min_max(column)
-            if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= limits.get(field.name, 2**63):
-                raise ValueError(f"a block's {field.name} must not be negative, nor {bounds['max']}")
-
-
-def parsed_partition(text: str) -> Partition:
-    """A partition from the JSON of a block index. Raises :class:`ValueError` or :class:`TypeError` for what is none."""
-    return _partition(orjson.loads(text))
 
 
 def parsed_keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
@@ -394,23 +363,3 @@ def _read_index(store: Store, path: str, schema: pa.Schema) -> pa.Table:
         return pq.read_table(io.BytesIO(data), schema=schema, columns=schema.names)
     except (pa.ArrowException, OSError) as error:
         raise TableDamagedError(f"block index {path!r} cannot be read: {error}", path=path) from error
-
-
-def _partition(values: object) -> Partition:
-    partition: tuple[Any, ...] = tuple(_list(values))
-    if any(not isinstance(value, str | None) for value in partition):
-        raise TypeError(f"partition values are strings or null, not {partition!r}")
-    return partition
-
-
-def _body(domain: DomainMetadata) -> dict[str, Any]:
-    body = orjson.loads(domain.configuration)
-    if not isinstance(body, dict):
-        raise TypeError(f"{body!r} is no object")
-    return body
-
-
-def _list(value: object) -> list[list[Any]]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, not {value!r}")
-    return value

@@ -417,6 +417,8 @@ filters = st.recursive(leaves(), _joined, max_leaves=6)
 @pytest.fixture(scope="module")
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as opened:
+        # DuckDB 1.5 pushes f <= 'nan' into scans of Arrow tables as if nulls met it; in its own tables they do not.
+        opened.execute("SET disabled_optimizers = 'filter_pushdown'")
         yield opened
 
 
