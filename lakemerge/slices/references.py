@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import orjson
-
 from lakemerge.config import LOG_DOMAIN_PREFIX, STATE_DOMAIN
-from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
+from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.log import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.slices.blocks import log_paths
 from lakemerge.slices.expiry import EXPIRY_DOMAIN
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
-from lakemerge.slices.model import SLICE_TAG
+from lakemerge.slices.model import SLICE_TAG, BaseFile
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
 from lakemerge.storage.base import Store
 
@@ -35,24 +33,11 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
     """
     for action in actions:
         if isinstance(action, AddFile):
-            yield action.path
-            tag = action.tags.get(SLICE_TAG, "")
-            if '"tombstones"' in tag:
-                yield _tombstones(action, tag)
+            # Only a tag that tells of tombstones is decoded; and files that others added have none.
+            tells = '"tombstones"' in action.tags.get(SLICE_TAG, "")
+            yield from BaseFile.of(action, ()).paths if tells else (action.path,)
         elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
             yield from _of_domain(action, store)
-
-
-def _tombstones(add: AddFile, tag: str) -> str:
-    try:
-        path = orjson.loads(tag)["tombstones"]
-        if not isinstance(path, str):
-            raise TypeError(f"a path must be a string, not {path!r}")
-        return path
-    except (KeyError, ValueError, TypeError) as error:
-        raise TableDamagedError(
-            f"the {SLICE_TAG!r} tag of file {add.path!r} is damaged: {error!r}", path=add.path
-        ) from error
 
 
 def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
