@@ -77,7 +77,7 @@ def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Coll
     schema = pa.schema([*_key_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
     try:
         with ParquetFiles(spec.store) as files:
-            footer = files.footer(file)
+            footer = files.column_footer(file)
             if footer.num_rows != part.rows:
                 findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
             findings += _statistics_problems(part, file_statistics(footer, spec.config.schema))

@@ -7,23 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-import numpy as np
-import pyarrow as pa
-
-from lakemerge.errors import MergeOverflowError, TableDamagedError
+from lakemerge.errors import MergeOverflowError
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile
 from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.sources import PLACE
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.superseded import Superseded
 from lakemerge.results import SkippedTile
-from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
+from lakemerge.slices.minor import Minor, RowFile, write_positions
 from lakemerge.slices.model import BaseFile, SliceId
 from lakemerge.slices.view import Tile
 from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files
 from lakemerge.write.rows_file import RowsFile
 from lakemerge.write.tombstones import TombstonesOutput
-from mergers.contract import Bools
 
 __all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
 
@@ -106,21 +102,13 @@ def _merge_beside(
     """Write the tile's changed rows as a winner file, and which stored rows they supersede."""
     prefix = f"{MERGED_FOLDER}/{write.name}/{tile.slice.bucket:05d}-{ordinal:010d}"
     config = write.config
-    earlier = () if tile.minor is None else tile.minor.winners
-    sizes = {base.ordinal: base.rows} | {winner.ordinal: winner.rows for winner in earlier}
-    _check_rows(files, StoredFile(base.add.path, base.add.size_bytes), base.rows)
-    for winner in earlier:
-        _check_rows(files, StoredFile(winner.path, winner.size_bytes), winner.rows)
-    gone = {number: np.zeros(rows, dtype=np.bool_) for number, rows in sizes.items()}
-    if tile.minor is not None:
-        for number, bits in read_positions(write.store, tile.minor.positions).items():
-            gone[number][: len(bits)] = bits[: sizes[number]]
+    gone = Superseded(write.store, tile, files)
     with contextlib.ExitStack() as on_error:
         tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
         on_error.callback(tombstones.abandon)
         winners = None
         for part in changed_ranges(merge, tile, columns=config.schema.names, files=files):
-            _mark(gone, part.superseded)
+            gone.mark(part.superseded)
             tombstones.add(part.tombstones)
             if part.rows.num_rows and winners is None:
                 path = f"{prefix}.parquet"
@@ -132,13 +120,13 @@ def _merge_beside(
             winners.close()
         tombstones_path = tombstones.close()
         on_error.pop_all()
-    left = [winner for winner in earlier if not gone[winner.ordinal].all()]
+    earlier = () if tile.minor is None else tile.minor.winners
+    left = [winner for winner in earlier if not gone.is_whole(winner.ordinal)]
     rows = size = 0
     if winners is not None:
         rows, size = winners.rows, winners.size_bytes
-        left.append(WinnerFile(winners.path, size, ordinal, rows))
-    kept = {base.ordinal, *(winner.ordinal for winner in left)}
-    superseded = {number: bits for number, bits in gone.items() if number in kept and bits.any()}
+        left.append(RowFile(winners.path, size, ordinal, rows))
+    superseded = gone.positions({base.ordinal, *(winner.ordinal for winner in left)})
     positions = f"{prefix}.positions.parquet" if superseded else None
     if positions is not None:
         size += write_positions(write.store, positions, superseded)
@@ -152,16 +140,3 @@ def _merge_beside(
         tombstone_bytes=tombstones.size_bytes,
     )
     return Merged(minor, rows, size)
-
-
-def _check_rows(files: ParquetFiles, file: StoredFile, rows: int) -> None:
-    """Before there is a bit for each of them."""
-    found = files.footer(file).num_rows
-    if found != rows:
-        raise TableDamagedError(f"file {file.path!r} has {found} rows; the table says {rows}", path=file.path)
-
-
-def _mark(gone: Mapping[int, Bools], superseded: pa.Table) -> None:
-    numbers, rows = (column.to_numpy() for column in superseded.select(PLACE.names).columns)
-    for number, bits in gone.items():
-        bits[rows[numbers == number]] = True

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from lakemerge.config import TableConfig
 from lakemerge.kept import Kept
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.options import Settings
+from lakemerge.read.footers import Footer
 from lakemerge.slices.blocks import DecodedLogs
 from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
@@ -36,7 +35,7 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
-    footers: Kept[str, pq.FileMetaData] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
+    footers: Kept[str, Footer] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
     scans: Kept[tuple[Hashable, ...], Any] = field(
         default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
     )

@@ -56,7 +56,7 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
         data = store.get(part.path)
         try:
             replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
-        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, InputError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
             raise TableDamagedError(f"{part.path} cannot be read: {error}", path=part.path) from error
     return replay
 

@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.kept import Kept
+from lakemerge.read.footers import END, Footer
 from lakemerge.storage.base import Store
 
 __all__ = ["ParquetFiles", "StoredFile", "shaped"]
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_TAIL = 64 * 2**10
+"""Read from the end of a file to begin with: most footers are in it."""
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
@@ -40,10 +43,11 @@ class ParquetFiles:
     :param footers: what is known of them, and learns more.
     """
 
-    def __init__(self, store: Store, footers: Kept[str, pq.FileMetaData] | None = None) -> None:
+    def __init__(self, store: Store, footers: Kept[str, Footer] | None = None) -> None:
         self._store = store
         self._footers = footers
         self._open: dict[str, pq.ParquetFile] = {}
+        self._known: dict[str, Footer] = {}
         self._sizes: dict[tuple[str, int], dict[str, int]] = {}
 
     def __enter__(self) -> Self:
@@ -55,10 +59,11 @@ class ParquetFiles:
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._known.clear()
         self._sizes.clear()
 
     def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
-        """What the file says of its row groups.
+        """What the file says of its row groups, but not of their columns.
 
         Raises :class:`TableDamagedError` where it lacks one of ``groups``, which ascend; there may be billions of them.
         """
@@ -69,6 +74,16 @@ class ParquetFiles:
                 path=stored.path,
             )
         return footer
+
+    def column_footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
+        """As :meth:`footer`, for callers that ask row groups for their columns; raises :class:`TableDamagedError`
+        too where pyarrow cannot tell them."""
+        self.footer(stored, groups)
+        path = stored.path
+        try:
+            return self._known[path].checked
+        except ValueError as error:
+            raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
 
     def stream(
         self,
@@ -97,7 +112,7 @@ class ParquetFiles:
         try:
             left = sum(starts[group + 1] - starts[group] for group in groups)
             growth = {name: _growth(stored_schema.field(name).type, schema.field(name).type) for name in columns}
-            size = partial(self._bytes, stored.path, file, columns=growth, row_bytes=row_bytes)
+            size = partial(self._bytes, stored, columns=growth, row_bytes=row_bytes)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
             if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
@@ -110,7 +125,7 @@ class ParquetFiles:
                     left -= batch.num_rows
                     yield shaped(pa.Table.from_batches([batch]), schema), at, left == 0
                     at += batch.num_rows
-        except (pa.ArrowException, OSError, IndexError) as error:
+        except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
             if not _is_damage(error):
                 raise
             raise TableDamagedError(f"file {stored.path!r} cannot be read: {error}", path=stored.path) from error
@@ -121,38 +136,49 @@ class ParquetFiles:
             try:
                 known = None if self._footers is None else self._footers.get(path)
                 source = self._store.open_input(path, size_bytes=stored.size_bytes)
-                self._open[path] = pq.ParquetFile(source, metadata=known)
+                footer = known or Footer(_tail(source))
+                self._open[path] = pq.ParquetFile(source, metadata=footer.metadata)
+                self._known[path] = footer
                 if self._footers is not None:
-                    footer = self._open[path].metadata
-                    self._footers.keep(path, footer, footer.serialized_size)
+                    self._footers.keep(path, footer, footer.metadata.serialized_size)
             except FileNotFoundError as error:
                 raise TableDamagedError(
                     f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
                     "may have removed it.",
                     path=path,
                 ) from error
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 if not _is_damage(error):
                     raise
                 raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
         return self._open[path]
 
     def _bytes(
-        self, path: str, file: pq.ParquetFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
+        self, stored: StoredFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
     ) -> int:
         """Bytes of the columns as Arrow data, about.
 
         :param columns: with the bytes that a value takes as it is asked for, per byte of its type in the file.
         """
+        path, footer = stored.path, self.column_footer(stored)
         wanted, everything, rows = 0.0, 0, 0
         for group in groups:
             if (path, group) not in self._sizes:
-                self._sizes[path, group] = _column_bytes(file.metadata.row_group(group), file.schema_arrow)
+                schema = self._file(stored).schema_arrow
+                self._sizes[path, group] = _column_bytes(footer.row_group(group), schema)
             sizes = self._sizes[path, group]
             everything += sum(sizes.values())
             wanted += sum(sizes.get(name, 0) * factor for name, factor in columns.items())
-            rows += file.metadata.row_group(group).num_rows
+            rows += footer.row_group(group).num_rows
         return max(int(wanted), int(row_bytes * rows * wanted / max(1, everything)))
+
+
+def _tail(source: pa.NativeFile) -> bytes:
+    """The end of a Parquet file: its footer, that footer's size and the magic number, as far as there are any."""
+    size = source.size()
+    found = source.read_at(min(size, _TAIL), max(0, size - _TAIL))
+    wanted = int.from_bytes(found[-END:][:4], "little") + END
+    return found[-wanted:] if wanted <= min(size, _TAIL) else source.read_at(min(wanted, size), max(0, size - wanted))
 
 
 def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:
@@ -187,14 +213,14 @@ def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, in
         if chunk.physical_type == "BYTE_ARRAY":
             bounds = chunk.statistics
             known = bounds is not None and bounds.has_min_max
-            width = _OFFSET + (max(len(bounds.min), len(bounds.max)) if known else _TYPICAL_LENGTH)
+            width = _OFFSET + (max(len(bounds.min_raw), len(bounds.max_raw)) if known else _TYPICAL_LENGTH)
         sizes[name] = sizes.get(name, 0) + max(chunk.total_uncompressed_size, chunk.num_values * width)
     return sizes
 
 
 def _growth(stored: pa.DataType, asked: pa.DataType) -> float:
     """How much wider values are as they are asked for: more than 1 where a column's type changed."""
-    if stored == asked or not (pa.types.is_primitive(stored) or pa.types.is_decimal(stored)):
+    if stored == asked or not all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in (stored, asked)):
         return 1.0
     return max(1.0, asked.bit_width / stored.bit_width)
 

@@ -87,10 +87,14 @@ def _typed(bound: Any, kind: pa.DataType) -> Any:
 
 
 def _bounds(chunk: Any) -> tuple[Any, Any] | None:
-    """Minimum and maximum; not of floats, where both pass over NaN."""
+    """Minimum and maximum; not of floats, where both pass over NaN, nor where Python has no such value: of instants and
+    dates beyond its years, and of strings that are no UTF-8."""
     if not chunk.is_stats_set or not chunk.statistics.has_min_max or chunk.physical_type in ("FLOAT", "DOUBLE"):
         return None
-    return chunk.statistics.min, chunk.statistics.max
+    try:
+        return chunk.statistics.min, chunk.statistics.max
+    except (OverflowError, UnicodeDecodeError):
+        return None
 
 
 def _leaf(footer: pq.FileMetaData, name: str) -> int | None:

@@ -20,7 +20,7 @@ from lakemerge.options import Settings
 from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.read.row_groups import RowGroups, in_span
 from lakemerge.read.runs import key_position
-from lakemerge.slices.minor import Positions, read_positions
+from lakemerge.slices.minor import Positions, RowFile, read_positions
 from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
@@ -66,51 +66,34 @@ def stored_streams(
         :data:`PLACE` at the end where the caller wants them.
     :param final: of rows that no log changes, the row groups to read.
     """
-    if tile.base is None:
-        return []
-    base = tile.base
-    parts = [(base.add.path, base.add.size_bytes, base.ordinal, base.rows)]
-    gone: Positions = {}
-    if tile.minor is not None:
-        gone = read_positions(spec.store, tile.minor.positions)
-        parts += [(winner.path, winner.size_bytes, winner.ordinal, winner.rows) for winner in tile.minor.winners]
-    share = max(1, budget // len(parts))
-    return [
-        _stored(spec, tile, _Part(StoredFile(path, size), ordinal, gone.get(ordinal)), schema, files, share, final)
-        for path, size, ordinal, rows in parts
-        if rows
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A base or winner file, and which of its rows are superseded."""
-
-    file: StoredFile
-    ordinal: int
-    gone: Bools | None
+    parts = [file for file in tile.row_files if file.rows]
+    gone: Positions = {} if tile.minor is None else read_positions(spec.store, tile.minor.positions)
+    share = max(1, budget // max(1, len(parts)))
+    return [_stored(spec, tile, part, gone.get(part.ordinal), schema, files, share, final) for part in parts]
 
 
 def _stored(
     spec: MergeSpec,
     tile: Tile,
-    part: _Part,
+    part: RowFile,
+    gone: Bools | None,
     schema: pa.Schema,
     files: ParquetFiles,
     budget: int,
     final: RowGroups | None,
 ) -> Batches:
-    """One file's rows that are not superseded; tables may come out empty."""
+    """One file's rows that are not superseded, which ``gone`` tells; tables may come out empty."""
+    file = StoredFile(part.path, part.size_bytes)
     groups: list[int] | None = None
     if tile.wanted is not None or final is not None:
-        footer = files.footer(part.file)
+        footer = files.column_footer(file)
         groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
         groups = groups if final is None else final(footer, groups)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
-    for table, first, last in files.stream(part.file, schema=columns, budget_bytes=budget, row_groups=groups):
+    for table, first, last in files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups):
         left = _placed(table, part.ordinal, first) if placed else table
-        here = np.empty(0, dtype=np.bool_) if part.gone is None else part.gone[first : first + table.num_rows]
+        here = np.empty(0, dtype=np.bool_) if gone is None else gone[first : first + table.num_rows]
         if here.any():
             keep = np.ones(table.num_rows, dtype=np.bool_)
             keep[: len(here)] = ~here
@@ -133,7 +116,7 @@ def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batche
         file = StoredFile(tile.tombstones, tile.tombstone_bytes or None)
         groups = None
         if tile.wanted is not None:
-            footer = files.footer(file)
+            footer = files.column_footer(file)
             groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
@@ -159,8 +142,8 @@ def block_stream(
     """
     file = StoredFile(block.file.path, block.file.size_bytes)
     groups: Sequence[int] = block.groups
-    if tile.wanted is not None:
-        groups = _wanted_groups(config, tile, files.footer(file, groups), groups)
+    if tile.wanted is not None and len(groups) > 1:
+        groups = _wanted_groups(config, tile, files.column_footer(file, groups), groups)
     row_bytes = block.data_bytes / max(1, block.rows)
     stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
     for table, _, last in stream:

@@ -43,7 +43,7 @@ class Part:
         if self.count == 1:
             return self.tile
         _, file, groups = _largest_file(self.tile)
-        footer = files.footer(file, groups or ())
+        footer = files.column_footer(file, groups or ())
         there = groups or range(footer.num_row_groups)
         bounds = [None, *_cuts(footer, there, key, min(self.count, len(there))), None]
         if self.number + 1 >= len(bounds):
@@ -79,10 +79,7 @@ def _bytes(tile: Tile, sharing: Counter[int]) -> int:
 def _largest_file(tile: Tile) -> tuple[int, StoredFile, range | None]:
     """Most rows of a tile in one file, that file, and which of its row groups are the tile's where not all are."""
     found: list[tuple[int, StoredFile, range | None]] = []
-    if tile.base is not None:
-        found.append((tile.base.rows, StoredFile(tile.base.add.path, tile.base.add.size_bytes), None))
-    if tile.minor is not None:
-        found += [(winner.rows, StoredFile(winner.path, winner.size_bytes), None) for winner in tile.minor.winners]
+    found += [(file.rows, StoredFile(file.path, file.size_bytes), None) for file in tile.row_files]
     for block in tile.blocks:
         found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), block.groups))
     return max(found, key=lambda candidate: candidate[0])

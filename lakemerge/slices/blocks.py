@@ -361,5 +361,5 @@ def _read_index(store: Store, path: str, schema: pa.Schema) -> pa.Table:
         raise TableDamagedError(f"block index {path!r} is missing", path=path) from error
     try:
         return pq.read_table(io.BytesIO(data), schema=schema, columns=schema.names)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TableDamagedError(f"block index {path!r} cannot be read: {error}", path=path) from error

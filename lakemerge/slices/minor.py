@@ -28,7 +28,8 @@ __all__ = [
     "POSITIONS_SCHEMA",
     "Minor",
     "Positions",
-    "WinnerFile",
+    "RowFile",
+    "packed_positions",
     "positions_table",
     "read_positions",
     "write_positions",
@@ -45,8 +46,8 @@ Positions = Mapping[int, npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
-class WinnerFile:
-    """Merged rows of a tile, sorted by key, with the hidden columns of base files."""
+class RowFile:
+    """A base or winner file: rows of a tile, sorted by key, with the hidden columns of base files."""
 
     path: str
     size_bytes: int
@@ -65,7 +66,7 @@ class Minor:
     """Logs of versions up to and including this one are merged."""
     positions: str | None
     """Path of the positions file; ``None`` where no row is superseded."""
-    winners: tuple[WinnerFile, ...]
+    winners: tuple[RowFile, ...]
     """Oldest first; keys of rows that are not superseded differ from file to file."""
     tombstones: str | None
     """Path of the tombstones, in place of those of the base file."""
@@ -114,19 +115,24 @@ class Minor:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
 
-def _winner(path: object, size: object, ordinal: object, rows: object) -> WinnerFile:
-    return WinnerFile(
+def _winner(path: object, size: object, ordinal: object, rows: object) -> RowFile:
+    return RowFile(
         str(path), whole_number(size), whole_number(ordinal, below=INT32_LIMIT), whole_number(rows, below=INT32_LIMIT)
     )
 
 
 def write_positions(store: Store, path: str, positions: Positions) -> int:
     """Write a positions file; returns its size in bytes."""
-    rows = [(ordinal, _words(bits)) for ordinal, bits in sorted(positions.items()) if bits.any()]
-    table = pa.table([[n for n, _ in rows], [words for _, words in rows]], schema=POSITIONS_SCHEMA)
+    table = packed_positions(positions)
     with store.open_output(path) as sink:
         pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
         return int(sink.tell())
+
+
+def packed_positions(positions: Positions) -> pa.Table:
+    """Positions as a table of :data:`POSITIONS_SCHEMA`."""
+    rows = [(ordinal, _words(bits)) for ordinal, bits in sorted(positions.items()) if bits.any()]
+    return pa.table([[n for n, _ in rows], [words for _, words in rows]], schema=POSITIONS_SCHEMA)
 
 
 def read_positions(store: Store, path: str | None) -> dict[int, npt.NDArray[np.bool_]]:
@@ -139,7 +145,7 @@ def positions_table(store: Store, path: str) -> pa.Table:
     try:
         with store.open_input(path) as source:
             return pq.read_table(source, schema=POSITIONS_SCHEMA)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TableDamagedError(f"positions file {path!r} cannot be read: {error}", path=path) from error
 
 

@@ -23,7 +23,7 @@ from lakemerge.log import Snapshot
 from lakemerge.slices.blocks import DecodedLogs, LogCommit
 from lakemerge.slices.expiry import Expiry, expiries_of
 from lakemerge.slices.layout import Layout
-from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
+from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor, RowFile
 from lakemerge.slices.model import BaseFile, Key, KeyKinds, KeySpan, LogBlock, SliceId, check_kinds, key_kinds
 from lakemerge.storage.base import Store
 
@@ -64,8 +64,15 @@ class Tile:
     @property
     def is_empty(self) -> bool:
         """Whether it surely has no row."""
-        winners = () if self.minor is None else self.minor.winners
-        return not (self.blocks or winners or (self.base is not None and self.base.rows))
+        return not self.blocks and not any(file.rows for file in self.row_files)
+
+    @property
+    def row_files(self) -> tuple[RowFile, ...]:
+        """The base file and then the winner files, oldest first."""
+        if self.base is None:
+            return ()
+        base = RowFile(self.base.add.path, self.base.add.size_bytes, self.base.ordinal, self.base.rows)
+        return (base, *(() if self.minor is None else self.minor.winners))
 
     @property
     def merged_through(self) -> int:
@@ -93,9 +100,7 @@ class Tile:
     @property
     def stored_bytes(self) -> int:
         """Parquet bytes a merge of the tile reads, estimated."""
-        base = 0 if self.base is None else self.base.add.size_bytes
-        winners = 0 if self.minor is None else sum(winner.size_bytes for winner in self.minor.winners)
-        return base + winners + self.tombstone_bytes + self.log_bytes
+        return sum(file.size_bytes for file in self.row_files) + self.tombstone_bytes + self.log_bytes
 
 
 class TableView:

@@ -15,7 +15,7 @@ import pytest
 
 from lakemerge import CompactFirstError, LakeTable, TableDamagedError
 from lakemerge.log import DomainMetadata
-from lakemerge.slices.minor import Minor, WinnerFile, read_positions, write_positions
+from lakemerge.slices.minor import Minor, RowFile, read_positions, write_positions
 from lakemerge.slices.view import Tile
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.faults import Call, Fault
@@ -52,7 +52,7 @@ def superseded(path: Path, minor: Minor) -> dict[int, list[int]]:
     }
 
 
-def winners(path: Path, file: WinnerFile) -> list[tuple[Any, ...]]:
+def winners(path: Path, file: RowFile) -> list[tuple[Any, ...]]:
     rows = pq.read_table(path / file.path)
     assert rows.column_names == ["k", "o", "v", "_lm_file"]
     assert set(rows.column("_lm_file").to_pylist()) == {file.ordinal}
@@ -262,7 +262,7 @@ def test_bits_survive_at_every_length(tmp_path: Path) -> None:
 
 
 def test_an_entry_survives_the_log(tmp_path: Path) -> None:
-    minor = Minor("base/x", 4, 9, "p", (WinnerFile("w", 10, 5, 3),), None)
+    minor = Minor("base/x", 4, 9, "p", (RowFile("w", 10, 5, 3),), None)
     assert Minor.of(minor.domain()) == minor
     assert minor.paths == {"p", "w"}
 

@@ -1,0 +1,170 @@
+"""Whether pyarrow can be asked for the column chunks of a Parquet footer.
+
+It raises for almost all damage. But some that it finds out when it is asked for a chunk, or for its statistics, ends
+the process: Arrow's exceptions do not pass these calls (seen with pyarrow 26, as in apache/arrow#45283). So what it
+would stumble on is looked for first. Source: Apache Parquet format, parquet.thrift (FileMetaData, RowGroup,
+ColumnChunk, ColumnMetaData, Statistics, SizeStatistics), in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["END", "Footer", "check_chunks"]
+
+END = 8
+"""Bytes after a footer."""
+
+_NAMES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_TYPES = dict(enumerate(_NAMES))
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
+_DEEPEST = 16
+"""Structs and lists around a value; there are fewer in any footer."""
+
+_ROW_GROUPS = 4
+_COLUMNS = 1
+_META_DATA, _CRYPTO, _ENCRYPTED = 3, 8, 9
+_TYPE, _PATH, _STATISTICS, _SIZES = 1, 3, 12, 16
+_BOUNDS = (1, 2, 5, 6)
+_LENGTHS, _REPETITIONS, _DEFINITIONS = 1, 2, 3
+
+
+class Footer:
+    """A Parquet file's footer: what pyarrow made of it, and, until that was checked, what it is in the file."""
+
+    def __init__(self, tail: bytes) -> None:
+        """``tail``: the footer, its size and the magic number. Raises what pyarrow does where it is none."""
+        self.metadata: pq.FileMetaData = pq.read_metadata(pa.BufferReader(tail))
+        self._unchecked: bytes | None = tail[:-END]
+
+    @property
+    def checked(self) -> pq.FileMetaData:
+        """For callers that ask row groups for their columns. Raises :class:`ValueError`; see :func:`check_chunks`."""
+        unchecked = self._unchecked
+        if unchecked is not None:
+            check_chunks(unchecked, self.metadata)
+            self._unchecked = None
+        return self.metadata
+
+
+def check_chunks(data: bytes, footer: pq.FileMetaData) -> None:
+    """Raises :class:`ValueError`, which says what is wrong, for a footer whose column chunks pyarrow cannot tell.
+
+    :param data: the footer as it is in the file.
+    :param footer: what pyarrow made of it.
+    """
+    try:
+        groups = _Reader(data).struct(0)[_ROW_GROUPS]
+        leaves = [_Leaf(footer.schema.column(index)) for index in range(len(footer.schema))]
+        for group in groups:
+            chunks = group[_COLUMNS]
+            if len(chunks) != len(leaves):
+                raise ValueError(f"a row group of {len(chunks)} columns, not {len(leaves)}")
+            for leaf, chunk in zip(leaves, chunks, strict=True):
+                leaf.check(chunk)
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the footer's row groups are none: {error!r}") from error
+
+
+class _Leaf:
+    """What the schema says of a column, and so its chunks have to."""
+
+    def __init__(self, column: pq.ColumnSchema) -> None:
+        self._path = column.path
+        self._type = column.physical_type
+        self._width = column.length if self._type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(self._type)
+        self._levels = {
+            _REPETITIONS: column.max_repetition_level + 1,
+            _DEFINITIONS: column.max_definition_level + 1,
+        }
+
+    def check(self, chunk: Mapping[int, Any]) -> None:
+        if _CRYPTO in chunk or _ENCRYPTED in chunk:
+            raise ValueError(f"column {self._path!r} is encrypted")
+        told = chunk[_META_DATA]
+        if b".".join(told[_PATH]) != self._path.encode():
+            raise ValueError(f"a chunk in place of one of column {self._path!r}")
+        if _TYPES.get(told[_TYPE]) != self._type:
+            raise ValueError(f"a chunk of column {self._path!r} is {_TYPES.get(told[_TYPE])}, not {self._type}")
+        for bound in _BOUNDS:
+            value = told.get(_STATISTICS, {}).get(bound)
+            if value is not None and self._width is not None and len(value) != self._width:
+                raise ValueError(f"a bound of column {self._path!r} has {len(value)} bytes, not {self._width}")
+        sizes = told.get(_SIZES, {})
+        for levels, count in self._levels.items():
+            if len(sizes.get(levels, ())) not in (0, count):
+                raise ValueError(f"column {self._path!r} has {count} levels, not {len(sizes[levels])}")
+        if _LENGTHS in sizes and self._type != "BYTE_ARRAY":
+            raise ValueError(f"column {self._path!r} tells lengths, but is {self._type}")
+
+
+class _Reader:
+    """Thrift's compact protocol: structs as mappings of field numbers, the rest as it is."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def struct(self, depth: int) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        number = 0
+        data = self._data
+        while True:
+            head = data[self._at]
+            self._at += 1
+            kind = head & 15
+            if kind == _STOP:
+                return found
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise ValueError(f"the footer's values are nested deeper than {_DEEPEST}")
+        if kind in (4, 5, 6):
+            return self._zigzag()
+        if kind == _BINARY:
+            return self._bytes(self._varint())
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind in (_LIST, _SET):
+            head = self._bytes(1)[0]
+            size = head >> 4 if head >> 4 < 15 else self._varint()
+            return [self._value(head & 15, depth + 1) for _ in range(size)]
+        if kind == _MAP:
+            size = self._varint()
+            kinds = self._bytes(1)[0] if size else 0
+            return [(self._value(kinds >> 4, depth + 1), self._value(kinds & 15, depth + 1)) for _ in range(size)]
+        if kind in (_TRUE, _FALSE, _BYTE):
+            return self._bytes(1)[0]
+        if kind in (_DOUBLE, _UUID):
+            return self._bytes(8 if kind == _DOUBLE else 16)
+        raise ValueError(f"the footer has a value of type {kind}")
+
+    def _bytes(self, size: int) -> bytes:
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise ValueError("the footer ends within a value")
+        return self._data[start : self._at]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        data = self._data
+        while True:
+            byte = data[self._at]
+            self._at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("the footer has a number of more than 64 bits")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)

@@ -1,0 +1,53 @@
+"""Which stored rows of a tile are superseded, as its logs are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.sources import PLACE
+from lakemerge.slices.minor import Positions, read_positions
+from lakemerge.slices.view import Tile
+from lakemerge.storage.base import Store
+
+__all__ = ["Superseded"]
+
+
+class Superseded:
+    """A bit for each row of a tile's base file and winner files, by ordinal; set from the beginning where the
+    tile's minor entry says so.
+
+    Raises :class:`TableDamagedError` for a file that has not as many rows as the table says.
+    """
+
+    def __init__(self, store: Store, tile: Tile, files: ParquetFiles) -> None:
+        for file in tile.row_files:
+            path, rows = file.path, files.footer(StoredFile(file.path, file.size_bytes)).num_rows
+            if rows != file.rows:
+                raise TableDamagedError(f"file {path!r} has {rows} rows; the table says {file.rows}", path=path)
+        self._gone = {file.ordinal: np.zeros(file.rows, dtype=np.bool_) for file in tile.row_files}
+        if tile.minor is not None:
+            for ordinal, bits in read_positions(store, tile.minor.positions).items():
+                if ordinal not in self._gone:
+                    named = tile.minor.positions
+                    raise TableDamagedError(f"positions file {named!r} is of another tile's files", path=named)
+                mine = self._gone[ordinal]
+                mine[: len(bits)] = bits[: len(mine)]
+
+    def mark(self, places: pa.Table) -> None:
+        """Rows that are superseded too; of :data:`lakemerge.read.sources.PLACE`."""
+        ordinals, rows = (column.to_numpy() for column in places.select(PLACE.names).columns)
+        for ordinal, bits in self._gone.items():
+            bits[rows[ordinals == ordinal]] = True
+
+    def is_whole(self, ordinal: int) -> bool:
+        """Whether no row of a file is left."""
+        return bool(self._gone[ordinal].all())
+
+    def positions(self, ordinals: Collection[int]) -> Positions:
+        """Of these files, those with superseded rows."""
+        return {ordinal: bits for ordinal, bits in self._gone.items() if ordinal in ordinals and bits.any()}
