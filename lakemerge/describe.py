@@ -83,10 +83,13 @@ class ReadPlan:
     """Read as they are: no log touches them."""
     minor: int
     """Read without a merge: base minus superseded positions, plus winners."""
+    first: int
+    """On Spark: merged before the rest is read, since their logs are small, and then read like those. The table keeps
+    what it merged for later reads of the same version and columns."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int
-    """To be merged."""
+    """To be merged, first or while reading."""
     bytes: int
     """Stored bytes of the tiles to be read, all columns."""
     through_arrow: str | None
@@ -99,10 +102,11 @@ class ReadPlan:
             lines.append(f"  {self.clean} as they are: no log touches them")
         if self.minor:
             lines.append(f"  {self.minor} without a merge: base minus superseded rows, plus winners")
+        since = f"{self.log_blocks} log blocks since the last compaction"
+        if self.first:
+            lines.append(f"  {self.first} merged first, then base minus superseded rows, plus merged ones: {since}")
         if self.merged:
-            lines.append(
-                f"  {self.merged} merged while reading: {self.log_blocks} log blocks since the last compaction"
-            )
+            lines.append(f"  {self.merged} merged while reading: {since}")
         if self.through_arrow is not None:
             lines.append(f"  on Spark all of it through Arrow in Python tasks: {self.through_arrow}")
         return "\n".join(lines)
@@ -146,26 +150,28 @@ def plan_of(
     filter: str | pc.Expression | None,
     spark: SparkSession | None,
 ) -> ReadPlan:
-    asked_columns(view, columns)
-    tiles = prune_tiles(view, parse_filter(filter, view.config.schema))
+    asked = asked_columns(view, columns)
+    condition = parse_filter(filter, view.config.schema)
+    tiles = prune_tiles(view, condition)
+    first, through_arrow = 0, None
+    if spark is not None:
+        from lakemerge.spark.access import why_through_arrow
+        from lakemerge.spark.reader import ways_of
+
+        read = set(asked) | (condition.columns if condition is not None else set())
+        first = len(ways_of(spark, handle, view, tiles, sorted(read)).first)
+        through_arrow = why_through_arrow(spark, handle.store, tiles)
     return ReadPlan(
         tiles=len(view.tiles),
         pruned=len(view.tiles) - len(tiles),
         clean=sum(tile.is_clean for tile in tiles),
         minor=sum(tile.is_merged and not tile.is_clean for tile in tiles),
-        merged=sum(not tile.is_merged for tile in tiles),
+        first=first,
+        merged=sum(not tile.is_merged for tile in tiles) - first,
         log_blocks=sum(len(tile.blocks) for tile in tiles),
         bytes=sum(tile.stored_bytes for tile in tiles),
-        through_arrow=_why_through_arrow(handle, tiles, spark),
+        through_arrow=through_arrow,
     )
-
-
-def _why_through_arrow(handle: Handle, tiles: Sequence[Tile], spark: SparkSession | None) -> str | None:
-    if spark is None:
-        return None
-    from lakemerge.spark.access import why_through_arrow
-
-    return why_through_arrow(spark, handle.store, tiles)
 
 
 def _totals(tiles: Sequence[Tile]) -> dict[str, int]:

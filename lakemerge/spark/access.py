@@ -28,7 +28,7 @@ _answers: dict[tuple[str, str], str | None] = {}
 
 
 def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) -> str | None:
-    """Why Spark's own reader is not used on these tiles where they need no merge; ``None`` where it is."""
+    """Why Spark's own reader is not used on base and winner files of these tiles; ``None`` where it is."""
     if isinstance(store, LocalStore):
         return None
     if not isinstance(store, S3Store):
@@ -37,7 +37,7 @@ def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) 
         return f"Hadoop's S3A has no counterpart of {', '.join(store.s3a.unknown)} in the storage options"
     if jvm_session(spark) is None:
         return "Spark Connect logs a read's options, and those for S3 hold credentials"
-    paths = [tile.base.add.path for tile in tiles if tile.is_merged and tile.base is not None]
+    paths = [tile.base.add.path for tile in tiles if tile.base is not None]
     return _answer(spark, store, paths[0]) if paths else None
 
 

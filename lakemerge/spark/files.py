@@ -3,7 +3,7 @@
 Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
 are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
 and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
-(docs/architecture.md, "How to exclude natively").
+(docs/architecture.md, "How to exclude natively"). So it is with tiles whose logs were merged first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.handle import Handle
 from lakemerge.schema import to_ddl
-from lakemerge.slices.minor import POSITIONS_SCHEMA, positions_table
+from lakemerge.slices.minor import POSITIONS_SCHEMA, RowFile, positions_table
 from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import parquet_files
 from lakemerge.spark.jobs import jvm_session, quoted
 from lakemerge.storage.local import LocalStore
 
-__all__ = ["scan_clean", "scan_minor"]
+__all__ = ["scan_beside", "scan_clean", "scan_minor"]
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _MAX_BITS = 2**28
@@ -54,27 +54,42 @@ def scan_minor(
 ) -> list[DataFrame]:
     """Base and winner files of tiles with a minor entry and no later logs, without superseded rows; in
     as few scans as their bitmaps allow."""
-    return [_scan(spark, handle, view, group, columns) for group in _groups(tiles)]
+    scans = []
+    for group in _groups(tiles):
+        paths = [tile.minor.positions for tile in group if tile.minor is not None and tile.minor.positions is not None]
+        low, high = _ordinals(group)
+        few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
+        bits = (_bits_here if few else _bits_there)(spark, handle, paths, low, high) if paths else None
+        scans.append(_scan(spark, handle, view, group, columns, bits))
+    return scans
+
+
+def scan_beside(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    positions: pa.Table,
+) -> DataFrame:
+    """Base and winner files of tiles without the rows that ``positions`` names, a table of
+    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`."""
+    bits = _bits(spark, positions, *_ordinals(tiles)) if positions.num_rows else None
+    return _scan(spark, handle, view, tiles, columns, bits)
 
 
 def _scan(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    bits: DataFrame | None,
 ) -> DataFrame:
-    paths, ordinals, positions, held = [], [], [], 0
-    for tile in tiles:
-        if tile.base is None or tile.minor is None:
-            raise AssertionError("only a tile with a base file has a minor entry")
-        files = [(tile.base.add.path, tile.base.ordinal, tile.base.rows)]
-        files += [(winner.path, winner.ordinal, winner.rows) for winner in tile.minor.winners]
-        paths += [path for path, _, rows in files if rows]
-        ordinals += [ordinal for _, ordinal, _ in files]
-        positions += [] if tile.minor.positions is None else [tile.minor.positions]
-        held += sum(rows for _, _, rows in files)
-    rows = _parquet(spark, handle, _stored_schema(view), paths)
-    if positions:
-        low, high = min(ordinals), max(ordinals)
-        few = held <= _FEW_BITS and len(positions) <= _FEW_FILES
-        bits = (_bits_here if few else _bits_there)(spark, handle, positions, low, high)
+    """Base and winner files in one scan, without the rows whose bits are set (:func:`_bits`)."""
+    rows = _parquet(spark, handle, _stored_schema(view), [file.path for file in _row_files(tiles) if file.rows])
+    if bits is not None:
+        low, _ = _ordinals(tiles)
         row = rows.metadataColumn("_metadata")["row_index"].cast("int")
         words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
         bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
@@ -83,26 +98,31 @@ def _scan(
 
 
 def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
-    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none.
-    Read by the driver and sent with the plan, which saves Spark a job."""
+    """As :func:`_bits`, from positions files. Read by the driver and sent with the plan, which saves Spark a job."""
     session = jvm_session(spark)
     key = ("bits", None if session is None else session.sessionUUID(), low, high, *paths)
     known = None if session is None else handle.scans.get(key)
     if known is not None:
         return cast("DataFrame", known)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
-        table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths)).combine_chunks()
-    at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
-    values = table.column("bits").combine_chunks().take(at)
-    one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    bits = spark.createDataFrame(pa.table({"bits": one}))
+        table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths))
+    bits = _bits(spark, table, low, high)
     if session is not None:
-        handle.scans.keep(key, bits, one.nbytes)
+        handle.scans.keep(key, bits, table.nbytes)
     return bits
 
 
+def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> DataFrame:
+    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none."""
+    table = positions.combine_chunks()
+    at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
+    values = table.column("bits").combine_chunks().take(at)
+    one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return spark.createDataFrame(pa.table({"bits": one}))
+
+
 def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
-    """As :func:`_bits_here`, read by Spark where the query runs."""
+    """As :func:`_bits`, from positions files, read by Spark where the query runs."""
     entry = functions.struct("file", "bits")
     by_file = functions.map_from_entries(functions.collect_list(entry))
     numbers = functions.sequence(functions.lit(low), functions.lit(high))
@@ -115,8 +135,7 @@ def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
     group: list[Tile] = []
     held = 0
     for tile in sorted(tiles, key=lambda tile: -1 if tile.base is None else tile.base.ordinal):
-        winners = () if tile.minor is None else tile.minor.winners
-        rows = sum(winner.rows for winner in winners) + (0 if tile.base is None else tile.base.rows)
+        rows = _rows([tile])
         if group and held + rows > _MAX_BITS:
             yield group
             group, held = [], 0
@@ -124,6 +143,20 @@ def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
         held += rows
     if group:
         yield group
+
+
+def _row_files(tiles: Sequence[Tile]) -> list[RowFile]:
+    return [file for tile in tiles for file in tile.row_files]
+
+
+def _rows(tiles: Sequence[Tile]) -> int:
+    return sum(file.rows for file in _row_files(tiles))
+
+
+def _ordinals(tiles: Sequence[Tile]) -> tuple[int, int]:
+    """The lowest and the highest of the tiles' files."""
+    ordinals = [file.ordinal for file in _row_files(tiles)]
+    return min(ordinals), max(ordinals)
 
 
 def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:

@@ -25,6 +25,7 @@ __all__ = [
     "collect_results",
     "even_tasks",
     "jvm_session",
+    "lean",
     "map_evenly",
     "parallelism",
     "quoted",
@@ -77,15 +78,15 @@ def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
 
 
 def even_tasks(tiles: Sequence[Tile], settings: Settings, *, at_least: int) -> list[list[Part]]:
-    """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together.
-    Tiles come without the statistics of their files, which serve planning alone and would be most of what is sent."""
-    parts = split_tiles([_lean(tile) for tile in tiles], settings.target_task_bytes)
+    """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together."""
+    parts = split_tiles([lean(tile) for tile in tiles], settings.target_task_bytes)
     sizes = [part.stored_bytes for part in parts]
     groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
     return [[parts[index] for index in group] for group in groups]
 
 
-def _lean(tile: Tile) -> Tile:
+def lean(tile: Tile) -> Tile:
+    """Without the statistics of its file, which serve planning alone and would be most of what is sent to tasks."""
     base = tile.base
     return tile if base is None else replace(tile, base=replace(base, add=replace(base.add, stats=None, tags={})))
 

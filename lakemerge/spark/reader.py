@@ -1,13 +1,15 @@
 """Reading a version as a Spark DataFrame.
 
-Tiles without live logs are read by Spark's own Parquet reader, where it reaches the store; dirty ones by the
-merge kernel in Python tasks of even size. Both see the same version, however long the query runs.
+Tiles without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with small
+ones, which are merged first; other dirty ones go through the merge kernel in Python tasks of even size. All see the
+same version, however long the query runs.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
+from lakemerge.read.beside import to_merge_first
 from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.literals import parse_zone
 from lakemerge.read.merge import MergeSpec
@@ -23,11 +26,12 @@ from lakemerge.read.scan import asked_columns, scan_part
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import why_through_arrow
+from lakemerge.spark.beside import scan_merging_first
 from lakemerge.spark.files import scan_clean, scan_minor
-from lakemerge.spark.jobs import even_tasks, parallelism, quoted
+from lakemerge.spark.jobs import even_tasks, jvm_session, parallelism, quoted
 from lakemerge.spark.portable import portable
 
-__all__ = ["read_dataframe"]
+__all__ = ["Ways", "read_dataframe", "ways_of"]
 
 _BATCH_ROWS = 64 * 1024
 
@@ -52,19 +56,51 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
-    native = why_through_arrow(spark, handle.store, tiles) is None
-    clean = [tile for tile in tiles if native and tile.is_clean]
-    minor = [tile for tile in tiles if native and tile.is_merged and not tile.is_clean]
-    dirty = [tile for tile in tiles if not (native and tile.is_merged)]
-    parts = scan_minor(spark, handle, view, minor, read)
-    if clean or not (minor or dirty):
-        parts.append(scan_clean(spark, handle, view, clean, read))
-    if dirty:
-        parts.append(_merged(spark, spec, dirty, read, condition))
+    ways = ways_of(spark, handle, view, tiles, read)
+    parts = scan_minor(spark, handle, view, ways.minor, read)
+    if ways.first:
+        parts += scan_merging_first(spark, handle, view, spec, ways.first, read)
+    if ways.clean or not (parts or ways.merged):
+        parts.append(scan_clean(spark, handle, view, ways.clean, read))
+    if ways.merged:
+        parts.append(_merged(spark, spec, ways.merged, read, condition))
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
         frame = frame.where(filter)
     return frame if read == names else frame.selectExpr(*map(quoted, names))
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Tiles by how they are read."""
+
+    clean: list[Tile]
+    """As they are."""
+    minor: list[Tile]
+    """Base minus superseded positions, plus winners."""
+    first: list[Tile]
+    """Like those, once their logs are merged."""
+    merged: list[Tile]
+    """By the kernel, as rows pass through Python tasks."""
+
+
+def ways_of(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> Ways:
+    """How each of a read's tiles is read."""
+    if why_through_arrow(spark, handle.store, tiles) is not None:
+        return Ways([], [], [], list(tiles))
+    first: list[Tile] = []
+    if jvm_session(spark) is not None:  # Connect gives no way to keep what was merged
+        asked = len(columns) / len(view.config.schema)
+        first = to_merge_first(tiles, handle.settings, asked=asked)
+    chosen = {id(tile) for tile in first}
+    return Ways(
+        clean=[tile for tile in tiles if tile.is_clean],
+        minor=[tile for tile in tiles if tile.is_merged and not tile.is_clean],
+        first=first,
+        merged=[tile for tile in tiles if not tile.is_merged and id(tile) not in chosen],
+    )
 
 
 def _merged(

@@ -1,0 +1,97 @@
+"""Random histories read as a minor compaction in memory leaves them: stored rows, but for superseded positions,
+and merged ones beside. The rows are those of the plain-Python model.
+
+``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, given, settings
+
+from lakemerge.read.beside import merge_beside
+from lakemerge.read.filter import parse_filter
+from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.parquet import ParquetFiles
+from lakemerge.slices.view import Tile
+from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
+from tests.conformance.runner import Filter, TableCase
+from tests.property.histories import History, check_history, histories
+
+EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
+
+
+class _Handle(ArrowHandle):
+    """Reads every tile that has a base file and logs by merging the logs first."""
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        form: Literal["sql", "expression"] = "sql",
+    ) -> pa.Table:
+        table = self.table if version is None else self._at(version)
+        view, condition = table.view, None if filter is None else filter.sql()
+        spec = MergeSpec(table.handle.store, view.config, table.handle.merger(view), self.settings)
+        parsed = parse_filter(condition, table.schema)
+        wanted = set(table.schema.names if columns is None else columns) | (parsed.columns if parsed else set())
+        names = [name for name in table.schema.names if name in wanted]
+        schema = pa.schema([table.schema.field(name).with_nullable(True) for name in names])
+        parts = [part for tile in view.tiles for part in _rows_of(tile, spec, names, table.url)]
+        rows = pa.concat_tables([schema.empty_table(), *(part.select(names).cast(schema) for part in parts)])
+        rows = rows if parsed is None else rows.filter(parsed.expression)
+        return rows.select(table.schema.names if columns is None else list(columns))
+
+
+def _rows_of(tile: Tile, spec: MergeSpec, names: Sequence[str], url: str) -> Iterator[pa.Table]:
+    if tile.base is None or not tile.blocks:
+        with ParquetFiles(spec.store) as files:
+            yield from [part.rows for part in merge_tile(spec, tile, columns=names, sort=False, files=files)]
+        return
+    found = merge_beside(tile, spec, names)
+    words = dict(zip(*found.positions.to_pydict().values(), strict=True))
+    for file in tile.row_files:
+        gone = [
+            place * 64 + bit
+            for place, word in enumerate(words.get(file.ordinal, []))
+            for bit in range(64)
+            if word >> bit & 1
+        ]
+        stored = pq.read_table(Path(url, file.path))
+        missing = [name for name in names if name not in stored.column_names]
+        for name in missing:
+            kind = spec.config.schema.field(name).type
+            stored = stored.append_column(name, pa.nulls(stored.num_rows, kind))
+        yield stored.take(pa.array(np.setdiff1d(np.arange(file.rows), gone)))
+    if found.rows:
+        yield pa.ipc.open_stream(found.rows).read_all()
+
+
+class _Engine(ArrowEngine):
+    def create(self, table: TableCase, *, buckets: int, spread: bool) -> ArrowHandle:
+        made = super().create(table, buckets=buckets, spread=spread)
+        return _Handle(made.path, replace(made.settings, merge_budget_bytes=2_000))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(histories(max_steps=6))
+def test_the_same_rows_merged_first(history: History) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_history(history, _Engine(Path(folder)))
