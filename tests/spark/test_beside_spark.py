@@ -123,7 +123,7 @@ def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
     draw = random.Random(12)
     for merger, options in (
         ("commit-time", {}),
-        ("aggregate", {"functions": {"n": "sum", "at": "max", "v": "last_value"}}),
+        ("aggregate", {"aggregates": {"n": "sum", "at": "max", "v": "last_value"}}),
     ):
         table = LakeTable.create(
             tmp_path / merger, DDL, key=["id"], merger=merger, options=options, buckets=2, spark=spark
