@@ -234,9 +234,12 @@ def read(bench: Bench) -> None:
         "clean, compacted": (compacted, "merged"),
         "minor-compacted": (merged, "merged"),
         "dirty": (dirty, "merged"),
+        "dirty, again": (dirty, "merged"),
     }
     frames: dict[str, Callable[..., DataFrame]] = {name: _plain(bench, path) for name, path in floors.items()}
     frames |= {name: table.to_df for name, (table, _) in subjects.items()}
+    # An open table keeps what its first read merged; each read of this one is a first one.
+    frames["dirty"] = lambda **asked: LakeTable.open(dirty.url, spark=bench.spark).to_df(**asked)
     for what, query in _queries(inputs).items():
         answers: dict[str, object] = {}
         contenders = [Contender(name, partial(query.answer, name, frame, answers)) for name, frame in frames.items()]
@@ -251,6 +254,42 @@ def read(bench: Bench) -> None:
     bench.check("read of the dirty table", dirty.to_df(), inputs.initial, DIRTY_FRAMES)
     bench.check("read of the minor-compacted table", merged.to_df(), inputs.initial, DIRTY_FRAMES)
     bench.check("read of the compacted table", compacted.to_df(), inputs.initial, DIRTY_FRAMES)
+    _first_read(bench, merged)
+
+
+def _first_read(bench: Bench, merged: LakeTable) -> None:
+    """The first read after a commit to a minor-compacted table, by a program that has nothing of it in memory, against
+    a minor compaction of the commit and such a read after it."""
+    pending = bench.copy(merged, "first-pending")
+    pending.upsert(bench.parquet(bench.inputs.frame("small")))
+    after = bench.copy(pending, "first-after")
+    after.compact(minor=True)
+    opened: dict[str, LakeTable] = {}
+
+    def open_again(name: str, table: LakeTable) -> None:
+        opened[name] = LakeTable.open(table.url, spark=bench.spark)
+
+    def copy() -> None:
+        opened["minor"] = bench.copy(pending, "first-minor")
+
+    def scan(name: str) -> None:
+        opened[name].to_df().write.format("noop").mode("overwrite").save()
+
+    contenders = [
+        Contender(name, partial(scan, name), partial(open_again, name, table))
+        for name, table in (("first", pending), ("after", after))
+    ]
+    contenders.append(Contender("minor", lambda: opened["minor"].compact(minor=True), copy))
+    times = interleave(contenders, rounds=bench.rounds)
+    rows = bench.inputs.frame_rows("small")
+    both = [sum(pair) for pair in zip(times["minor"], times["after"], strict=True)]
+    what = f"first full scan after {rows:,} rows / their minor compaction and a scan"
+    bench.report.add(Line.timed("read", what, times["first"], both, target=1.0))
+    if opened["first"].explain_read().first == 0:
+        bench.report.check("first read", ["nothing is merged first"])
+    frames = (*DIRTY_FRAMES, "small")
+    for name in ("first", "after"):
+        bench.check(f"{name} read after a commit", opened[name].to_df(), bench.inputs.initial, frames)
 
 
 @dataclass(frozen=True, slots=True)
