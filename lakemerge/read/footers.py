@@ -121,6 +121,8 @@ class _Reader:
             if kind == _STOP:
                 return found
             number = number + (head >> 4) if head >> 4 else self._zigzag()
+            if number in found:  # of which pyarrow's reader would make one struct
+                raise ValueError(f"the footer has a struct with two fields {number}")
             found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> Any:

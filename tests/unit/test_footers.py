@@ -49,6 +49,7 @@ DAMAGE = {
     "a type that is none": (b"\x15\x04\x19\x25", b"\x15\x1e\x19\x25", "is None"),
     "a type below zero": (b"\x15\x04\x19\x25", b"\x15\x0b\x19\x25", "is None"),
     "levels of a deeper column": (b"\x29\x06\x19\x26", b"\x29\x36" + bytes(3) + b"\x19\x26", "1 levels, not 3"),
+    "two size statistics": (b"\x3c\x29\x06", b"\x3c\x29\x36" + bytes(3) + b"\x00\x0c\x20\x29\x06", "two fields 16"),
     "another column's name": (b"\x19\x18\x01a", b"\x19\x18\x01b", "in place of one of column 'a'"),
 }  # fmt: skip
 
