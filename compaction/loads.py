@@ -77,6 +77,7 @@ def tile_loads(view: TableView) -> list[TileLoad]:
     for commit in commits:
         view.check_past(commit.version)
     blocks = _Blocks.of([commit for commit in commits if commit.blocks.num_rows], view.layout)
+    view.check_slices(blocks.slices)
     with_base = {tile.slice for tile in tiles}
     bare = [part for part in blocks.slices if part not in with_base]
     tiles += [Tile(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]

@@ -20,6 +20,7 @@ from mergers import Merger, MergerRegistry, TableShape
 __all__ = [
     "FORMAT_VERSION",
     "LOG_DOMAIN_PREFIX",
+    "MAX_BUCKETS",
     "STATE_DOMAIN",
     "WRITER_FEATURE",
     "State",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+MAX_BUCKETS = 2**16
 WRITER_FEATURE = "lakemerge"
 STATE_DOMAIN = "lakemerge.state"
 LOG_DOMAIN_PREFIX = "lakemerge.log."
@@ -181,9 +183,9 @@ def whole_number(value: object, *, below: int = 2**63) -> int:
 
 
 def bucket_count(value: object) -> int:
-    """A bucket count that was stored; raises ``ValueError`` where it is no power of two."""
-    if type(value) is not int or value < 1 or value & (value - 1):
-        raise ValueError(f"a bucket count must be a power of two, not {value!r}")
+    """A bucket count that was stored; raises ``ValueError`` where it is no power of two that a table may have."""
+    if type(value) is not int or not 1 <= value <= MAX_BUCKETS or value & (value - 1):
+        raise ValueError(f"a bucket count must be a power of two from 1 to {MAX_BUCKETS}, not {value!r}")
     return value
 
 

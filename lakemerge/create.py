@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemerge.config import WRITER_FEATURE, State, TableConfig
+from lakemerge.config import MAX_BUCKETS, WRITER_FEATURE, State, TableConfig
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.handle import Handle
 from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot
@@ -18,8 +18,6 @@ from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 
 __all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
-
-_MAX_BUCKETS = 2**16
 
 
 def create_table(
@@ -167,8 +165,8 @@ def _check_columns(
 def bucket_problems(buckets: Any) -> list[str]:
     """What is wrong with a bucket count, if anything."""
     whole = isinstance(buckets, int) and not isinstance(buckets, bool)
-    if not whole or not 1 <= buckets <= _MAX_BUCKETS or buckets & (buckets - 1):
-        return [f"buckets must be a power of two from 1 to {_MAX_BUCKETS}, not {buckets!r}"]
+    if not whole or not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
+        return [f"buckets must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
     return []
 
 

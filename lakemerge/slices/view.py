@@ -12,7 +12,7 @@ import contextlib
 import gc
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -142,6 +142,12 @@ class TableView:
         if log_version > self.version:
             raise TableDamagedError(f"version {self.version} is damaged: it has a log of version {log_version}")
 
+    def check_slices(self, slices: Iterable[SliceId]) -> None:
+        """Raises :class:`TableDamagedError` for a log of a slice with other partition columns than the table's."""
+        if {len(part.partition) for part in slices} - {len(self.config.partition_by)}:
+            told = f"version {self.version} is damaged: it has logs of other partition columns"
+            raise TableDamagedError(f"{told} than {list(self.config.partition_by)}")
+
     @cached_property
     def log_commits(self) -> tuple[LogCommit, ...]:
         """In version order. Raises :class:`TableDamagedError` for one whose records would have no key."""
@@ -154,6 +160,7 @@ class TableView:
                     domain=commit.domain_name,
                 )
             self.check_past(commit.version)
+            self.check_slices(block.slice for block in commit.blocks)
         return tuple(sorted(commits, key=lambda commit: commit.version))
 
     @cached_property
