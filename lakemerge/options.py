@@ -24,7 +24,7 @@ class Settings:
     """Base files are closed when their Parquet data reaches this size."""
     target_task_bytes: int = 128 * _MIB
     """Parquet bytes that one task of a read gets, about, row groups allowing; of a compaction, where slices allow."""
-    merge_first_bytes: int = 64 * _MIB
+    merge_first_bytes: int = 128 * _MIB
     """A read through Spark that finds no more than this to merge, of the columns asked for, merges it before it reads
     the rest (:mod:`lakemerge.read.beside`); the driver holds the result, compressed."""
     target_commit_bytes: int = 16 * 1024 * _MIB

@@ -20,10 +20,13 @@ from lakemerge.slices.view import Tile
 
 __all__ = ["MergedBeside", "merge_beside", "to_merge_first"]
 
-MOST_ROWS = 2**25
+_MOST_ROWS = 2**25
 """Stored rows of the tiles that one read merges first: their bitmaps take 4 MiB."""
-_STORED_PER_RECORD = 2
-"""Of a tile with fewer stored rows per log record a merge is most of the read anyway."""
+_LEAST_BYTES = 16 * 2**20
+"""Of stored columns that are asked for, Parquet: what a merge while reading passes on of fewer costs less than the job
+that a merge beforehand takes."""
+_STORED_PER_RECORD = 4
+"""Of a tile with fewer stored rows per log record a merge is much of the read anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,10 @@ def to_merge_first(tiles: Sequence[Tile], settings: Settings, *, asked: float) -
     :param asked: the share of the table's columns that the read asks for.
     """
     due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile)]
-    rows = sum(file.rows for tile in due for file in tile.row_files)
-    fits = sum(tile.log_bytes for tile in due) * asked <= settings.merge_first_bytes and rows <= MOST_ROWS
-    return due if fits else []
+    files = [file for tile in due for file in tile.row_files]
+    pays = sum(file.size_bytes for file in files) * asked >= _LEAST_BYTES
+    fits = sum(tile.log_bytes for tile in due) * asked <= settings.merge_first_bytes
+    return due if pays and fits and sum(file.rows for file in files) <= _MOST_ROWS else []
 
 
 def _has_small_logs(tile: Tile) -> bool:

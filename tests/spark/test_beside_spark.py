@@ -13,10 +13,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings, TableDamagedError
+from lakemerge.read import beside
 
 DDL = "id BIGINT, at INT, v STRING, n BIGINT"
 Rows = dict[int, tuple[Any, ...]]
 WHILE_READING = Settings(merge_first_bytes=1)
+
+
+@pytest.fixture(autouse=True)
+def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of a few rows are merged first, too."""
+    monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(beside, "_STORED_PER_RECORD", 2)
 
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
@@ -105,9 +113,13 @@ def jobs_of(spark: SparkSession, name: str, action: Any, path: Path) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
-def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys that are asked for, logs that are large beside what is stored, and slices without a base file."""
+def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are asked for, logs that are large beside what is stored, and tables of which little is asked for."""
     table, rows = played(spark, tmp_path / "t")
+    monkeypatch.setattr(beside, "_LEAST_BYTES", table.detail().base_bytes)
+    assert table.explain_read().first == 4
+    assert table.explain_read(columns=["id", "at", "v"]).first == 0
+    monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
     assert table.explain_read(filter="id = 21").first == 0
     assert collected(table.to_df(filter="id = 22")) == [rows[22]]
     changed: Rows = {i: (i, 60, "all of them", i) for i in range(200)}

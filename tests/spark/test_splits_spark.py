@@ -15,7 +15,7 @@ from lakemerge.spark.source import LakeMergeDataSource
 from tests.unit.faults import Row, frame
 
 ROWS = 2_000
-SMALL = Settings(row_group_rows=100, target_task_bytes=4_000, merge_first_bytes=1)
+SMALL = Settings(row_group_rows=100, target_task_bytes=4_000)
 
 
 @pytest.fixture(scope="module")
