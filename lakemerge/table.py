@@ -274,8 +274,9 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
         a ``PythonException`` that holds our error's text.
 
-        Clean slices are read by Spark's own Parquet reader where it reaches the store, dirty ones through
-        the merge kernel.
+        Clean slices are read by Spark's own Parquet reader where it reaches the store, and so are those whose logs are
+        small beside them: this call then runs a job that merges the logs, which the table keeps for later reads of
+        the version and columns. Others go through the merge kernel. :meth:`explain_read` tells which do.
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
             are in the session's.
