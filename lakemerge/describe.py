@@ -155,12 +155,11 @@ def plan_of(
     tiles = prune_tiles(view, condition)
     first, through_arrow = 0, None
     if spark is not None:
-        from lakemerge.spark.access import why_through_arrow
         from lakemerge.spark.reader import ways_of
 
         read = set(asked) | (condition.columns if condition is not None else set())
-        first = len(ways_of(spark, handle, view, tiles, sorted(read)).first)
-        through_arrow = why_through_arrow(spark, handle.store, tiles)
+        ways = ways_of(spark, handle, view, tiles, sorted(read))
+        first, through_arrow = len(ways.first), ways.through_arrow
     return ReadPlan(
         tiles=len(view.tiles),
         pruned=len(view.tiles) - len(tiles),

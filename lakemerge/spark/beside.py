@@ -1,7 +1,7 @@
 """Tiles whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
 
 What was merged is kept by the open table for later reads of the same version and columns. So the first read after
-a commit costs a minor compaction more than one after it, and later ones hardly anything.
+a commit costs a minor compaction more than one after it, and later ones a Python task that passes on merged rows.
 """
 
 from __future__ import annotations

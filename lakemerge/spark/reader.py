@@ -82,14 +82,17 @@ class Ways:
     """Like those, once their logs are merged."""
     merged: list[Tile]
     """By the kernel, as rows pass through Python tasks."""
+    through_arrow: str | None = None
+    """Why all of them are, where Spark's own reader is not used."""
 
 
 def ways_of(
     spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
 ) -> Ways:
     """How each of a read's tiles is read."""
-    if why_through_arrow(spark, handle.store, tiles) is not None:
-        return Ways([], [], [], list(tiles))
+    why = why_through_arrow(spark, handle.store, tiles)
+    if why is not None:
+        return Ways([], [], [], list(tiles), why)
     first: list[Tile] = []
     if jvm_session(spark) is not None:  # Connect gives no way to keep what was merged
         asked = len(columns) / len(view.config.schema)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings, TableDamagedError
 from lakemerge.read import beside
+from tests.spark.test_minor_spark import collected, plan_of
 
 DDL = "id BIGINT, at INT, v STRING, n BIGINT"
 Rows = dict[int, tuple[Any, ...]]
@@ -29,15 +30,6 @@ def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
     return spark.createDataFrame(list(rows.values()), DDL)
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
-
-
-def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """Rows, ordered by their first columns, which tell them apart."""
-    return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:2])
 
 
 def played(spark: SparkSession, path: Path, *, minor: bool = False) -> tuple[LakeTable, Rows]:
