@@ -6,7 +6,6 @@ and merged ones beside. The rows are those of the plain-Python model.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from lakemerge.read.beside import merge_beside
 from lakemerge.read.filter import parse_filter
@@ -25,9 +24,8 @@ from lakemerge.read.parquet import ParquetFiles
 from lakemerge.slices.view import Tile
 from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
 from tests.conformance.runner import Filter, TableCase
+from tests.property.effort import examples, thorough
 from tests.property.histories import History, check_history, histories
-
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
 
 
 class _Handle(ArrowHandle):
@@ -84,13 +82,7 @@ class _Engine(ArrowEngine):
         return _Handle(made.path, replace(made.settings, merge_budget_bytes=2_000))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(examples(60))
 @given(histories(max_steps=6))
 def test_the_same_rows_merged_first(history: History) -> None:
     with tempfile.TemporaryDirectory() as folder:

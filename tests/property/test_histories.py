@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 
 from tests.conformance.arrow_engine import ArrowEngine
 from tests.conformance.runner import Filter, TableCase
+from tests.property.effort import examples, thorough
 from tests.property.histories import AddColumn, Compact, History, Probe, Reopen, Write, check_history, histories
-
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
 
 _LATE = History(
     TableCase("k INT, v INT, o0 BIGINT, s STRING", ("k",), ("o0",), "event-time"),
@@ -40,13 +38,7 @@ _MARKER_COLUMN_UNSET = History(
 )
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(examples(60))
 @given(histories())
 @example(_LATE)
 @example(_MARKER_COLUMN_UNSET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,9 @@ from mergers import Frame, Merger, RowKind, TableShape, default_registry, fold
 from mergers.kernel import combine, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 from tests.model import MERGERS, Record, Spec, State, Tombstone, rank
+from tests.property.effort import examples
 
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60")) * 3
+EXAMPLES = examples(60) * 3
 
 SCHEMA = pa.schema([("k", pa.int64()), ("o", pa.int64()), ("a", pa.string()), ("b", pa.string())])
 SHAPE = TableShape(SCHEMA, ("k",), ("o",))

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import os
-
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from mergers import default_registry
+from tests.property.effort import examples, thorough
 from tests.property.merger_configurations import CONFIGURATIONS, Configuration, check, histories
-
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "5"))
 
 
 def test_every_builtin_has_a_configuration() -> None:
@@ -23,13 +20,7 @@ def test_every_builtin_has_a_configuration() -> None:
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(examples(5))
 @given(data=st.data())
 def test_kernel_is_the_left_fold(configuration: Configuration, data: st.DataObject) -> None:
     check(configuration, data.draw(histories(configuration)))

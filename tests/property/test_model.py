@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import duckdb
@@ -15,9 +14,9 @@ from tests.conformance.model_engine import ModelEngine
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import arrow_schema, multiset
 from tests.model import EventTime, Merger, ModelTable, Record, State, Tombstone
+from tests.property.effort import examples
 from tests.property.histories import History, check_history, histories
 
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
 FULL = "k INT, v INT, a DOUBLE, b BIGINT"
 _NUMBERS = st.sampled_from([None, -1.5, 0.0, 1.5, float("inf"), float("nan")])
 _RECORDS = st.tuples(
@@ -25,7 +24,7 @@ _RECORDS = st.tuples(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@settings(max_examples=examples(60), deadline=None, database=None)
 @given(st.lists(_RECORDS, max_size=20), st.sampled_from(["event-time", "commit-time"]))
 def test_full_frames_are_a_window_function(records: list[tuple[Any, ...]], merger: str) -> None:
     """Of full records with ordered deletes the highest wins, the later of equals: a sort in DuckDB."""

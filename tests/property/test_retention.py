@@ -6,19 +6,17 @@ still reads as it did then, each other one is refused, and every savepoint holds
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tests.property.world import Step, play, steps, thorough
+from tests.property.effort import examples, thorough
+from tests.property.world import Step, play, steps
 
-EXAMPLES = int(os.environ.get("LAKEMERGE_RETENTION_EXAMPLES", "10"))
 
-
-@thorough(EXAMPLES)
+@thorough(examples(10, variable="LAKEMERGE_RETENTION_EXAMPLES"))
 @given(st.lists(steps, min_size=6, max_size=14))
 def test_no_promised_version_is_ever_lost(drawn: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
 from tests.conformance.runner import TableCase
+from tests.property.effort import examples, thorough
 from tests.property.histories import History, check_history, histories
-
-EXAMPLES = int(os.environ.get("LAKEMERGE_EXAMPLES", "60"))
 
 
 class _SplittingEngine(ArrowEngine):
@@ -32,13 +30,7 @@ class _SplittingEngine(ArrowEngine):
         return ArrowHandle(made.path, replace(made.settings, **self._split))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@thorough(examples(60))
 @given(histories(max_steps=6), st.sampled_from([1, 2, 3]), st.sampled_from([150, 400, 1000]))
 def test_the_same_rows_at_any_split(history: History, group_rows: int, part_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -6,19 +6,17 @@ plain-Python model: what was acknowledged is there once, what failed is not ther
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tests.property.world import Step, play, stormy_steps, thorough
+from tests.property.effort import examples, thorough
+from tests.property.world import Step, play, stormy_steps
 
-EXAMPLES = int(os.environ.get("LAKEMERGE_STORM_EXAMPLES", "10"))
 
-
-@thorough(EXAMPLES)
+@thorough(examples(10, variable="LAKEMERGE_STORM_EXAMPLES"))
 @given(st.lists(stormy_steps, min_size=6, max_size=14))
 def test_no_storm_loses_a_record(drawn: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:

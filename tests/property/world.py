@@ -21,7 +21,6 @@ from unittest import mock
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
 
 from lakemerge import (
     CommitConflictError,
@@ -44,7 +43,7 @@ from tests.conformance.values import assert_rows
 from tests.model import ModelTable
 from tests.unit.faults import create, frame, open_over
 
-__all__ = ["Step", "Weather", "Work", "World", "play", "steps", "stormy_steps", "thorough"]
+__all__ = ["Step", "Weather", "Work", "World", "play", "steps", "stormy_steps"]
 
 NAMES = ["k", "o", "v"]
 SCHEMA = pa.schema([("k", pa.int64()), ("o", pa.int64()), ("v", pa.string())])
@@ -321,14 +320,3 @@ def _skewed(hours: int) -> contextlib.AbstractContextManager[object]:
         return real() + hours * HOUR_NS
 
     return mock.patch("time.time_ns", skewed)
-
-
-def thorough(examples: int) -> settings:
-    """For tests that draw whole histories, which are large and take long."""
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
