@@ -9,7 +9,7 @@ and its place in it, and a bitmap per file comes from the positions files by a s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import cast
@@ -57,10 +57,9 @@ def scan_minor(
     scans = []
     for group in _groups(tiles):
         paths = [tile.minor.positions for tile in group if tile.minor is not None and tile.minor.positions is not None]
-        low, high = _ordinals(group)
         few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
-        bits = (_bits_here if few else _bits_there)(spark, handle, paths, low, high) if paths else None
-        scans.append(_scan(spark, handle, view, group, columns, bits))
+        bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
+        scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, of=paths))
     return scans
 
 
@@ -73,9 +72,9 @@ def scan_beside(
     positions: pa.Table,
 ) -> DataFrame:
     """Base and winner files of tiles without the rows that ``positions`` names, a table of
-    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`."""
-    bits = _bits(spark, positions, *_ordinals(tiles)) if positions.num_rows else None
-    return _scan(spark, handle, view, tiles, columns, bits)
+    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; it has to be the same for the same version and columns."""
+    bits = partial(_bits, spark, positions, *_ordinals(tiles)) if positions.num_rows else None
+    return _scan(spark, handle, view, tiles, columns, bits, of=[view.version, *columns])
 
 
 def _scan(
@@ -84,32 +83,44 @@ def _scan(
     view: TableView,
     tiles: Sequence[Tile],
     columns: Sequence[str],
-    bits: DataFrame | None,
+    bits: Callable[[], DataFrame] | None,
+    *,
+    of: Sequence[Hashable],
 ) -> DataFrame:
-    """Base and winner files in one scan, without the rows whose bits are set (:func:`_bits`)."""
-    rows = _parquet(spark, handle, _stored_schema(view), [file.path for file in _row_files(tiles) if file.rows])
-    if bits is not None:
-        low, _ = _ordinals(tiles)
-        row = rows.metadataColumn("_metadata")["row_index"].cast("int")
-        words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
-        bit = functions.getbit(functions.get(words, functions.shiftright(row, 6)), row.bitwiseAND(functions.lit(63)))
-        rows = rows.where(functions.coalesce(bit, functions.lit(0).cast("byte")) == 0)
-    return rows.selectExpr(*map(quoted, columns))
+    """Base and winner files in one scan, without the rows whose bits are set. It is kept for later reads.
+
+    :param bits: gives what :func:`_bits` does.
+    :param of: tells them from other bits of the same files.
+    """
+    schema, paths = _stored_schema(view), [file.path for file in _row_files(tiles) if file.rows]
+    if bits is None:
+        return _parquet(spark, handle, schema, paths).selectExpr(*map(quoted, columns))
+    session = jvm_session(spark)
+    key = ("left", None if session is None else session.sessionUUID(), schema, *paths, *of)
+    left = None if session is None else cast("DataFrame | None", handle.scans.get(key))
+    if left is None:
+        left = _without(_parquet(spark, handle, schema, paths), bits(), _ordinals(tiles)[0])
+        if session is not None:
+            handle.scans.keep(key, left, _rows(tiles) // 8 + len(paths) * _LISTED_FILE_BYTES)
+    # Named anew, the columns of two reads are not the same ones: a query may join them.
+    return left.selectExpr(*(f"{quoted(name)} AS {quoted(name)}" for name in columns))
+
+
+def _without(rows: DataFrame, bits: DataFrame, low: int) -> DataFrame:
+    """Stored rows but for those whose bits are set; ``low``: the ordinal of the first bitmap."""
+    row = rows.metadataColumn("_metadata")["row_index"].cast("int")
+    words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
+    # A long is shifted by the last six bits of the row's number.
+    shifted = functions.call_function("shiftright", functions.get(words, functions.shiftright(row, 6)), row)
+    one = functions.lit(1).cast("bigint")
+    return rows.where(~shifted.bitwiseAND(one).eqNullSafe(one))
 
 
 def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
     """As :func:`_bits`, from positions files. Read by the driver and sent with the plan, which saves Spark a job."""
-    session = jvm_session(spark)
-    key = ("bits", None if session is None else session.sessionUUID(), low, high, *paths)
-    known = None if session is None else handle.scans.get(key)
-    if known is not None:
-        return cast("DataFrame", known)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths))
-    bits = _bits(spark, table, low, high)
-    if session is not None:
-        handle.scans.keep(key, bits, table.nbytes)
-    return bits
+    return _bits(spark, table, low, high)
 
 
 def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> DataFrame:

@@ -141,7 +141,7 @@ def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, ap
     assert table.table.compact(minor=True).tiles == 4
     rows, plan, why = read()
     assert (rows, natively(plan), why) == (table.rows, True, None)
-    assert "getbit" in plan
+    assert "row_index" in plan
     rows, plan, _ = read(columns=["ts"], filter="id BETWEEN 198 AND 205")
     assert (rows, natively(plan)) == (sorted((ts,) for key, _, ts in table.rows if 198 <= key <= 205), True)
     rows, plan, _ = application.run(_read_with_bitmaps_from_there, table.url, table.options)
