@@ -101,7 +101,8 @@ def _scan(
     if left is None:
         left = _without(_parquet(spark, handle, schema, paths), bits(), _ordinals(tiles)[0])
         if session is not None:
-            handle.scans.keep(key, left, _rows(tiles) // 8 + len(paths) * _LISTED_FILE_BYTES)
+            bits_here = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
+            handle.scans.keep(key, left, bits_here + len(paths) * _LISTED_FILE_BYTES)
     # Named anew, the columns of two reads are not the same ones: a query may join them.
     return left.selectExpr(*(f"{quoted(name)} AS {quoted(name)}" for name in columns))
 
