@@ -16,7 +16,7 @@ from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.row_groups import matching
-from lakemerge.read.runs import Run, key_ranges
+from lakemerge.read.runs import Run, fetch_first, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import Tile
@@ -60,7 +60,7 @@ def merge_tile(
         # Nothing to merge and no tombstones to keep: ordering need not be read, and the key only to tell who is wanted.
         schema = _nullable(shape.schema, names if tile.wanted is None else {*names, *shape.key})
         final = None if condition is None else matching(condition)
-        for stream in stored_streams(spec, tile, schema, files, spec.settings.merge_budget_bytes, final=final):
+        for _, stream in stored_streams(spec, tile, schema, files, spec.settings.merge_budget_bytes, final=final):
             for table, _ in stream:
                 yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
         return
@@ -113,12 +113,16 @@ def _fold_ranges(
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
     per_block = budget if tile.log_bytes <= budget else max(1, budget // len(tile.blocks))
-    runs = [Run(stream, stored, shape.key) for stream in stored_streams(spec, tile, stored, files, budget)]
+    streams = stored_streams(spec, tile, stored, files, budget)
+    runs = [Run(stream, stored, shape.key, path=path) for path, stream in streams]
     count = len(runs)
-    runs.append(Run(tombstone_stream(spec, tile, files), tombstone_schema(shape), shape.key))
+    remembered = tombstone_stream(spec, tile, files)
+    runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=tile.tombstones))
     for block in tile.blocks:
         schema = block_schema(logged, block)
-        runs.append(Run(block_stream(block, schema, tile, config, files, per_block), schema, shape.key))
+        stream = block_stream(block, schema, tile, config, files, per_block)
+        runs.append(Run(stream, schema, shape.key, path=block.file.path))
+    fetch_first(runs, at_once=spec.store.reads_at_once)
     for parts in key_ranges(runs):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]

@@ -38,7 +38,7 @@ class StoredFile:
 
 
 class ParquetFiles:
-    """Open Parquet files of a store, by path. Used as a context; not thread-safe.
+    """Open Parquet files of a store, by path. Used as a context; for threads of which no two ask for the same file.
 
     :param footers: what is known of them, and learns more.
     """

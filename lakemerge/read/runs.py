@@ -2,19 +2,21 @@
 
 A *run* is a stream of batches sorted by key: a base file, its tombstones, a log block. All runs of a
 tile advance together: each step takes from every run the rows up to a *cut*, the smallest last key
-of what the unfinished runs have in memory. All records of a key come in one step.
+of what the unfinished runs have in memory. All records of a key come in one step. Only the first rows of
+several runs are fetched at once, where the store is far away: later ones are asked for run by run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from lakemerge.slices.model import Key, keys_at
 from mergers.keys import KeyColumns, key_columns
 
-__all__ = ["Run", "key_position", "key_ranges"]
+__all__ = ["Run", "fetch_first", "key_position", "key_ranges"]
 
 
 class Run:
@@ -23,11 +25,20 @@ class Run:
     :param batches: tables of one schema, each sorted by key, keys ascending from one to the next, and
         each with whether it is the last.
     :param schema: of the tables, for an empty stream.
+    :param path: of the file that they come from, where it is one.
     """
 
-    def __init__(self, batches: Iterator[tuple[pa.Table, bool]], schema: pa.Schema, key: Sequence[str]) -> None:
+    def __init__(
+        self,
+        batches: Iterator[tuple[pa.Table, bool]],
+        schema: pa.Schema,
+        key: Sequence[str],
+        *,
+        path: str | None = None,
+    ) -> None:
         self._batches = batches
         self._key = key
+        self.path = path
         self.held = schema.empty_table()
         self.finished = False
 
@@ -52,6 +63,22 @@ class Run:
             count = key_position(key_columns(self.held, self._key), cut, after=True)
         taken, self.held = self.held.slice(0, count), self.held.slice(count)
         return taken
+
+
+def fetch_first(runs: Sequence[Run], *, at_once: int) -> None:
+    """Have the first rows of every run in memory, of so many files at a time; what shares a file waits for its turn."""
+    by_file: dict[str | None, list[Run]] = {}
+    for run in runs:
+        by_file.setdefault(run.path, []).append(run)
+    if min(at_once, len(by_file)) < 2:
+        return  # a merge asks for each as it needs it
+
+    def fill(part: list[Run]) -> None:
+        for run in part:
+            run.fill()
+
+    with ThreadPoolExecutor(min(at_once, len(by_file))) as pool:
+        list(pool.map(fill, by_file.values()))
 
 
 def key_ranges(runs: Sequence[Run]) -> Iterator[list[pa.Table]]:

@@ -58,9 +58,9 @@ def stored_streams(
     budget: int,
     *,
     final: RowGroups | None = None,
-) -> list[Batches]:
-    """The tile's stored rows: the base file's, then each winner file's, without superseded ones. Each
-    stream is sorted by key, and no key is in two of them.
+) -> list[tuple[str, Batches]]:
+    """The tile's stored rows: the base file's, then each winner file's, without superseded ones; with the
+    paths of the files. Each stream is sorted by key, and no key is in two of them.
 
     :param schema: what to read, the key among it where only some keys are wanted, and the fields of
         :data:`PLACE` at the end where the caller wants them.
@@ -69,7 +69,9 @@ def stored_streams(
     parts = [file for file in tile.row_files if file.rows]
     gone: Positions = {} if tile.minor is None else read_positions(spec.store, tile.minor.positions)
     share = max(1, budget // max(1, len(parts)))
-    return [_stored(spec, tile, part, gone.get(part.ordinal), schema, files, share, final) for part in parts]
+    return [
+        (part.path, _stored(spec, tile, part, gone.get(part.ordinal), schema, files, share, final)) for part in parts
+    ]
 
 
 def _stored(

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -48,6 +49,10 @@ def check_path(path: str) -> str:
 
 class Store(ABC):
     """A folder in some storage. See the module docstring for paths."""
+
+    reads_at_once: ClassVar[int] = 1
+    """Files that are worth asking for at a time where a merge needs the first rows of several; more than one
+    where an answer takes many times as long as its bytes."""
 
     @property
     @abstractmethod

@@ -58,6 +58,8 @@ class S3Store(Store):
     paths (``a//b``, folder markers) are not listed. Pickles carry the options, secrets included.
     """
 
+    reads_at_once = 16
+
     def __init__(
         self,
         url: str,

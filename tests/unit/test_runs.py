@@ -1,16 +1,22 @@
-"""Streaming merges: cut points by hand, one hot key, and the memory a large tile takes."""
+"""Streaming merges: cut points by hand, what is fetched at once, one hot key, and the memory a large tile takes."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Settings
-from lakemerge.read.runs import Run, key_position, key_ranges
+from lakemerge.handle import Handle
+from lakemerge.log import DeltaLog
+from lakemerge.read.runs import Run, fetch_first, key_position, key_ranges
+from lakemerge.storage.local import LocalStore
+from mergers import default_registry
 from mergers.keys import key_columns
 from tests.unit.faults import create, frame, rows_of
 
@@ -57,6 +63,72 @@ def test_a_run_is_read_no_further_than_needed() -> None:
     for _ in range(2):
         next(ranges)
     assert read == [0]
+
+
+_PATIENCE_S = 60
+
+
+def test_the_first_rows_of_several_files_are_fetched_at_once() -> None:
+    """The first run of each of three files waits until all three are asked for; no two of one file ever are."""
+    everybody = threading.Barrier(3)
+    in_use = {path: threading.Lock() for path in "abc"}
+
+    def slow(path: str, *keys: int, first: bool = True) -> Run:
+        def stream() -> Iterator[tuple[pa.Table, bool]]:
+            assert in_use[path].acquire(blocking=False)
+            if first:
+                everybody.wait(_PATIENCE_S)
+            in_use[path].release()
+            yield pa.table({"k": pa.array(keys, pa.int64())}), True
+
+        return Run(stream(), SCHEMA, ("k",), path=path)
+
+    runs = [slow("a", 1, 4), slow("a", 2, first=False), slow("b", 1), slow("c", 3), slow("c", 5, first=False)]
+    fetch_first(runs, at_once=3)
+    assert [run.held.num_rows for run in runs] == [2, 1, 1, 1, 1]
+    assert steps(*runs) == [[[1, 4], [2], [1], [3], [5]]]
+
+
+def test_a_store_next_to_us_is_asked_for_one_file_after_the_other() -> None:
+    read: list[int] = []
+    fetch_first([run([1], log=read), run([2], log=read)], at_once=1)
+    assert read == []
+
+
+def test_what_one_of_them_raises_is_raised() -> None:
+    def broken(path: str) -> Iterator[tuple[pa.Table, bool]]:
+        yield pa.table({"k": pa.array([], pa.int64())}), False
+        raise OSError(f"{path} is gone")
+
+    with pytest.raises(OSError, match="a is gone"):
+        fetch_first([Run(broken("a"), SCHEMA, ("k",), path="a"), run([1])], at_once=2)
+
+
+class _FarAway(LocalStore):
+    """Answers for log files when three of them are asked for."""
+
+    reads_at_once: ClassVar[int] = 8
+    together: ClassVar[threading.Barrier] = threading.Barrier(3)
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        if path.startswith("_lakemerge/log"):
+            self.together.wait(_PATIENCE_S)
+        return super().open_input(path, size_bytes=size_bytes)
+
+
+def test_reads_and_compaction_ask_a_far_store_for_all_logs_at_once(tmp_path: Path) -> None:
+    near = create(tmp_path / "t", buckets=1)
+    near.upsert(frame([(k, 0, "base") for k in range(9)]))
+    for number in (1, 2, 3):
+        near.upsert(frame([(k, number, f"c{number}") for k in range(number, 9, 3)]))
+    expected = [(k, (k + 2) % 3 + 1 if k else 0, f"c{(k + 2) % 3 + 1}" if k else "base") for k in range(9)]
+    store = _FarAway(tmp_path / "t")
+    log = DeltaLog(store)
+    far = LakeTable(Handle(store, log, default_registry(), Settings()), log.snapshot(), pinned=False, spark=None)
+    assert rows_of(far.to_arrow()) == expected
+    assert far.get({"k": 4}) == {"k": 4, "o": 1, "v": "c1"}
+    far.compact(minor=True)
+    assert rows_of(near.to_arrow()) == expected
 
 
 @pytest.mark.parametrize(("bound", "before", "after"), [(0, 0, 0), (1, 0, 2), (2, 2, 2), (3, 2, 3), (9, 3, 3)])
