@@ -96,7 +96,7 @@ def _scan(
     if bits is None:
         return _parquet(spark, handle, schema, paths).selectExpr(*map(quoted, columns))
     session = jvm_session(spark)
-    key = ("left", None if session is None else session.sessionUUID(), schema, *paths, *of)
+    key = ("left", None if session is None else session.sessionUUID(), schema, tuple(paths), tuple(of))
     left = None if session is None else cast("DataFrame | None", handle.scans.get(key))
     if left is None:
         left = _without(_parquet(spark, handle, schema, paths), bits(), _ordinals(tiles)[0])
