@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.runs import Run, fetch_first, key_ranges
+from lakemerge.read.runs import Run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream
 from lakemerge.slices.model import Key, LogBlock, LogFile, SliceId, keys_at
 from lakemerge.slices.view import Tile
@@ -169,8 +169,7 @@ def _merged(part: SliceLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[
         for block, schema in zip(part.blocks, schemas, strict=True)
     ]
     alone = len({frozenset(block.file.columns) for block in part.blocks}) == 1
-    fetch_first(runs, at_once=merge.store.reads_at_once)
-    for tables in key_ranges(runs):
+    for tables in key_ranges(runs, at_once=merge.store.reads_at_once):
         by_columns: dict[Columns, list[pa.Table]] = {}
         for block, table in zip(part.blocks, tables, strict=True):
             if table.num_rows:

@@ -16,7 +16,7 @@ from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.row_groups import matching
-from lakemerge.read.runs import Run, fetch_first, key_ranges
+from lakemerge.read.runs import Run, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import Tile
@@ -122,8 +122,7 @@ def _fold_ranges(
         schema = block_schema(logged, block)
         stream = block_stream(block, schema, tile, config, files, per_block)
         runs.append(Run(stream, schema, shape.key, path=block.file.path))
-    fetch_first(runs, at_once=spec.store.reads_at_once)
-    for parts in key_ranges(runs):
+    for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
         _check_keys(tile, shape.key, (base, tombstones, *logs))

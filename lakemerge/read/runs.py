@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakemerge.slices.model import Key, keys_at
 from mergers.keys import KeyColumns, key_columns
 
-__all__ = ["Run", "fetch_first", "key_position", "key_ranges"]
+__all__ = ["Run", "key_position", "key_ranges"]
 
 
 class Run:
@@ -65,13 +65,13 @@ class Run:
         return taken
 
 
-def fetch_first(runs: Sequence[Run], *, at_once: int) -> None:
+def _fetch_first(runs: Sequence[Run], at_once: int) -> None:
     """Have the first rows of every run in memory, of so many files at a time; what shares a file waits for its turn."""
     by_file: dict[str | None, list[Run]] = {}
     for run in runs:
         by_file.setdefault(run.path, []).append(run)
     if min(at_once, len(by_file)) < 2:
-        return  # a merge asks for each as it needs it
+        return  # each is asked for as it is needed
 
     def fill(part: list[Run]) -> None:
         for run in part:
@@ -81,8 +81,12 @@ def fetch_first(runs: Sequence[Run], *, at_once: int) -> None:
         list(pool.map(fill, by_file.values()))
 
 
-def key_ranges(runs: Sequence[Run]) -> Iterator[list[pa.Table]]:
-    """Per step the rows of each run in one key range; ranges ascend and do not overlap."""
+def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Table]]:
+    """Per step the rows of each run in one key range; ranges ascend and do not overlap.
+
+    :param at_once: files whose first rows are asked for at a time.
+    """
+    _fetch_first(runs, at_once)
     while True:
         for run in runs:
             run.fill()

@@ -14,7 +14,7 @@ import pytest
 from lakemerge import LakeTable, Settings
 from lakemerge.handle import Handle
 from lakemerge.log import DeltaLog
-from lakemerge.read.runs import Run, fetch_first, key_position, key_ranges
+from lakemerge.read.runs import Run, key_position, key_ranges
 from lakemerge.storage.local import LocalStore
 from mergers import default_registry
 from mergers.keys import key_columns
@@ -23,18 +23,18 @@ from tests.unit.faults import create, frame, rows_of
 SCHEMA = pa.schema([("k", pa.int64())])
 
 
-def run(*batches: list[int], log: list[int] | None = None) -> Run:
+def run(*batches: list[int], log: list[int] | None = None, path: str | None = None) -> Run:
     def stream() -> Iterator[tuple[pa.Table, bool]]:
         for number, batch in enumerate(batches):
             if log is not None:
                 log.append(number)
             yield pa.table({"k": pa.array(batch, pa.int64())}), number == len(batches) - 1
 
-    return Run(stream(), SCHEMA, ("k",))
+    return Run(stream(), SCHEMA, ("k",), path=path)
 
 
-def steps(*runs: Run) -> list[list[list[int]]]:
-    return [[table.column("k").to_pylist() for table in step] for step in key_ranges(runs)]
+def steps(*runs: Run, at_once: int = 1) -> list[list[list[int]]]:
+    return [[table.column("k").to_pylist() for table in step] for step in key_ranges(runs, at_once=at_once)]
 
 
 def test_steps_end_at_the_smallest_key_in_memory() -> None:
@@ -84,15 +84,18 @@ def test_the_first_rows_of_several_files_are_fetched_at_once() -> None:
         return Run(stream(), SCHEMA, ("k",), path=path)
 
     runs = [slow("a", 1, 4), slow("a", 2, first=False), slow("b", 1), slow("c", 3), slow("c", 5, first=False)]
-    fetch_first(runs, at_once=3)
-    assert [run.held.num_rows for run in runs] == [2, 1, 1, 1, 1]
-    assert steps(*runs) == [[[1, 4], [2], [1], [3], [5]]]
+    assert steps(*runs, at_once=3) == [[[1, 4], [2], [1], [3], [5]]]
 
 
 def test_a_store_next_to_us_is_asked_for_one_file_after_the_other() -> None:
-    read: list[int] = []
-    fetch_first([run([1], log=read), run([2], log=read)], at_once=1)
-    assert read == []
+    threads: list[threading.Thread] = []
+
+    def noting(key: int) -> Iterator[tuple[pa.Table, bool]]:
+        threads.append(threading.current_thread())
+        yield pa.table({"k": pa.array([key], pa.int64())}), True
+
+    assert steps(*(Run(noting(key), SCHEMA, ("k",), path=str(key)) for key in (1, 2))) == [[[1], [2]]]
+    assert threads == [threading.current_thread()] * 2
 
 
 def test_what_one_of_them_raises_is_raised() -> None:
@@ -101,7 +104,7 @@ def test_what_one_of_them_raises_is_raised() -> None:
         raise OSError(f"{path} is gone")
 
     with pytest.raises(OSError, match="a is gone"):
-        fetch_first([Run(broken("a"), SCHEMA, ("k",), path="a"), run([1])], at_once=2)
+        steps(Run(broken("a"), SCHEMA, ("k",), path="a"), run([1], path="b"), at_once=2)
 
 
 class _FarAway(LocalStore):
