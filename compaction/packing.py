@@ -226,7 +226,7 @@ class _PackedFile:
         self._key = merge.config.key
         self._settings = merge.settings
         limit = merge.settings.row_group_rows
-        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=self._key)
+        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=(*self._key, KIND_COLUMN))
         self._held: list[pa.Table] = []
         self._blocks: list[_OpenBlock] = []
 

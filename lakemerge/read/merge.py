@@ -14,14 +14,14 @@ import pyarrow as pa
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.row_groups import matching
-from lakemerge.read.runs import Run, key_ranges
+from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.row_groups import key_bounds, matching
+from lakemerge.read.runs import Run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.slices.model import LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.write.pack import KIND_COLUMN
-from mergers import Frame, fold
+from mergers import Frame, RowKind, fold
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 
@@ -92,14 +92,32 @@ def changed_ranges(
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
-    full = all(len(block.file.columns) == len(shape.schema) for block in tile.blocks)
-    decided_by = () if spec.merger.laws(shape, full_frames=full).selective else names
+    selective = spec.merger.laws(shape, full_frames=_full(spec, tile, files)).selective
+    decided_by = () if selective else names
     always = set(shape.key) | set(shape.ordering)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     for base, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
         gone = base.select(PLACE.names).take(pa.array(folded.superseded))
         yield ChangedRange(gone, folded.rows, folded.tombstones)
+
+
+def _full(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
+    """Whether each upsert in a tile's live logs carries every column, as far as metadata tell: a delete needs none
+    beside the key and the ordering."""
+    shape = spec.config.shape
+    partial = [block for block in tile.blocks if len(block.file.columns) != len(shape.schema)]
+    bare = {*shape.key, *shape.ordering}
+    if not all(bare.issuperset(block.file.columns) for block in partial):
+        return False
+
+    def only_deletes(block: LogBlock) -> bool:
+        footer = files.column_footer(StoredFile(block.file.path, block.file.size_bytes), block.groups)
+        deletes = (int(RowKind.DELETE),)
+        bounds = key_bounds(footer, block.groups, [pa.field(KIND_COLUMN, pa.int8())])
+        return all(least == greatest == deletes for least, greatest in bounds)
+
+    return all(each_file(((block.file.path, block) for block in partial), only_deletes, spec.store.reads_at_once))
 
 
 def _fold_ranges(

@@ -8,15 +8,19 @@ several runs are fetched at once, where the store is far away: later ones are as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pyarrow as pa
 
 from lakemerge.slices.model import Key, keys_at
 from mergers.keys import KeyColumns, key_columns
 
-__all__ = ["Run", "key_position", "key_ranges"]
+__all__ = ["Run", "each_file", "key_position", "key_ranges"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class Run:
@@ -65,20 +69,23 @@ class Run:
         return taken
 
 
-def _fetch_first(runs: Sequence[Run], at_once: int) -> None:
-    """Have the first rows of every run in memory, of so many files at a time; what shares a file waits for its turn."""
-    by_file: dict[str | None, list[Run]] = {}
-    for run in runs:
-        by_file.setdefault(run.path, []).append(run)
-    if min(at_once, len(by_file)) < 2:
-        return  # each is asked for as it is needed
+def each_file(items: Iterable[tuple[str | None, _Item]], do: Callable[[_Item], _Result], at_once: int) -> list[_Result]:
+    """What ``do`` says of every item, file by file, of so many files at a time.
 
-    def fill(part: list[Run]) -> None:
-        for run in part:
-            run.fill()
+    :param items: each with the path of its file; no two of a file are done at a time, nor of those without one.
+    """
+    by_file: dict[str | None, list[_Item]] = {}
+    for path, item in items:
+        by_file.setdefault(path, []).append(item)
 
-    with ThreadPoolExecutor(min(at_once, len(by_file))) as pool:
-        list(pool.map(fill, by_file.values()))
+    def turn(part: list[_Item]) -> list[_Result]:
+        return [do(item) for item in part]
+
+    workers = min(at_once, len(by_file))
+    if workers < 2:
+        return [result for part in by_file.values() for result in turn(part)]
+    with ThreadPoolExecutor(workers) as pool:
+        return [result for part in pool.map(turn, by_file.values()) for result in part]
 
 
 def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Table]]:
@@ -86,7 +93,7 @@ def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Tab
 
     :param at_once: files whose first rows are asked for at a time.
     """
-    _fetch_first(runs, at_once)
+    each_file(((run.path, run) for run in runs), Run.fill, at_once)
     while True:
         for run in runs:
             run.fill()

@@ -137,7 +137,8 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     written: list[tuple[int, int]] = []
     groups = 0
     limit = spec.settings.row_group_rows
-    options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=spec.config.key)
+    bounded = (*spec.config.key, KIND_COLUMN)
+    options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=bounded)
     with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
         for start, end in zip(starts.tolist(), ends, strict=True):
             writer.write_table(table.slice(start, end - start), row_group_size=limit)

@@ -5,6 +5,8 @@ Expected rows are written by hand; what is in a file is read with pyarrow alone.
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from lakemerge.log import DomainMetadata
 from lakemerge.slices.minor import Minor, RowFile, read_positions, write_positions
 from lakemerge.slices.view import Tile
 from lakemerge.storage.local import LocalStore
+from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
@@ -80,6 +83,39 @@ def test_changed_rows_stand_beside_the_base_file(tmp_path: Path) -> None:
     assert not table.view.log_commits
     rest = [row for row in BASE if row[0] not in (1, 3)]
     assert state_of(tmp_path / "t") == sorted([*rest, (1, 20, "new"), (9, 20, "added")])
+
+
+@pytest.mark.parametrize("names", [("k",), ("k", "o")], ids=["for any ordering", "of an ordering"])
+@pytest.mark.parametrize("packed", [False, True], ids=["as committed", "packed"])
+def test_a_delete_reads_of_the_rows_what_decides(tmp_path: Path, names: tuple[str, ...], packed: bool) -> None:
+    path = tmp_path / "t"
+    base = [(k, 10, random.Random(k).randbytes(100).hex()) for k in range(3000)]
+    table = create(path)
+    table.upsert(frame(base))
+    table.upsert(frame([(7, 20, "new"), (5000, 20, "added")]))
+    table.delete(frame([(k, 20)[: len(names)] for k in range(0, 3000, 3)], names))
+    table.upsert(frame([(3, 15, "late or not"), (6, 25, "again")]))
+    if packed:
+        table.compact_logs()
+    store = CountingStore(LocalStore(path))
+    counted = LakeTable(replace(table.handle, store=store), table.view.snapshot, pinned=False, spark=None)
+    counted.compact(minor=True)
+    base_file = only_tile(counted).base
+    assert base_file is not None
+    assert store.counts().bytes_read < base_file.add.size_bytes / 4
+    expected = {row[0]: row for row in base if row[0] % 3} | {6: (6, 25, "again"), 7: (7, 20, "new")}
+    expected |= {5000: (5000, 20, "added")} | ({3: (3, 15, "late or not")} if names == ("k",) else {})
+    assert state_of(path) == rows_of(frame(list(expected.values())))
+
+
+def test_an_upsert_of_key_and_ordering_keeps_the_other_columns(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = loaded(path)
+    table.upsert(frame([(1, 20), (8, 20)], ["k", "o"]))
+    table.upsert(frame([(2, 20, "-D"), (3, 20, "+U")], ["k", "o", "op"]), kind_column="op")
+    table.compact(minor=True)
+    changed = [(1, 20, "base1"), (8, 20, None), (3, 20, "base3")]
+    assert state_of(path) == rows_of(frame([*changed, BASE[0], BASE[4], BASE[5]]))
 
 
 def test_a_second_one_merges_only_what_came_since(tmp_path: Path) -> None:

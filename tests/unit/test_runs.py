@@ -119,19 +119,32 @@ class _FarAway(LocalStore):
         return super().open_input(path, size_bytes=size_bytes)
 
 
+def _from_far_away(path: Path) -> LakeTable:
+    store = _FarAway(path)
+    log = DeltaLog(store)
+    return LakeTable(Handle(store, log, default_registry(), Settings()), log.snapshot(), pinned=False, spark=None)
+
+
 def test_reads_and_compaction_ask_a_far_store_for_all_logs_at_once(tmp_path: Path) -> None:
     near = create(tmp_path / "t", buckets=1)
     near.upsert(frame([(k, 0, "base") for k in range(9)]))
     for number in (1, 2, 3):
         near.upsert(frame([(k, number, f"c{number}") for k in range(number, 9, 3)]))
     expected = [(k, (k + 2) % 3 + 1 if k else 0, f"c{(k + 2) % 3 + 1}" if k else "base") for k in range(9)]
-    store = _FarAway(tmp_path / "t")
-    log = DeltaLog(store)
-    far = LakeTable(Handle(store, log, default_registry(), Settings()), log.snapshot(), pinned=False, spark=None)
+    far = _from_far_away(tmp_path / "t")
     assert rows_of(far.to_arrow()) == expected
     assert far.get({"k": 4}) == {"k": 4, "o": 1, "v": "c1"}
     far.compact(minor=True)
     assert rows_of(near.to_arrow()) == expected
+
+
+def test_a_far_store_is_asked_at_once_which_logs_only_delete(tmp_path: Path) -> None:
+    near = create(tmp_path / "t", buckets=1)
+    near.upsert(frame([(k, 0, "base") for k in range(9)]))
+    for number in (1, 2, 3):
+        near.delete(frame([(number,)], ["k"]))
+    _from_far_away(tmp_path / "t").compact(minor=True)
+    assert rows_of(near.to_arrow()) == [(k, 0, "base") for k in (0, 4, 5, 6, 7, 8)]
 
 
 @pytest.mark.parametrize(("bound", "before", "after"), [(0, 0, 0), (1, 0, 2), (2, 2, 2), (3, 2, 3), (9, 3, 3)])
