@@ -275,8 +275,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         a ``PythonException`` that holds our error's text.
 
         Clean slices are read by Spark's own Parquet reader where it reaches the store, and so are those whose logs are
-        small beside them: this call then runs a job that merges the logs, which the table keeps for later reads of
-        the version and columns. Others go through the merge kernel. :meth:`explain_read` tells which do.
+        small beside them: this call then runs a job that merges the logs, and the table keeps what that came to for
+        later reads of the version. Others go through the merge kernel. :meth:`explain_read` tells which do.
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
             are in the session's.

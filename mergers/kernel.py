@@ -53,6 +53,9 @@ class Folded:
     """The rows that log records made or changed, sorted by key; the columns asked for."""
     insert_at: Ints
     """Per row of ``rows``: the position of the first base row whose key is not below its key."""
+    records: Ints | None
+    """Per row of ``rows``, which of the frames' records it is, counted through them; ``None`` where the merger made
+    columns itself."""
     tombstones: pa.Table
     """All tombstones of the range after the fold, sorted by key; see :func:`tombstone_schema`."""
 
@@ -146,6 +149,7 @@ def fold(
         superseded=at[in_base & ~unchanged],
         rows=_rows(groups, merged, written, out_columns),
         insert_at=at[written],
+        records=None if merged.columns else groups.order[merged.winner[written]] - n_base - n_tombs,
         tombstones=_tombstones(groups, merged, tombstones, tomb_at[in_tombs], all_versions),
     )
 

@@ -1,24 +1,29 @@
 """A minor compaction in memory: where logs are small beside what is stored, a read merges them first.
 
 Then base minus superseded positions plus merged rows is the answer, as after a minor compaction
-(docs/table-format.md, section 8), and no stored row has to pass through the merge.
+(docs/table-format.md, section 8), and no stored row has to pass through the merge. Where the merger gives back one of
+its inputs, the merged rows are in the logs already, and places tell all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from lakemerge.options import Settings
-from lakemerge.read.merge import MergeSpec, changed_ranges
+from lakemerge.read.merge import MergeSpec, changed_ranges, picked_ranges, picks_records
 from lakemerge.read.parquet import ParquetFiles
+from lakemerge.read.sources import PLACE
 from lakemerge.read.superseded import Superseded
 from lakemerge.slices.minor import packed_positions
 from lakemerge.slices.view import Tile
+from mergers.contract import Ints
 
-__all__ = ["MergedBeside", "merge_beside", "to_merge_first"]
+__all__ = ["MergedBeside", "are_few", "due_first", "merge_beside", "pays_first"]
 
 _MOST_ROWS = 2**25
 """Stored rows of the tiles that one read merges first: their bitmaps take 4 MiB."""
@@ -27,6 +32,9 @@ _LEAST_BYTES = 16 * 2**20
 that a merge beforehand takes."""
 _STORED_PER_RECORD = 4
 """Of a tile with fewer stored rows per log record a merge is much of the read anyway."""
+_MOST_LOGS = 256
+"""Log files that a scan tells records of apart, by their names."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +43,33 @@ class MergedBeside:
 
     positions: pa.Table
     """Superseded rows, of :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; those of its minor entry are among them."""
-    rows: bytes
+    rows: bytes = b""
     """The rows in their place and new ones, sorted by key, the columns asked for, nullable: an Arrow IPC stream,
     compressed. Empty where there are none."""
+    records: Mapping[str, Ints] = field(default_factory=dict)
+    """More of such rows: by log file, the positions of records that are some, whole."""
+    picked: bool = False
+    """Whether there are ``records`` alone, and this is what any columns come to."""
 
 
-def to_merge_first(tiles: Sequence[Tile], settings: Settings, *, asked: float) -> list[Tile]:
-    """Those of the tiles whose logs are better merged first: all that are due for it, or none where that is too much.
+def due_first(tiles: Sequence[Tile]) -> list[Tile]:
+    """Those of the tiles whose logs may be merged first; none where their bitmaps would take too much.
 
     Tiles of which a read wants a few keys are not due: their merge reads little of what is stored.
-
-    :param asked: the share of the table's columns that the read asks for.
     """
     due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile)]
-    files = [file for tile in due for file in tile.row_files]
-    pays = sum(file.size_bytes for file in files) * asked >= _LEAST_BYTES
-    fits = sum(tile.log_bytes for tile in due) * asked <= settings.merge_first_bytes
-    return due if pays and fits and sum(file.rows for file in files) <= _MOST_ROWS else []
+    return due if sum(file.rows for tile in due for file in tile.row_files) <= _MOST_ROWS else []
+
+
+def pays_first(due: Sequence[Tile], settings: Settings, *, asked: float) -> bool:
+    """Whether a job that merges them first costs less than merging them while reading, and gives no more than the
+    driver may hold.
+
+    :param due: see :func:`due_first`.
+    :param asked: the share of the table's columns that the read asks for.
+    """
+    stored = sum(file.size_bytes for tile in due for file in tile.row_files)
+    return stored * asked >= _LEAST_BYTES and sum(tile.log_bytes for tile in due) * asked <= settings.merge_first_bytes
 
 
 def _has_small_logs(tile: Tile) -> bool:
@@ -59,20 +77,50 @@ def _has_small_logs(tile: Tile) -> bool:
     return 0 < records * _STORED_PER_RECORD <= sum(file.rows for file in tile.row_files)
 
 
-def merge_beside(tile: Tile, spec: MergeSpec, columns: Sequence[str]) -> MergedBeside:
+def are_few(tiles: Sequence[Tile]) -> bool:
+    """Whether the tiles' log files are few enough for a scan of them, and have names that tell them apart."""
+    names = [path.rpartition("/")[2] for path in {block.file.path for tile in tiles for block in tile.blocks}]
+    return len(names) <= _MOST_LOGS and len(set(names)) == len(names) and all(map(_NAME.fullmatch, names))
+
+
+def merge_beside(tile: Tile, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
     """Merge a tile's logs; of what is stored, only what that needs is read.
 
     :param columns: of the rows, at least one.
+    :param pick: whether the caller reads ``records``; then there are no ``rows`` where places tell all.
     """
+    with ParquetFiles(spec.store) as files:
+        gone = Superseded(spec.store, tile, files)
+        if picked := pick and picks_records(spec, tile, files):
+            rows, records = b"", _picked(tile, spec, gone, files)
+        else:
+            rows, records = _merged(tile, spec, columns, gone, files), {}
+    positions = packed_positions(gone.positions({file.ordinal for file in tile.row_files}))
+    return MergedBeside(positions, rows, records, picked)
+
+
+def _picked(tile: Tile, spec: MergeSpec, gone: Superseded, files: ParquetFiles) -> dict[str, Ints]:
+    found = [PLACE.empty_table()]
+    for part in picked_ranges(spec, tile, files=files):
+        gone.mark(part.superseded)
+        found.append(part.records)
+    numbers, rows = (column.to_numpy() for column in pa.concat_tables(found).columns)
+    records: dict[str, Ints] = {}
+    for number in np.unique(numbers).tolist():
+        path = tile.blocks[number].file.path
+        mine = rows[numbers == number]
+        records[path] = np.concatenate([records[path], mine]) if path in records else mine
+    return records
+
+
+def _merged(tile: Tile, spec: MergeSpec, columns: Sequence[str], gone: Superseded, files: ParquetFiles) -> bytes:
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     rows = 0
-    with ParquetFiles(spec.store) as files, pa.ipc.new_stream(sink, schema, options=options) as stream:
-        gone = Superseded(spec.store, tile, files)
+    with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for part in changed_ranges(spec, tile, columns=columns, files=files):
             gone.mark(part.superseded)
             stream.write_table(part.rows.select(list(columns)).cast(schema))
             rows += part.rows.num_rows
-    positions = packed_positions(gone.positions({file.ordinal for file in tile.row_files}))
-    return MergedBeside(positions, sink.getvalue().to_pybytes() if rows else b"")
+    return sink.getvalue().to_pybytes() if rows else b""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.errors import TableDamagedError
+from lakemerge.errors import MergerContractError, TableDamagedError
 from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles, StoredFile
@@ -25,7 +25,16 @@ from mergers import Frame, RowKind, fold
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["ChangedRange", "MergeSpec", "MergedRange", "changed_ranges", "merge_tile"]
+__all__ = [
+    "ChangedRange",
+    "MergeSpec",
+    "MergedRange",
+    "PickedRange",
+    "changed_ranges",
+    "merge_tile",
+    "picked_ranges",
+    "picks_records",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def merge_tile(
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
     schema = _nullable(shape.schema, needed)
-    for base, folded in _fold_ranges(spec, tile, schema, schema, names, files):
+    for base, _, folded in _fold_ranges(spec, tile, schema, schema, names, files):
         yield MergedRange(overlay_rows(base, folded, names, sort=sort), folded.tombstones)
 
 
@@ -92,19 +101,53 @@ def changed_ranges(
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
-    selective = spec.merger.laws(shape, full_frames=_full(spec, tile, files)).selective
-    decided_by = () if selective else names
+    decided_by = () if picks_records(spec, tile, files) else names
     always = set(shape.key) | set(shape.ordering)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
-    for base, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
+    for base, _, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
         gone = base.select(PLACE.names).take(pa.array(folded.superseded))
         yield ChangedRange(gone, folded.rows, folded.tombstones)
 
 
+@dataclass(frozen=True, slots=True)
+class PickedRange:
+    """What the live logs of a tile change in a key range, by places alone; of
+    :data:`lakemerge.read.sources.PLACE`, as all places are."""
+
+    superseded: pa.Table
+    """Stored rows that are no longer the row of their key."""
+    records: pa.Table
+    """The log records that are the rows in their place, and new ones, sorted by key."""
+
+
+def picked_ranges(spec: MergeSpec, tile: Tile, *, files: ParquetFiles) -> Iterator[PickedRange]:
+    """As :func:`changed_ranges`, of a tile for which :func:`picks_records` holds: of log records too, only the columns
+    that decide are read."""
+    shape = spec.config.shape
+    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
+    placed = pa.schema([*deciding, *PLACE])
+    for base, frames, folded in _fold_ranges(spec, tile, placed, placed, shape.key, files):
+        if folded.records is None:
+            name = spec.merger.name
+            raise MergerContractError(
+                f"merger {name!r} declares that it is selective, but made columns itself", merger=name
+            )
+        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
+        places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in frames)])
+        yield PickedRange(gone, places.take(pa.array(folded.records)))
+
+
+def picks_records(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
+    """Whether every row that a tile's live logs bring in is one of their records, whole: the merger gives back one of
+    its inputs, and each upsert carries all columns, as far as metadata tell."""
+    shape = spec.config.shape
+    return spec.merger.laws(shape, full_frames=_full(spec, tile, files)).selective
+
+
 def _full(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
-    """Whether each upsert in a tile's live logs carries every column, as far as metadata tell: a delete needs none
-    beside the key and the ordering."""
+    """Whether each upsert in a tile's live logs carries every column; a delete needs none beside the key and the
+    ordering."""
     shape = spec.config.shape
     partial = [block for block in tile.blocks if len(block.file.columns) != len(shape.schema)]
     bare = {*shape.key, *shape.ordering}
@@ -122,11 +165,11 @@ def _full(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
 
 def _fold_ranges(
     spec: MergeSpec, tile: Tile, stored: pa.Schema, logged: pa.Schema, columns: Sequence[str], files: ParquetFiles
-) -> Iterator[tuple[pa.Table, Folded]]:
-    """Per key range, the stored rows sorted by key, and what the live logs change in them.
+) -> Iterator[tuple[pa.Table, Sequence[Frame], Folded]]:
+    """Per key range, the stored rows sorted by key, the live log records, and what those change in the rows.
 
     :param stored: what to read of stored rows; with :data:`lakemerge.read.sources.PLACE`, where they are.
-    :param logged: what to read of log records.
+    :param logged: what to read of log records, likewise.
     """
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
@@ -136,9 +179,9 @@ def _fold_ranges(
     count = len(runs)
     remembered = tombstone_stream(spec, tile, files)
     runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=tile.tombstones))
-    for block in tile.blocks:
+    for number, block in enumerate(tile.blocks):
         schema = block_schema(logged, block)
-        stream = block_stream(block, schema, tile, config, files, per_block)
+        stream = block_stream(block, schema, tile, config, files, per_block, number=number)
         runs.append(Run(stream, schema, shape.key, path=block.file.path))
     for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
         base = _interleaved(parts[:count], stored, shape.key)
@@ -150,7 +193,7 @@ def _fold_ranges(
                 spec.merger, shape, tile.expiries, tombstones=tombstones, frames=frames, stored=stored
             )
         folded = fold(spec.merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
-        yield base, folded
+        yield base, frames, folded
 
 
 def _nullable(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

@@ -37,7 +37,8 @@ Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
 
 PLACE = pa.schema([(FILE_COLUMN, pa.int32()), ("_lm_pos", pa.int32())])
-"""Where a stored row is: the ordinal of its file, and its position there."""
+"""Where a stored row is: the ordinal of its file, and its position there. Of a log record: the number of its block
+among the tile's, and its position in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,9 @@ def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batche
 
 
 def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
-    """The wanted columns that the block's records carry, their kinds and, of a packed block, their versions."""
-    carried = set(block.file.columns)
+    """The wanted columns that the block's records carry, of :data:`PLACE` those wanted, the records' kinds and, of a
+    packed block, their versions."""
+    carried = {*block.file.columns, *PLACE.names}
     told = [pa.field(KIND_COLUMN, pa.int8())]
     if block.packed_from is not None:
         told.append(pa.field(VERSION_COLUMN, pa.int64()))
@@ -136,20 +138,31 @@ def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
 
 
 def block_stream(
-    block: LogBlock, schema: pa.Schema, tile: Tile, config: TableConfig, files: ParquetFiles, budget: int
+    block: LogBlock,
+    schema: pa.Schema,
+    tile: Tile,
+    config: TableConfig,
+    files: ParquetFiles,
+    budget: int,
+    *,
+    number: int = 0,
 ) -> Batches:
     """The block's records that are live in the tile, sorted by key, equal keys in commit order.
 
     :param schema: see :func:`block_schema`.
+    :param number: of the block, where :data:`PLACE` is wanted.
     """
     file = StoredFile(block.file.path, block.file.size_bytes)
     groups: Sequence[int] = block.groups
     if tile.wanted is not None and len(groups) > 1:
         groups = _wanted_groups(config, tile, files.column_footer(file, groups), groups)
     row_bytes = block.data_bytes / max(1, block.rows)
-    stream = files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
-    for table, _, last in stream:
-        mine = _wanted_rows(_within(table, config.key, tile.lower, tile.upper), config, tile)
+    placed = FILE_COLUMN in schema.names
+    columns = pa.schema([field for field in schema if field.name not in PLACE.names])
+    stream = files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
+    for table, first, last in stream:
+        told = _placed(table, number, first).select(schema.names) if placed else table
+        mine = _wanted_rows(_within(told, config.key, tile.lower, tile.upper), config, tile)
         if block.buckets < tile.buckets:
             numbers = bucket_numbers([mine.column(name) for name in config.key], tile.buckets)
             mine = mine.filter(pa.array(numbers == tile.slice.bucket))

@@ -1,27 +1,32 @@
 """Tiles whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
 
-What was merged is kept by the open table for later reads of the same version and columns. So the first read after
-a commit costs a minor compaction more than one after it, and later ones a Python task that passes on merged rows.
+What was merged is kept by the open table for later reads of the same version. So the first read after a commit costs
+a minor compaction more than one after it. Where the merged rows are records of the logs, Spark reads those too, and
+what is kept are places, for whatever columns are asked for. Else it is rows of the columns asked for, which a Python
+task of each later read passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge.handle import Handle
-from lakemerge.read.beside import merge_beside
+from lakemerge.read.beside import MergedBeside, are_few, merge_beside
 from lakemerge.read.merge import MergeSpec
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.files import scan_beside
-from lakemerge.spark.jobs import bins, jvm_session, lean, map_evenly
+from lakemerge.spark.files import scan_beside, scan_records
+from lakemerge.spark.jobs import bins, jvm_session, lean, map_evenly, quoted
+from mergers.contract import Bools, Ints
 
-__all__ = ["scan_merging_first"]
+__all__ = ["is_kept", "scan_merging_first"]
 
 _TASK_BYTES = 8 * 2**20
 """Of compressed rows in a Python task, about; to start one costs as much as some of them."""
@@ -33,35 +38,84 @@ def scan_merging_first(
 ) -> list[DataFrame]:
     """The tiles' stored rows that are not superseded, and the rows that the logs bring in.
 
-    :param tiles: see :func:`lakemerge.read.beside.to_merge_first`.
+    :param tiles: see :func:`lakemerge.read.beside.due_first`.
     """
-    positions, rows = _merged(spark, handle, view, spec, tiles, columns)
-    stored = scan_beside(spark, handle, view, tiles, columns, positions)
-    return [stored] if rows is None else [stored, rows]
+    merged = _merged(spark, handle, view, spec, tiles, columns)
+    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions)]
+    # Named anew, the columns of two reads are not the same ones: a query may join them.
+    asked = [f"{quoted(name)} AS {quoted(name)}" for name in columns]
+    return [*parts, *(rows.selectExpr(*asked) for rows in merged.rows)]
+
+
+def is_kept(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> bool:
+    """Whether an earlier read has merged them."""
+    return any(handle.scans.get(key) is not None for key in _keys(spark, view, tiles, columns))
+
+
+def _keys(
+    spark: SparkSession, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
+    """What merges of tiles are kept by: those for any columns, and those for these."""
+    bases = [tile.base.add.path for tile in tiles if tile.base is not None]
+    of_any = ("merged", jvm_session(spark).sessionUUID(), view.version, *bases)
+    return of_any, (*of_any, tuple(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """What merges of tiles came to."""
+
+    positions: pa.Table
+    """Superseded rows, of :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`."""
+    rows: list[DataFrame]
+    """Those in their place, and new ones."""
 
 
 def _merged(
     spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
-) -> tuple[pa.Table, DataFrame | None]:
-    """Superseded positions, and the rows in their place; of what is kept, if it is there."""
-    bases = [tile.base.add.path for tile in tiles if tile.base is not None]
-    key = ("merged", jvm_session(spark).sessionUUID(), view.version, tuple(columns), *bases)
-    known = handle.scans.get(key)
+) -> _Merged:
+    """Of what is kept, if it is there."""
+    of_any, of_these = _keys(spark, view, tiles, columns)
+    known = handle.scans.get(of_any) or handle.scans.get(of_these)
     if known is not None:
-        return cast("tuple[pa.Table, DataFrame | None]", known)
+        return cast("_Merged", known)
     found = map_evenly(
         spark,
-        partial(merge_beside, spec=spec, columns=columns),
+        partial(merge_beside, spec=spec, columns=columns, pick=are_few(tiles)),
         [lean(tile) for tile in tiles],
         sizes=[tile.stored_bytes for tile in tiles],
         target_bytes=spec.settings.target_task_bytes,
     )
     positions = pa.concat_tables(part.positions for part in found)
+    rows, held = [], positions.nbytes
+    records = _records(found)
+    if records:
+        rows.append(scan_records(spark, handle, view, records))
+        held += sum(len(bits) // 8 for bits in records.values())
     streams = [part.rows for part in found if part.rows]
-    schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
-    merged = (positions, _sent(spark, streams, schema) if streams else None)
-    handle.scans.keep(key, merged, positions.nbytes + sum(map(len, streams)))
+    if streams:
+        schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
+        rows.append(_sent(spark, streams, schema))
+        held += sum(map(len, streams))
+    merged = _Merged(positions, rows)
+    handle.scans.keep(of_any if all(part.picked for part in found) else of_these, merged, held)
     return merged
+
+
+def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:
+    """By log file, a bit for each record up to the last one that is wanted."""
+    places: dict[str, list[Ints]] = {}
+    for part in found:
+        for path, rows in part.records.items():
+            places.setdefault(path, []).append(rows)
+    records = {}
+    for path, parts in places.items():
+        rows = np.concatenate(parts)
+        records[path] = np.zeros(int(rows.max()) + 1, dtype=np.bool_)
+        records[path][rows] = True
+    return records
 
 
 def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> DataFrame:

@@ -9,25 +9,28 @@ and its place in it, and a bitmap per file comes from the positions files by a s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from lakemerge.handle import Handle
 from lakemerge.schema import to_ddl
-from lakemerge.slices.minor import POSITIONS_SCHEMA, RowFile, positions_table
+from lakemerge.slices.minor import POSITIONS_SCHEMA, RowFile, packed_positions, positions_table
 from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
+from lakemerge.slices.xxhash64 import hash_columns
 from lakemerge.spark.access import parquet_files
 from lakemerge.spark.jobs import jvm_session, quoted
 from lakemerge.storage.local import LocalStore
+from mergers.contract import Bools
 
-__all__ = ["scan_beside", "scan_clean", "scan_minor"]
+__all__ = ["scan_beside", "scan_clean", "scan_minor", "scan_records"]
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _MAX_BITS = 2**28
@@ -77,6 +80,31 @@ def scan_beside(
     return _scan(spark, handle, view, tiles, columns, bits, of=[view.version, *columns])
 
 
+def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:
+    """Records of log files, each of which carries all columns.
+
+    :param records: those wanted, by path of their file; the last part of each path is another, and Spark reads it as
+        it is.
+    """
+    paths = list(records)
+    slots, count = _slots([path.rpartition("/")[2] for path in paths])
+    positions = packed_positions(dict(zip(slots, records.values(), strict=True)))
+    bits = _bits(spark, positions, 0, count - 1)
+    rows = _parquet(spark, handle, _schema(view, view.config.schema.names), paths)
+    name = functions.xxhash64(rows.metadataColumn("_metadata")["file_name"])
+    slot = functions.pmod(name, functions.lit(count).cast("bigint")).cast("int")
+    return rows.where(_is_set(rows, functions.get(bits.scalar(), slot)))
+
+
+def _slots(names: Sequence[str]) -> tuple[list[int], int]:
+    """A number for each name by which Spark finds it, its hash modulo a count; and the count."""
+    hashes = hash_columns([pa.array(names, pa.string())])
+    count = len(names)
+    while len(np.unique(hashes % count)) < len(names):
+        count += 1 + count // 8
+    return (hashes % count).tolist(), count
+
+
 def _scan(
     spark: SparkSession,
     handle: Handle,
@@ -109,12 +137,16 @@ def _scan(
 
 def _without(rows: DataFrame, bits: DataFrame, low: int) -> DataFrame:
     """Stored rows but for those whose bits are set; ``low``: the ordinal of the first bitmap."""
+    return rows.where(~_is_set(rows, functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)))
+
+
+def _is_set(rows: DataFrame, words: Column) -> Column:
+    """Whether the bit of a row is set in the bitmap of its file; a word or a bitmap that is not there has none."""
     row = rows.metadataColumn("_metadata")["row_index"].cast("int")
-    words = functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)
     # A long is shifted by the last six bits of the row's number.
     shifted = functions.call_function("shiftright", functions.get(words, functions.shiftright(row, 6)), row)
     one = functions.lit(1).cast("bigint")
-    return rows.where(~shifted.bitwiseAND(one).eqNullSafe(one))
+    return shifted.bitwiseAND(one).eqNullSafe(one)
 
 
 def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:

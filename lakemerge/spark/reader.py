@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
-from lakemerge.read.beside import to_merge_first
+from lakemerge.read.beside import due_first, pays_first
 from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.literals import parse_zone
 from lakemerge.read.merge import MergeSpec
@@ -26,7 +26,7 @@ from lakemerge.read.scan import asked_columns, scan_part
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import why_through_arrow
-from lakemerge.spark.beside import scan_merging_first
+from lakemerge.spark.beside import is_kept, scan_merging_first
 from lakemerge.spark.files import scan_clean, scan_minor
 from lakemerge.spark.jobs import even_tasks, jvm_session, parallelism, quoted
 from lakemerge.spark.portable import portable
@@ -95,8 +95,10 @@ def ways_of(
         return Ways([], [], [], list(tiles), why)
     first: list[Tile] = []
     if jvm_session(spark) is not None:  # Connect gives no way to keep what was merged
+        due = due_first(tiles)
         asked = len(columns) / len(view.config.schema)
-        first = to_merge_first(tiles, handle.settings, asked=asked)
+        if due and (pays_first(due, handle.settings, asked=asked) or is_kept(spark, handle, view, due, columns)):
+            first = due
     chosen = {id(tile) for tile in first}
     return Ways(
         clean=[tile for tile in tiles if tile.is_clean],

@@ -1,5 +1,6 @@
 """Random histories read as a minor compaction in memory leaves them: stored rows, but for superseded positions,
-and merged ones beside. The rows are those of the plain-Python model.
+and merged ones beside, or the places of log records that are the merged ones. The rows are those of the plain-Python
+model.
 
 ``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
 """
@@ -10,11 +11,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 
 from lakemerge.read.beside import merge_beside
@@ -31,6 +33,8 @@ from tests.property.histories import History, check_history, histories
 class _Handle(ArrowHandle):
     """Reads every tile that has a base file and logs by merging the logs first."""
 
+    pick: ClassVar[bool] = False
+
     def read(
         self,
         *,
@@ -46,18 +50,25 @@ class _Handle(ArrowHandle):
         wanted = set(table.schema.names if columns is None else columns) | (parsed.columns if parsed else set())
         names = [name for name in table.schema.names if name in wanted]
         schema = pa.schema([table.schema.field(name).with_nullable(True) for name in names])
-        parts = [part for tile in view.tiles for part in _rows_of(tile, spec, names, table.url)]
+        parts = [part for tile in view.tiles for part in _rows_of(tile, spec, names, table.url, pick=self.pick)]
         rows = pa.concat_tables([schema.empty_table(), *(part.select(names).cast(schema) for part in parts)])
         rows = rows if parsed is None else rows.filter(parsed.expression)
         return rows.select(table.schema.names if columns is None else list(columns))
 
 
-def _rows_of(tile: Tile, spec: MergeSpec, names: Sequence[str], url: str) -> Iterator[pa.Table]:
+class _PickingHandle(_Handle):
+    """Takes records of the logs where places tell all."""
+
+    pick: ClassVar[bool] = True
+
+
+def _rows_of(tile: Tile, spec: MergeSpec, names: Sequence[str], url: str, *, pick: bool) -> Iterator[pa.Table]:
     if tile.base is None or not tile.blocks:
         with ParquetFiles(spec.store) as files:
             yield from [part.rows for part in merge_tile(spec, tile, columns=names, sort=False, files=files)]
         return
-    found = merge_beside(tile, spec, names)
+    found = merge_beside(tile, spec, names, pick=pick)
+    assert not (found.picked and found.rows)
     words = dict(zip(*found.positions.to_pydict().values(), strict=True))
     for file in tile.row_files:
         gone = [
@@ -72,18 +83,25 @@ def _rows_of(tile: Tile, spec: MergeSpec, names: Sequence[str], url: str) -> Ite
             kind = spec.config.schema.field(name).type
             stored = stored.append_column(name, pa.nulls(stored.num_rows, kind))
         yield stored.take(pa.array(np.setdiff1d(np.arange(file.rows), gone)))
+    for path, places in found.records.items():
+        yield pq.read_table(Path(url, path)).take(pa.array(places))
     if found.rows:
         yield pa.ipc.open_stream(found.rows).read_all()
 
 
 class _Engine(ArrowEngine):
+    def __init__(self, root: Path, handle: type[_Handle]) -> None:
+        super().__init__(root)
+        self._handle = handle
+
     def create(self, table: TableCase, *, buckets: int, spread: bool) -> ArrowHandle:
         made = super().create(table, buckets=buckets, spread=spread)
-        return _Handle(made.path, replace(made.settings, merge_budget_bytes=2_000))
+        return self._handle(made.path, replace(made.settings, merge_budget_bytes=2_000))
 
 
+@pytest.mark.parametrize("handle", [_Handle, _PickingHandle])
 @thorough(examples(60))
-@given(histories(max_steps=6))
-def test_the_same_rows_merged_first(history: History) -> None:
+@given(history=histories(max_steps=6))
+def test_the_same_rows_merged_first(handle: type[_Handle], history: History) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        check_history(history, _Engine(Path(folder)))
+        check_history(history, _Engine(Path(folder), handle))

@@ -57,8 +57,8 @@ def test_small_logs_are_merged_first(spark: SparkSession, tmp_path: Path, minor:
     assert (plan.clean, plan.minor, plan.first, plan.merged) == (0, 0, 4, 0)
     assert "4 merged first" in str(plan)
     tree = plan_of(table.to_df())
-    assert tree.count("FileScan parquet") == 1, "base and winner files are read in one scan"
-    assert tree.count("MapInArrow") == 1, "what was merged is sent along"
+    assert tree.count("FileScan parquet") == 2, "base and winner files are read in one scan, logs in another"
+    assert tree.count("MapInArrow") == 0, "no row passes through Python"
     assert collected(table.to_df()) == sorted(rows.values())
     assert collected(table.to_df(columns=["n", "id"])) == sorted((row[3], row[0]) for row in rows.values())
     assert table.to_df().count() == table.to_df(columns=[]).count() == len(rows)
@@ -77,11 +77,11 @@ def test_small_logs_are_merged_first(spark: SparkSession, tmp_path: Path, minor:
 
 
 def test_what_was_merged_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """By version and columns; a frame keeps its version, and two of them can be joined."""
+    """By version; a frame keeps its version, and two of them can be joined."""
     table, rows = played(spark, tmp_path / "t")
     first = table.to_df()
     assert jobs_of(spark, "again", table.to_df, tmp_path) == 0
-    assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["id"]), tmp_path) == 1
+    assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["id"]), tmp_path) == 0
     second = table.to_df()
     joined = first.join(second, (first["id"] == second["id"]) & (first["at"] > 10))
     assert collected(joined) == sorted((*row, *row) for row in rows.values() if row[1] > 10)
@@ -111,6 +111,9 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monke
     monkeypatch.setattr(beside, "_LEAST_BYTES", table.detail().base_bytes)
     assert table.explain_read().first == 4
     assert table.explain_read(columns=["id", "at", "v"]).first == 0
+    table.to_df()
+    assert table.explain_read(columns=["id", "at", "v"]).first == 4, "another read has merged them"
+    assert jobs_of(spark, "kept", lambda: table.to_df(columns=["id", "at", "v"]), tmp_path) == 0
     monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
     assert table.explain_read(filter="id = 21").first == 0
     assert collected(table.to_df(filter="id = 22")) == [rows[22]]
@@ -120,6 +123,36 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monke
     assert (plan.first, plan.merged) == (0, 4)
     rows = {i: row for i, row in (rows | changed).items() if i not in (1, 51, 2, 52)}
     assert collected(table.to_df()) == sorted(rows.values())
+
+
+def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial records make such rows in the tiles that they touch; where log files cannot be told apart all rows are
+    sent along. The columns asked for are then what was kept."""
+    table, rows = played(spark, tmp_path / "t")
+    table.upsert(spark.createDataFrame([(8, 50, "some columns")], "id BIGINT, at INT, v STRING"))
+    rows[8] = (8, 50, "some columns", rows[8][3])
+    assert table.explain_read().first == 4
+    plan = plan_of(table.to_df())
+    assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (2, 1)
+    assert collected(table.to_df()) == sorted(rows.values())
+    assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["n", "id"]), tmp_path) == 1
+    assert collected(table.to_df(columns=["n", "id"])) == sorted((row[3], row[0]) for row in rows.values())
+    monkeypatch.setattr(beside, "_MOST_LOGS", 1)
+    other = LakeTable.open(table.url, spark=spark)
+    plan = plan_of(other.to_df())
+    assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (1, 1)
+    assert collected(other.to_df()) == sorted(rows.values())
+
+
+def test_a_packed_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Its records of versions that a slice has merged are not live there."""
+    table, rows = played(spark, tmp_path / "t")
+    table.compact_logs()
+    assert table.explain_read().first == 4
+    assert collected(table.to_df()) == sorted(rows.values())
+    table.upsert(frame(spark, {3: (3, 50, "newest", 1)}))
+    table.compact_logs()
+    assert collected(table.to_df()) == sorted((rows | {3: (3, 50, "newest", 1)}).values())
 
 
 def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
