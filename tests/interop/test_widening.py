@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable
+from lakemerge.read import beside
 
 # Column, type, wider type, a value of the narrower type, the same of the wider one, and one that needs it.
 NOON = dt.datetime(2024, 5, 6, 12)  # noqa: DTZ001 - the type has no zone
@@ -67,12 +68,23 @@ def in_order(rows: dict[int, Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("loaded_by", ["Spark", "Arrow"])
-def test_every_reader_sees_the_wider_types(spark: SparkSession, tmp_path: Path, loaded_by: str) -> None:
+@pytest.mark.parametrize("first", [False, True], ids=["merged while reading", "merged first"])
+def test_every_reader_sees_the_wider_types(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_by: str, first: bool
+) -> None:
+    if first:
+        monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
     table = LakeTable.create(tmp_path, DDL, key=["k"], ordering=["o"], buckets=2, spark=spark)
     frame = pa.Table.from_pylist([narrow(k) for k in range(40)], schema=table.schema)
     table.upsert(spark.createDataFrame(frame) if loaded_by == "Spark" else frame)
+    base = {k: as_wide(k) for k in range(40)}
+    expected = dict(base)
+    if first:
+        logged = [narrow(k) | {"o": 2} for k in (7, 10, 43)]
+        table.upsert(pa.Table.from_pylist(logged, schema=table.schema))
+        expected |= {row["k"]: as_wide(row["k"]) | {"o": 2} for row in logged}
+        assert table.explain_read().first
     table.alter(widen=WIDEN)
-    expected = {k: as_wide(k) for k in range(40)}
     kinds = {field.name: field.type for field in table.schema}
 
     def check() -> None:
@@ -87,15 +99,15 @@ def test_every_reader_sees_the_wider_types(spark: SparkSession, tmp_path: Path, 
         found = sorted(row.k for row in table.to_df(columns=["k"], filter=day).collect())
         assert found == [row["k"] for row in rows if row["d"] == MIDNIGHT]
 
-    check()  # clean: Spark's own reader
-    assert of_spark(spark.read.format("delta").load(str(tmp_path))) == in_order(expected)
+    check()  # clean, or with a log of the narrower types: Spark's own reader
+    assert of_spark(spark.read.format("delta").load(str(tmp_path))) == in_order(base)
     new = {k: wide(k) for k in (3, 41)}
     table.upsert(pa.Table.from_pylist(list(new.values()), schema=table.schema))
     expected |= new
-    check()  # dirty: the kernel
+    assert bool(table.explain_read().first) == first
+    check()  # dirty: the kernel, or logs of both types in one scan
     table.compact(minor=True)
     check()  # base and winner files of both types in one scan
-    base = {k: as_wide(k) for k in range(40)}
     assert of_spark(spark.read.format("delta").load(str(tmp_path))) == in_order(base)
     table.compact()
     check()

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakemerge import LakeTable
+from lakemerge.read import beside
 from lakemerge.schema import to_ddl
 
 PLAIN = (
@@ -141,7 +142,13 @@ def test_the_schema_is_the_same_however_it_is_given(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize("door", ["spark", "arrow"])
-def test_values_survive_load_log_merge_and_compaction(spark: SparkSession, tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("first", [False, True], ids=["merged while reading", "merged first"])
+def test_values_survive_load_log_merge_and_compaction(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, first: bool
+) -> None:
+    if first:
+        monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
+        monkeypatch.setattr(beside, "_STORED_PER_RECORD", 0.1)
     table = LakeTable.create(tmp_path, WITH_NTZ, key=["id"], ordering=["at"], buckets=1, spark=spark)
 
     def upsert(rows: Sequence[dict[str, Any]]) -> None:
@@ -154,6 +161,7 @@ def test_values_survive_load_log_merge_and_compaction(spark: SparkSession, tmp_p
     later = [{**row, "id": row["id"] % 3 + 1, "at": 2} for row in ROWS[:3]]
     upsert([*later, *ROWS[3:]])
     expected = [*later, *ROWS[3:]]
+    assert table.explain_read().first == first
     check(table, spark, expected)
     table.compact()
     check(table, spark, expected)
