@@ -85,7 +85,7 @@ class ReadPlan:
     """Read without a merge: base minus superseded positions, plus winners."""
     first: int
     """On Spark: merged before the rest is read, since their logs are small, and then read like those. The table keeps
-    what it merged for later reads of the same version and columns."""
+    what it merged for later reads of the same version."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int

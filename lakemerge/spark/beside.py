@@ -41,7 +41,7 @@ def scan_merging_first(
     :param tiles: see :func:`lakemerge.read.beside.due_first`.
     """
     merged = _merged(spark, handle, view, spec, tiles, columns)
-    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions)]
+    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key)]
     # Named anew, the columns of two reads are not the same ones: a query may join them.
     asked = [f"{quoted(name)} AS {quoted(name)}" for name in columns]
     return [*parts, *(rows.selectExpr(*asked) for rows in merged.rows)]
@@ -71,6 +71,8 @@ class _Merged:
     """Superseded rows, of :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`."""
     rows: list[DataFrame]
     """Those in their place, and new ones."""
+    key: tuple[Hashable, ...]
+    """What they are kept by."""
 
 
 def _merged(
@@ -99,8 +101,8 @@ def _merged(
         schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
         rows.append(_sent(spark, streams, schema))
         held += sum(map(len, streams))
-    merged = _Merged(positions, rows)
-    handle.scans.keep(of_any if all(part.picked for part in found) else of_these, merged, held)
+    merged = _Merged(positions, rows, of_any if all(part.picked for part in found) else of_these)
+    handle.scans.keep(merged.key, merged, held)
     return merged
 
 

@@ -73,11 +73,12 @@ def scan_beside(
     tiles: Sequence[Tile],
     columns: Sequence[str],
     positions: pa.Table,
+    of: Sequence[Hashable],
 ) -> DataFrame:
     """Base and winner files of tiles without the rows that ``positions`` names, a table of
-    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; it has to be the same for the same version and columns."""
+    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; ``of`` tells it from others."""
     bits = partial(_bits, spark, positions, *_ordinals(tiles)) if positions.num_rows else None
-    return _scan(spark, handle, view, tiles, columns, bits, of=[view.version, *columns])
+    return _scan(spark, handle, view, tiles, columns, bits, of=of)
 
 
 def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:

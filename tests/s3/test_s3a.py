@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from lakemerge import LakeTable
+from lakemerge.read import beside
 from lakemerge.spark import access, files
 from lakemerge.storage import Store, open_store
 from tests.model import ModelTable
@@ -150,11 +151,19 @@ def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, ap
     table.upsert([(7, "latest", 70)])
     rows, plan, why = read()
     assert (rows, "FileScan parquet" in plan, "InArrow" in plan, why) == (table.rows, True, True, None)
+    rows, plan, _ = application.run(_read_merging_first, table.url, table.options)
+    assert (rows, natively(plan)) == (table.rows, True), "the logs' records, too"
 
 
 def _read_with_bitmaps_from_there(spark: SparkSession, url: str, options: dict[str, object]) -> tuple[Rows, str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_FEW_BITS", 0)
+        return _read(spark, url, options, {})
+
+
+def _read_merging_first(spark: SparkSession, url: str, options: dict[str, object]) -> tuple[Rows, str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beside, "_LEAST_BYTES", 0)
         return _read(spark, url, options, {})
 
 
