@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from lakemerge.handle import Handle
 from lakemerge.read.filter import parse_filter
+from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns
 from lakemerge.slices.view import TableView, Tile
@@ -158,7 +159,8 @@ def plan_of(
         from lakemerge.spark.reader import ways_of
 
         read = set(asked) | (condition.columns if condition is not None else set())
-        ways = ways_of(spark, handle, view, tiles, sorted(read))
+        spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+        ways = ways_of(spark, handle, view, spec, tiles, [name for name in view.config.schema.names if name in read])
         first, through_arrow = len(ways.first), ways.through_arrow
     return ReadPlan(
         tiles=len(view.tiles),

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.options import Settings
-from lakemerge.read.merge import MergeSpec, changed_ranges, picked_ranges, picks_records
+from lakemerge.read.merge import MergeSpec, changed_ranges, may_pick_records, picked_ranges, picks_records
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.sources import PLACE
 from lakemerge.read.superseded import Superseded
@@ -32,6 +31,10 @@ _LEAST_BYTES = 16 * 2**20
 that a merge beforehand takes."""
 _STORED_PER_RECORD = 4
 """Of a tile with fewer stored rows per log record a merge is much of the read anyway."""
+_STORED_PER_PLACE = 1
+"""The same where a merge gives places alone."""
+_PLACE_BYTES = 4
+"""What the driver holds of a record by its place."""
 _MOST_LOGS = 256
 """Log files that a scan tells records of apart, by their names."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -52,16 +55,16 @@ class MergedBeside:
     """Whether there are ``records`` alone, and this is what any columns come to."""
 
 
-def due_first(tiles: Sequence[Tile]) -> list[Tile]:
+def due_first(tiles: Sequence[Tile], spec: MergeSpec) -> list[Tile]:
     """Those of the tiles whose logs may be merged first; none where their bitmaps would take too much.
 
     Tiles of which a read wants a few keys are not due: their merge reads little of what is stored.
     """
-    due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile)]
+    due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile, spec)]
     return due if sum(file.rows for tile in due for file in tile.row_files) <= _MOST_ROWS else []
 
 
-def pays_first(due: Sequence[Tile], settings: Settings, *, asked: float) -> bool:
+def pays_first(due: Sequence[Tile], spec: MergeSpec, *, asked: float) -> bool:
     """Whether a job that merges them first costs less than merging them while reading, and gives no more than the
     driver may hold.
 
@@ -69,12 +72,19 @@ def pays_first(due: Sequence[Tile], settings: Settings, *, asked: float) -> bool
     :param asked: the share of the table's columns that the read asks for.
     """
     stored = sum(file.size_bytes for tile in due for file in tile.row_files)
-    return stored * asked >= _LEAST_BYTES and sum(tile.log_bytes for tile in due) * asked <= settings.merge_first_bytes
+    held = sum(
+        _records(tile) * _PLACE_BYTES if may_pick_records(spec, tile) else tile.log_bytes * asked for tile in due
+    )
+    return stored * asked >= _LEAST_BYTES and held <= spec.settings.merge_first_bytes
 
 
-def _has_small_logs(tile: Tile) -> bool:
-    records = sum(block.rows for block in tile.blocks)
-    return 0 < records * _STORED_PER_RECORD <= sum(file.rows for file in tile.row_files)
+def _has_small_logs(tile: Tile, spec: MergeSpec) -> bool:
+    per_record = _STORED_PER_PLACE if may_pick_records(spec, tile) else _STORED_PER_RECORD
+    return 0 < _records(tile) * per_record <= sum(file.rows for file in tile.row_files)
+
+
+def _records(tile: Tile) -> int:
+    return sum(block.rows for block in tile.blocks)
 
 
 def are_few(tiles: Sequence[Tile]) -> bool:

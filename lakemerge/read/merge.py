@@ -31,6 +31,7 @@ __all__ = [
     "MergedRange",
     "PickedRange",
     "changed_ranges",
+    "may_pick_records",
     "merge_tile",
     "picked_ranges",
     "picks_records",
@@ -140,18 +141,8 @@ def picked_ranges(spec: MergeSpec, tile: Tile, *, files: ParquetFiles) -> Iterat
 
 def picks_records(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
     """Whether every row that a tile's live logs bring in is one of their records, whole: the merger gives back one of
-    its inputs, and each upsert carries all columns, as far as metadata tell."""
-    shape = spec.config.shape
-    return spec.merger.laws(shape, full_frames=_full(spec, tile, files)).selective
-
-
-def _full(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
-    """Whether each upsert in a tile's live logs carries every column; a delete needs none beside the key and the
-    ordering."""
-    shape = spec.config.shape
-    partial = [block for block in tile.blocks if len(block.file.columns) != len(shape.schema)]
-    bare = {*shape.key, *shape.ordering}
-    if not all(bare.issuperset(block.file.columns) for block in partial):
+    its inputs, and each upsert carries all columns. Blocks of key and ordering hold deletes alone, or so they say."""
+    if not may_pick_records(spec, tile):
         return False
 
     def only_deletes(block: LogBlock) -> bool:
@@ -160,7 +151,20 @@ def _full(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
         bounds = key_bounds(footer, block.groups, [pa.field(KIND_COLUMN, pa.int8())])
         return all(least == greatest == deletes for least, greatest in bounds)
 
-    return all(each_file(((block.file.path, block) for block in partial), only_deletes, spec.store.reads_at_once))
+    bare = [(block.file.path, block) for block in _partial(spec, tile)]
+    return all(each_file(bare, only_deletes, spec.store.reads_at_once))
+
+
+def may_pick_records(spec: MergeSpec, tile: Tile) -> bool:
+    """As :func:`picks_records`, as far as the table's metadata tell."""
+    bare = {*spec.config.key, *spec.config.ordering}
+    selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
+    return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, tile))
+
+
+def _partial(spec: MergeSpec, tile: Tile) -> list[LogBlock]:
+    """Live blocks that lack columns."""
+    return [block for block in tile.blocks if len(block.file.columns) != len(spec.config.schema)]
 
 
 def _fold_ranges(

@@ -46,7 +46,7 @@ def read_dataframe(
 ) -> DataFrame:
     """See :meth:`lakemerge.LakeTable.to_df`."""
     names = asked_columns(view, columns)
-    merger = handle.merger(view)
+    spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     condition = _understood(spark, filter, view.config.schema)
     # Spark judges the filter itself, so it needs the columns; only a text tells which.
     read = list(view.config.schema.names)
@@ -55,8 +55,7 @@ def read_dataframe(
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
-    spec = MergeSpec(handle.store, view.config, merger, handle.settings)
-    ways = ways_of(spark, handle, view, tiles, read)
+    ways = ways_of(spark, handle, view, spec, tiles, read)
     parts = scan_minor(spark, handle, view, ways.minor, read)
     if ways.first:
         parts += scan_merging_first(spark, handle, view, spec, ways.first, read)
@@ -87,7 +86,7 @@ class Ways:
 
 
 def ways_of(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
 ) -> Ways:
     """How each of a read's tiles is read."""
     why = why_through_arrow(spark, handle.store, tiles)
@@ -95,9 +94,9 @@ def ways_of(
         return Ways([], [], [], list(tiles), why)
     first: list[Tile] = []
     if jvm_session(spark) is not None:  # Connect gives no way to keep what was merged
-        due = due_first(tiles)
+        due = due_first(tiles, spec)
         asked = len(columns) / len(view.config.schema)
-        if due and (pays_first(due, handle.settings, asked=asked) or is_kept(spark, handle, view, due, columns)):
+        if due and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns)):
             first = due
     chosen = {id(tile) for tile in first}
     return Ways(

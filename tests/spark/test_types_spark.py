@@ -148,7 +148,7 @@ def test_values_survive_load_log_merge_and_compaction(
 ) -> None:
     if first:
         monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
-        monkeypatch.setattr(beside, "_STORED_PER_RECORD", 0.1)
+        monkeypatch.setattr(beside, "_STORED_PER_PLACE", 0.1)
     table = LakeTable.create(tmp_path, WITH_NTZ, key=["id"], ordering=["at"], buckets=1, spark=spark)
 
     def upsert(rows: Sequence[dict[str, Any]]) -> None:
