@@ -23,7 +23,7 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.files import scan_beside, scan_records
-from lakemerge.spark.jobs import bins, jvm_session, lean, map_evenly, quoted
+from lakemerge.spark.jobs import bins, lean, map_evenly, quoted, session_id
 from mergers.contract import Bools, Ints
 
 __all__ = ["is_kept", "scan_merging_first"]
@@ -59,7 +59,7 @@ def _keys(
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
     """What merges of tiles are kept by: those for any columns, and those for these."""
     bases = [tile.base.add.path for tile in tiles if tile.base is not None]
-    of_any = ("merged", jvm_session(spark).sessionUUID(), view.version, *bases)
+    of_any = ("merged", session_id(spark), view.version, *bases)
     return of_any, (*of_any, tuple(columns))
 
 

@@ -26,7 +26,7 @@ from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.slices.xxhash64 import hash_columns
 from lakemerge.spark.access import parquet_files
-from lakemerge.spark.jobs import jvm_session, quoted
+from lakemerge.spark.jobs import jvm_session, quoted, session_id
 from lakemerge.storage.local import LocalStore
 from mergers.contract import Bools
 
@@ -125,7 +125,7 @@ def _scan(
     if bits is None:
         return _parquet(spark, handle, schema, paths).selectExpr(*map(quoted, columns))
     session = jvm_session(spark)
-    key = ("left", None if session is None else session.sessionUUID(), schema, tuple(paths), tuple(of))
+    key = ("left", session_id(spark), schema, tuple(paths), tuple(of))
     left = None if session is None else cast("DataFrame | None", handle.scans.get(key))
     if left is None:
         left = _without(_parquet(spark, handle, schema, paths), bits(), _ordinals(tiles)[0])
@@ -219,7 +219,7 @@ def _parquet(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequ
     session = jvm_session(spark)
     if session is None:
         return _listed(spark, handle, schema, paths)
-    key = ("files", session.sessionUUID(), schema, *paths)
+    key = ("files", session_id(spark), schema, *paths)
     known = handle.scans.get(key)
     if known is not None:
         return DataFrame(session.baseRelationToDataFrame(known), spark)

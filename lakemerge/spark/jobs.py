@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -30,6 +30,7 @@ __all__ = [
     "parallelism",
     "quoted",
     "result_batch",
+    "session_id",
 ]
 
 RESULT_DDL = "result BINARY"
@@ -49,6 +50,12 @@ def active_session() -> SparkSession:
 def jvm_session(spark: SparkSession) -> Any:
     """The session as the JVM has it; ``None`` under Spark Connect, where it is on another host."""
     return getattr(spark, "_jsparkSession", None)
+
+
+def session_id(spark: SparkSession) -> str:
+    """What tells the session from others."""
+    session = jvm_session(spark)
+    return str(cast("Any", spark).session_id if session is None else session.sessionUUID())
 
 
 def map_evenly(

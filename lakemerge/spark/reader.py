@@ -20,7 +20,7 @@ from lakemerge.handle import Handle
 from lakemerge.read.beside import due_first, pays_first
 from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.literals import parse_zone
-from lakemerge.read.merge import MergeSpec
+from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, scan_part
 from lakemerge.schema import to_ddl
@@ -92,12 +92,12 @@ def ways_of(
     why = why_through_arrow(spark, handle.store, tiles)
     if why is not None:
         return Ways([], [], [], list(tiles), why)
-    first: list[Tile] = []
-    if jvm_session(spark) is not None:  # Connect gives no way to keep what was merged
-        due = due_first(tiles, spec)
-        asked = len(columns) / len(view.config.schema)
-        if due and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns)):
-            first = due
+    due = due_first(tiles, spec)
+    if jvm_session(spark) is None:  # Connect would send merged rows with each query; places are few
+        due = [tile for tile in due if may_pick_records(spec, tile)]
+    asked = len(columns) / len(view.config.schema)
+    pays = bool(due) and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
+    first = due if pays else []
     chosen = {id(tile) for tile in first}
     return Ways(
         clean=[tile for tile in tiles if tile.is_clean],
