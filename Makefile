@@ -59,7 +59,7 @@ bench: java $(STAMP) $(ICEBERG_STAMP)
 	$(BIN)/python -m benchmarks.compare --scale $(BENCH_SCALE) --path $(DEMO_PATH) $(ARGS)
 
 bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
-	$(BIN)/python -m benchmarks.compare --full --scale $(SCALE) --rounds 5 --commits 50 --path $(DEMO_PATH) $(ARGS)
+	$(BIN)/python -m benchmarks.compare --full --scale $(SCALE) --commits 50 --path $(DEMO_PATH) $(ARGS)
 
 bench-foundation: java $(STAMP)
 	$(BIN)/python -m benchmarks.foundation --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/foundation.json $(ARGS)

@@ -1,15 +1,21 @@
-"""Which log files a scan can tell apart; a scan of their records is compared in tests/spark/test_beside_spark.py."""
+"""Logs that are merged first: which of their files a scan can tell apart, and a merger that breaks its word. What
+comes out right is compared in tests/property/test_beside.py and tests/spark/test_beside_spark.py."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lakemerge.errors import MergerContractError
 from lakemerge.read import beside
-from lakemerge.read.beside import are_few
+from lakemerge.read.beside import are_few, merge_beside
+from lakemerge.read.merge import MergeSpec
 from lakemerge.slices.view import Tile
+from mergers.builtin.commit_time import CommitTime
+from mergers.contract import Groups, Merged
 from tests.unit.faults import create, frame
 
 
@@ -44,3 +50,26 @@ def test_there_are_not_too_many(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> 
     assert are_few([tile])
     monkeypatch.setattr(beside, "_MOST_LOGS", 2)
     assert not are_few([tile])
+
+
+class Later(CommitTime):
+    """Says that it gives back one of its inputs, and makes a column."""
+
+    id = "8a6e2a4b-6f0f-4d55-9a0e-0f1f9a3a7f11"
+    name = "later"
+
+    def merge_groups(self, groups: Groups) -> Merged:
+        merged = super().merge_groups(groups)
+        return replace(merged, columns={"o": pa.array([9] * len(merged.status), pa.int64())})
+
+
+@pytest.mark.parametrize("pick", [False, True])
+def test_a_merger_that_is_not_what_it_says_is_named(tmp_path: Path, pick: bool) -> None:
+    table = create(tmp_path / "t", merger="later", mergers=[Later])
+    table.upsert(frame([(1, 1, "base"), (2, 1, "base")]))
+    table.upsert(frame([(1, 2, "log")]))
+    (tile,) = table.view.tiles
+    handle = table.handle
+    spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), handle.settings)
+    with pytest.raises(MergerContractError, match="'later' declares that it is selective, but made"):
+        merge_beside(tile, spec, ["k", "o", "v"], pick=pick)
