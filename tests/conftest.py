@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemerge.read import beside
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -55,3 +57,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture(params=[False, True], ids=["merged while reading", "merged first"])
+def merged_first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways to read logs on Spark; whether it is the second, for tables of a few rows too."""
+    if request.param:
+        monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
+        monkeypatch.setattr(beside, "_STORED_PER_PLACE", 0.1)
+    return bool(request.param)

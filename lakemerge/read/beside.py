@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -46,12 +46,12 @@ class MergedBeside:
 
     positions: pa.Table
     """Superseded rows, of :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; those of its minor entry are among them."""
-    rows: bytes = b""
+    rows: bytes
     """The rows in their place and new ones, sorted by key, the columns asked for, nullable: an Arrow IPC stream,
     compressed. Empty where there are none."""
-    records: Mapping[str, Ints] = field(default_factory=dict)
+    records: Mapping[str, Ints]
     """More of such rows: by log file, the positions of records that are some, whole."""
-    picked: bool = False
+    picked: bool
     """Whether there are ``records`` alone, and this is what any columns come to."""
 
 
@@ -60,7 +60,8 @@ def due_first(tiles: Sequence[Tile], spec: MergeSpec) -> list[Tile]:
 
     Tiles of which a read wants a few keys are not due: their merge reads little of what is stored.
     """
-    due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile, spec)]
+    few = are_few(tiles)
+    due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile, spec, few=few)]
     return due if sum(file.rows for tile in due for file in tile.row_files) <= _MOST_ROWS else []
 
 
@@ -72,15 +73,22 @@ def pays_first(due: Sequence[Tile], spec: MergeSpec, *, asked: float) -> bool:
     :param asked: the share of the table's columns that the read asks for.
     """
     stored = sum(file.size_bytes for tile in due for file in tile.row_files)
-    held = sum(
-        _records(tile) * _PLACE_BYTES if may_pick_records(spec, tile) else tile.log_bytes * asked for tile in due
-    )
+    few = are_few(due)
+    places = [tile for tile in due if few and _is_whole(tile, spec)]
+    rows = [tile for tile in due if not few or not _is_whole(tile, spec)]
+    held = sum(map(_records, places)) * _PLACE_BYTES + sum(tile.log_bytes for tile in rows) * asked
     return stored * asked >= _LEAST_BYTES and held <= spec.settings.merge_first_bytes
 
 
-def _has_small_logs(tile: Tile, spec: MergeSpec) -> bool:
-    per_record = _STORED_PER_PLACE if may_pick_records(spec, tile) else _STORED_PER_RECORD
+def _has_small_logs(tile: Tile, spec: MergeSpec, *, few: bool) -> bool:
+    per_record = _STORED_PER_PLACE if few and _is_whole(tile, spec) else _STORED_PER_RECORD
     return 0 < _records(tile) * per_record <= sum(file.rows for file in tile.row_files)
+
+
+def _is_whole(tile: Tile, spec: MergeSpec) -> bool:
+    """Whether a merge is sure to give places. Where a block lacks columns, the job alone can tell."""
+    whole = all(len(block.file.columns) == len(spec.config.schema) for block in tile.blocks)
+    return whole and may_pick_records(spec, tile)
 
 
 def _records(tile: Tile) -> int:

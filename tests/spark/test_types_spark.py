@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakemerge import LakeTable
-from lakemerge.read import beside
 from lakemerge.schema import to_ddl
 
 PLAIN = (
@@ -142,13 +141,9 @@ def test_the_schema_is_the_same_however_it_is_given(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize("door", ["spark", "arrow"])
-@pytest.mark.parametrize("first", [False, True], ids=["merged while reading", "merged first"])
 def test_values_survive_load_log_merge_and_compaction(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, first: bool
+    spark: SparkSession, tmp_path: Path, merged_first: bool, door: str
 ) -> None:
-    if first:
-        monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
-        monkeypatch.setattr(beside, "_STORED_PER_PLACE", 0.1)
     table = LakeTable.create(tmp_path, WITH_NTZ, key=["id"], ordering=["at"], buckets=1, spark=spark)
 
     def upsert(rows: Sequence[dict[str, Any]]) -> None:
@@ -161,7 +156,7 @@ def test_values_survive_load_log_merge_and_compaction(
     later = [{**row, "id": row["id"] % 3 + 1, "at": 2} for row in ROWS[:3]]
     upsert([*later, *ROWS[3:]])
     expected = [*later, *ROWS[3:]]
-    assert table.explain_read().first == first
+    assert table.explain_read().first == merged_first
     check(table, spark, expected)
     table.compact()
     check(table, spark, expected)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakemerge import Settings
 from lakemerge.errors import MergerContractError
 from lakemerge.read import beside
-from lakemerge.read.beside import are_few, merge_beside
+from lakemerge.read.beside import are_few, due_first, merge_beside, pays_first
 from lakemerge.read.merge import MergeSpec
 from lakemerge.slices.view import Tile
 from mergers.builtin.commit_time import CommitTime
@@ -50,6 +51,33 @@ def test_there_are_not_too_many(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> 
     assert are_few([tile])
     monkeypatch.setattr(beside, "_MOST_LOGS", 2)
     assert not are_few([tile])
+
+
+def test_what_may_come_as_rows_is_bounded_as_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of key and ordering may hold upserts, which are found out when it is merged."""
+    monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
+    table = create(tmp_path / "t", settings=Settings(merge_first_bytes=600))
+    handle = table.handle
+
+    def ways() -> tuple[bool, bool]:
+        tiles = table.view.tiles
+        spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), handle.settings)
+        due = due_first(tiles, spec)
+        return bool(due), pays_first(due, spec, asked=1)
+
+    table.upsert(frame([(k, 1, "base") for k in range(100)]))
+    table.upsert(frame([(k, 2, "a longer value") for k in range(40)]))
+    assert table.view.tiles[0].log_bytes > 600
+    assert ways() == (True, True), "places of 160 bytes"
+    with monkeypatch.context() as patch:
+        patch.setattr(beside, "_MOST_LOGS", 0)
+        assert ways() == (False, True), "as rows they are more than a quarter"
+        patch.setattr(beside, "_STORED_PER_RECORD", 1)
+        assert ways() == (True, False), "and more than the driver may hold"
+    table.upsert(frame([(3, 3)], ["k", "o"]))
+    assert ways() == (False, True)
+    monkeypatch.setattr(beside, "_STORED_PER_RECORD", 1)
+    assert ways() == (True, False)
 
 
 class Later(CommitTime):
