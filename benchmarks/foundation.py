@@ -28,7 +28,7 @@ from rich.console import Console
 from benchmarks import foundation_cases, foundation_log
 from benchmarks.foundation_cases import Bench
 from benchmarks.foundation_data import Inputs
-from benchmarks.measure import Report
+from benchmarks.measure import Report, usable_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +124,7 @@ def _session(scratch: Path, *, delta: bool) -> Iterator[SparkSession]:
 def _as_json(options: argparse.Namespace, inputs: Inputs, report: Report) -> dict[str, object]:
     versions = {name: _version(name) for name in ("lakemerge", "pyspark", "pyarrow", "delta-spark", "duckdb")}
     return {
-        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "machine": {"cores": usable_cores(), "platform": platform.platform(), "python": platform.python_version()},
         "versions": versions,
         "scale": options.scale,
         "rows": inputs.initial_rows,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of"]
+__all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of", "usable_cores"]
 
 _HEADINGS = ("case", "what", "value", "floor", "ratio", "target", "verdict")
 _WIDTHS = (9, 58, 12, 12, 8, 8, 0)
@@ -36,10 +38,12 @@ def interleave(
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
     settle: Callable[[], object] = os.sync,
+    patience_s: float = math.inf,
 ) -> dict[str, tuple[float, ...]]:
     """Seconds of each contender, by name, one sample a round.
 
-    A first round warms up and is not counted. Each round runs every contender once and starts with
+    A first round warms up and is not counted, but for contenders that take longer than ``patience_s`` in it: they
+    are not run again. Each round runs every contender once and starts with
     another one, so that noise and drift of the machine hit all alike. ``settle`` runs before each
     sample: by default it writes back what earlier samples left in the page cache, which would
     otherwise slow down the next one that syncs its files.
@@ -47,10 +51,11 @@ def interleave(
     samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     if len(samples) < len(contenders) or rounds < 1:
         raise ValueError("contenders need names of their own, and at least one round")
+    slow: set[str] = set()
     for number in range(rounds + 1):
         first = number % len(contenders)
         for contender in [*contenders[first:], *contenders[:first]]:
-            if contender.rounds is not None and number > contender.rounds:
+            if contender.name in slow or (contender.rounds is not None and number > contender.rounds):
                 continue
             if contender.before is not None:
                 contender.before()
@@ -58,7 +63,9 @@ def interleave(
             started = clock()
             contender.run()
             seconds = clock() - started
-            if number:
+            if seconds > patience_s and not number:
+                slow.add(contender.name)
+            if number or contender.name in slow:
                 samples[contender.name].append(seconds)
     return {name: tuple(times) for name, times in samples.items()}
 
@@ -206,6 +213,11 @@ def files_below(folder: Path) -> dict[str, int]:
 
 def size_of(folder: Path) -> int:
     return sum(files_below(folder).values())
+
+
+def usable_cores() -> int:
+    """Those that this process may run on: fewer than the machine has, where ``taskset`` or a container says so."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _shown(value: float, unit: str) -> str:

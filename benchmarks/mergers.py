@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import platform
 import statistics
 import sys
@@ -31,7 +30,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks import mergers_functions, mergers_paimon
-from benchmarks.measure import Contender, Line, Report, interleave
+from benchmarks.measure import Contender, Line, Report, interleave, usable_cores
 from benchmarks.mergers_cases import CASES as CONFIGURATIONS
 from benchmarks.mergers_cases import ROW_CASE, SCHEMA, Case, Inputs, logs_only, merged, one_table, updates
 from benchmarks.mergers_checks import Answers
@@ -144,7 +143,7 @@ def against_pypaimon(inputs: Inputs, folder: Path, report: Report, rounds: int) 
             in_order = rows.select(SCHEMA.names).cast(SCHEMA).sort_by("k")
             report.check(f"{name}, read", answers.problems("event-time", in_order))
         answers.close()
-        every = os.cpu_count() or 1
+        every = usable_cores()
         contenders = [
             Contender("as it comes", ours.to_arrow, before=partial(pa.set_cpu_count, every)),
             Contender("one core", one_core.to_arrow, before=partial(pa.set_cpu_count, 1)),
@@ -178,7 +177,7 @@ def _parquet(rows: pa.Table) -> bytes:
 
 def _as_json(options: argparse.Namespace, report: Report) -> dict[str, object]:
     return {
-        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "machine": {"cores": usable_cores(), "platform": platform.platform(), "python": platform.python_version()},
         "versions": {"pyarrow": pa.__version__, "numpy": np.__version__},
         "scale": options.scale,
         "repeat": options.repeat,

@@ -29,6 +29,7 @@ from benchmarks.compare.report import Comparison, markdown
 from benchmarks.compare.results import CaseResult
 from benchmarks.compare.worker import arguments
 from benchmarks.compare.workload import Parameters, Workload
+from benchmarks.measure import usable_cores
 
 __all__ = ["compared", "main"]
 
@@ -58,7 +59,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if not python.exists():
             log.write_text(f"there is no {python}: `make bench` and `make bench-full` make it\n")
             return 1
-        command = [str(python), *arguments(engine, cases, data, state / "tables", state, parameters)]
+        command = [str(python), *arguments(engine, cases, data, state / "tables", state, parameters, options.minutes)]
         with log.open("w") as out:
             return subprocess.run(command, check=False, cwd=_ROOT, stdout=out, stderr=subprocess.STDOUT).returncode
 
@@ -72,7 +73,7 @@ def main(given: Sequence[str] | None = None) -> int:
         parameters=parameters,
         rows=workload.initial_rows,
         machine={
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "platform": platform.platform(),
         },
@@ -141,6 +142,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="samples after the warm-up (default 3)")
     parser.add_argument("--commits", type=int, default=12, help="commits of the longevity run (default 12)")
     parser.add_argument("--seed", type=int, default=7, help="seed of the frames (default 7)")
+    parser.add_argument("--minutes", type=float, default=60, help="for each case of an engine, at most (default 60)")
     parser.add_argument(
         "--path", type=Path, default=Path(".demo"), help="keeps data/ and unfinished runs (default .demo)"
     )

@@ -24,6 +24,7 @@ __all__ = ["Arena", "Book", "Both", "Written", "written"]
 _Step = tuple[str, Literal["s", "bytes", "objects", "rate"], float | None]
 _CHECKSUMS = ".crc"
 """Spark's local file system writes one beside each file; an object store has none."""
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +101,17 @@ class Book:
         at: float | None = None,
     ) -> float:
         """Time queries on a table and on plain files, ``step`` being the first words of their names; a wrong
-        answer, the floor's too, voids its row. Returns the sum of the engine's medians."""
+        answer, the floor's too, voids its row. A query that takes longer than a minute is asked once. Returns the sum
+        of the engine's medians."""
         total = 0.0
         for query, expected in queries.items():
             answers: dict[str, set[Answer]] = {"engine": set(), "floor": set()}
             subject = partial(_answer, self.arena.engine, place, query, answers["engine"])
             floor = partial(_answer, self.arena.floor, plain, query, answers["floor"])
-            times = interleave([Contender("engine", subject), Contender("floor", floor)], rounds=rounds)
+            contenders = [Contender("engine", subject), Contender("floor", floor)]
+            times = interleave(contenders, rounds=rounds, patience_s=_PATIENCE_S)
             name = f"{step}{query.name}"
-            for seconds, floor_seconds in zip(times["engine"], times["floor"], strict=True):
+            for seconds, floor_seconds in itertools.zip_longest(times["engine"], times["floor"]):
                 self.add(name, "s", seconds, floor_seconds, at)
             self._problems[name, "s", at] += [
                 f"{who} gave {_short(answer)}, expected {_short(expected)}"
@@ -122,13 +125,14 @@ class Book:
         self,
         step: str,
         unit: Literal["s", "bytes", "objects", "rate"],
-        value: float,
+        value: float | None,
         floor: float | None = None,
         at: float | None = None,
     ) -> None:
         samples, floors = self._samples.setdefault((step, unit, at), ([], []))
         self._problems.setdefault((step, unit, at), [])
-        samples.append(value)
+        if value is not None:
+            samples.append(value)
         if floor is not None:
             floors.append(floor)
 

@@ -33,6 +33,7 @@ _SUMMARY = (
 )
 """What the first table shows: case, step and unit."""
 _MOST_PLACES = 3
+_FAILED, _GIVEN_UP = "failed", "too slow"
 _UNITS = {"bytes": "bytes written", "objects": "objects written"}
 _Key = tuple[str, Literal["s", "bytes", "objects", "rate"], float | None]
 
@@ -117,10 +118,15 @@ def _summary(comparison: Comparison) -> Sequence[Sequence[str]]:
             rows = [row for row in found[engine].rows if row.step == step] if engine in found else []
             row = next((row for row in rows if row.unit == unit or row.cannot), None)
             ratio = f"{row.ratio:.2f}x" if row is not None and row.ratio is not None else ""
-            cells.append("failed" if engine in found and found[engine].failure else ratio or _word(row))
-        if set(cells) - {"", "failed"}:
+            cells.append((_lost(found[engine]) if engine in found else "") or ratio or _word(row))
+        if set(cells) - {"", _FAILED, _GIVEN_UP}:
             table.append([f"{step}: {_UNITS[unit]}" if unit in _UNITS else step, *cells])
     return table
+
+
+def _lost(result: CaseResult) -> str:
+    """What stands in place of all its numbers; empty where it has some."""
+    return _FAILED if result.failure else _GIVEN_UP if result.given_up else ""
 
 
 def _word(row: Row | None) -> str:
@@ -160,9 +166,11 @@ def _ends(keys: Sequence[_Key]) -> Sequence[_Key]:
 
 
 def _cell(engine: str, result: CaseResult, row: Row | None, step: str, reasons: dict[str, None]) -> str:
-    if result.failure:
-        return "failed"
     title = ENGINES[engine].title
+    if result.given_up:
+        reasons[f"{title}, {result.case}: {result.given_up}"] = None
+    if lost := _lost(result):
+        return lost
     impossible = [other for other in result.rows if other.cannot]
     for other in impossible:
         reasons[f"{title}, {other.step}: {other.cannot}"] = None

@@ -69,6 +69,8 @@ class CaseResult:
     seconds: float = 0.0
     failure: str | None = None
     """How the worker ended, where it did not finish the case."""
+    given_up: str | None = None
+    """Why the case was not waited for."""
 
     def as_json(self) -> dict[str, object]:
         named = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -8,12 +8,16 @@ Started by ``python -m benchmarks.compare``, in the engine's own environment.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from benchmarks.compare.book import Arena
 from benchmarks.compare.cases import CASES
@@ -37,34 +41,75 @@ def main(given: Sequence[str] | None = None) -> None:
         engine, floor = ENGINES[options.engine].make(scratch)
         try:
             cases = {name: CASES[name] for name in options.cases.split(",")}
-            run(options.engine, Arena(engine, floor, workload, scratch), cases, options.results)
+            arena = Arena(engine, floor, workload, scratch)
+            run(options.engine, arena, cases, options.results, minutes=options.minutes)
         finally:
             engine.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def run(name: str, arena: Arena, cases: Mapping[str, Callable[[Arena], Sequence[Row]]], results: Path) -> None:
-    """Run cases in order; what one raises ends it, with the results of those before written."""
+def run(
+    name: str,
+    arena: Arena,
+    cases: Mapping[str, Callable[[Arena], Sequence[Row]]],
+    results: Path,
+    *,
+    minutes: float = math.inf,
+) -> None:
+    """Run cases in order; what one raises ends it, with the results of those before written. A case that takes longer
+    than ``minutes`` is given up, and ends it too, since the engine may be in the middle of something."""
     engine: Engine = arena.engine
     for case, do in cases.items():
-        started = time.perf_counter()
+        started, given_up, rows = time.perf_counter(), None, tuple[Row, ...]()
         with measured() as peak:
-            rows = do(arena)
+            try:
+                with _at_most(minutes):
+                    rows = tuple(do(arena))
+            except _TakesTooLong:
+                given_up = f"not done in {minutes:g} minutes"
         CaseResult(
             engine=name,
             case=case,
-            rows=tuple(rows),
+            rows=rows,
             configuration=dict(engine.configuration),
             versions={**engine.versions, "python": sys.version.split()[0]},
             peak_memory_bytes=peak.bytes,
             seconds=time.perf_counter() - started,
+            given_up=given_up,
         ).write(results)
+        if given_up:
+            return
 
 
-def arguments(engine: str, cases: Sequence[str], data: Path, tables: Path, results: Path, of: Parameters) -> list[str]:
+class _TakesTooLong(BaseException):  # not one that engines may catch
+    pass
+
+
+@contextlib.contextmanager
+def _at_most(minutes: float) -> Iterator[None]:
+    """Raise :class:`_TakesTooLong` after this many; in the main thread alone, as signals are."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _TakesTooLong
+
+    if math.isinf(minutes):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, minutes * 60)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def arguments(
+    engine: str, cases: Sequence[str], data: Path, tables: Path, results: Path, of: Parameters, minutes: float
+) -> list[str]:
     """The command line of a worker, behind the interpreter."""
-    numbers = {"scale": of.scale, "commits": of.commits, "rounds": of.rounds, "seed": of.seed}
+    numbers = {"scale": of.scale, "commits": of.commits, "rounds": of.rounds, "seed": of.seed, "minutes": minutes}
     folders = {"data": data, "tables": tables, "results": results}
     options = [part for name, value in {**folders, **numbers}.items() for part in (f"--{name}", str(value))]
     return ["-m", "benchmarks.compare.worker", engine, ",".join(cases), *options]
@@ -76,7 +121,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("cases")
     for name in ("data", "tables", "results"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    for name, kind in {"scale": float, "commits": int, "rounds": int, "seed": int}.items():
+    for name, kind in {"scale": float, "commits": int, "rounds": int, "seed": int, "minutes": float}.items():
         parser.add_argument(f"--{name}", type=kind, required=True)
     return parser.parse_args(given)
 

@@ -42,6 +42,9 @@ class Filter:
     """Of SQL filters: the condition on statistics; see :mod:`lakemerge.read.predicates`."""
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Of SQL filters: by column, the only values that matching rows can have."""
+    may_fail: bool = True
+    """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
+    overflows. Not known of Arrow expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,9 @@ def parse_filter(
     if isinstance(filter, str):
         from lakemerge.read.sql_filter import compile_sql  # with the SQL parser, which takes time to load
 
-        predicate, columns = compile_sql(filter, schema, zone)
-        return Filter(predicate.expression, columns, _select(schema, columns), predicate.may_match, predicate.points)
+        predicate, columns, may_fail = compile_sql(filter, schema, zone)
+        known = predicate.may_match, predicate.points, may_fail
+        return Filter(predicate.expression, columns, _select(schema, columns), *known)
     if not isinstance(filter, pc.Expression):
         raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)

@@ -19,13 +19,16 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 
-__all__ = ["EXACT", "Fit", "Place", "Value", "fit", "parse_date", "parse_timestamp", "parse_zone"]
+__all__ = ["EXACT", "Fit", "Place", "Value", "cast_may_fail", "fit", "parse_date", "parse_timestamp", "parse_zone"]
 
 Value = bool | int | float | Decimal | str | bytes | dt.datetime | dt.date
 """A date-time without a zone is an instant in the filter's zone, or a TIMESTAMP_NTZ, as the column is."""
 
 EXACT = Context(prec=1100, traps=[InvalidOperation])
 """Decimal arithmetic wide enough for every finite double, so that nothing is rounded on the way."""
+
+_LONG_DIGITS, _MAX_DIGITS = 20, 38
+"""Of Spark's decimals: those that an integer is taken for, and the longest."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 _ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+"
@@ -93,6 +96,25 @@ def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) ->
         return _fit_timestamp(value, kind, column, zone)
     remedy = f": quote it, '{value!s}'" if pa.types.is_string(kind) else ""
     raise FilterError(f"{column} is {kind} and cannot be compared with {value!r}{remedy}", column=column)
+
+
+def cast_may_fail(value: Value, kind: pa.DataType) -> bool:
+    """Whether Spark, to compare a column with the literal, might cast the column to a type that cannot hold every
+    value of it. (:func:`fit` never does.) ``True`` where that is not certain."""
+    if pa.types.is_integer(kind):
+        return not isinstance(value, int | float)
+    if pa.types.is_decimal(kind):
+        if not isinstance(value, int | Decimal):
+            return not isinstance(value, float)
+        _, digits, exponent = Decimal(value).as_tuple()
+        scale = max(0, -int(exponent))
+        whole = max(_LONG_DIGITS, len(digits) - scale)
+        return max(kind.precision - kind.scale, whole) + max(kind.scale, scale) > _MAX_DIGITS
+    if pa.types.is_date(kind):
+        return isinstance(value, dt.datetime)
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    return False
 
 
 def parse_date(text: str) -> dt.date | None:

@@ -22,7 +22,7 @@ from sqlglot.errors import SqlglotError
 
 from lakemerge.errors import FilterError
 from lakemerge.read import predicates as leaf
-from lakemerge.read.literals import EXACT, Fit, Place, Value, fit, parse_date, parse_timestamp
+from lakemerge.read.literals import EXACT, Fit, Place, Value, cast_may_fail, fit, parse_date, parse_timestamp
 from lakemerge.read.predicates import OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of, bind, constantly
 
 __all__ = ["SUPPORTED", "compile_sql"]
@@ -49,8 +49,8 @@ class _Literal:
         self.value = value
 
 
-def compile_sql(text: str, schema: pa.Schema, zone: dt.tzinfo | None) -> tuple[Predicate, frozenset[str]]:
-    """The predicate that ``text`` states, and the top-level columns it uses.
+def compile_sql(text: str, schema: pa.Schema, zone: dt.tzinfo | None) -> tuple[Predicate, frozenset[str], bool]:
+    """The predicate that ``text`` states, the top-level columns it uses, and whether Spark might fail on a row.
 
     ``zone`` is that of times without one (``None``: not known, they are refused). Column names match
     whatever their case. Raises :class:`FilterError` for syntax errors, unknown columns, constructs
@@ -70,7 +70,7 @@ def compile_sql(text: str, schema: pa.Schema, zone: dt.tzinfo | None) -> tuple[P
         bind(predicate.expression, schema)
     except RecursionError:
         raise FilterError("the filter is nested too deeply", filter=text) from None
-    return predicate, frozenset(compiler.columns)
+    return predicate, frozenset(compiler.columns), compiler.may_fail
 
 
 def _plain(error: SqlglotError) -> str:
@@ -84,6 +84,7 @@ class _Compiler:
         self.zone = zone
         self.names = {name.lower(): name for name in schema.names}
         self.columns: set[str] = set()
+        self.may_fail = False
 
     def predicate(self, node: Any, *, negate: bool) -> Predicate:
         """Where ``node`` is true; with ``negate``, where it is false."""
@@ -156,6 +157,7 @@ class _Compiler:
         numbers = _is_number(left.kind) and _is_number(right.kind)
         if (not numbers and left.kind != right.kind) or pa.types.is_nested(left.kind):
             raise FilterError(f"{left.text} is {left.kind} and cannot be compared with {right.text}, {right.kind}")
+        self.may_fail |= left.kind != right.kind
         floats = pa.types.is_floating(left.kind) or pa.types.is_floating(right.kind)
         if floats:
             left, right = _as_double(left), _as_double(right)
@@ -164,6 +166,7 @@ class _Compiler:
         return found
 
     def fit(self, value: Value, operand: Operand) -> Fit:
+        self.may_fail |= cast_may_fail(value, operand.kind)
         return fit(value, operand.kind, operand.text, self.zone)
 
     def null_safe(self, node: Any, *, negate: bool) -> Predicate:
@@ -279,6 +282,7 @@ class _Compiler:
             _unsupported(node)
         if isinstance(left, _Literal) and isinstance(right, _Literal):
             return _Literal(_compute(compute, *values))
+        self.may_fail = True
         sides = [_promote(side) if isinstance(side, _Literal) else side for side in (left, right)]
         if not all(_is_number(side.kind) for side in sides):
             _unsupported(node)

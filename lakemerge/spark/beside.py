@@ -34,14 +34,21 @@ _BATCH_ROWS = 64 * 1024
 
 
 def scan_merging_first(
-    spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    condition: str | None,
 ) -> list[DataFrame]:
     """The tiles' stored rows that are not superseded, and the rows that the logs bring in.
 
     :param tiles: see :func:`lakemerge.read.beside.due_first`.
+    :param condition: of stored rows, see :func:`lakemerge.spark.files.scan_minor`.
     """
     merged = _merged(spark, handle, view, spec, tiles, columns)
-    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key)]
+    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key, condition)]
     # Named anew, the columns of two reads are not the same ones: a query may join them.
     asked = [f"{quoted(name)} AS {quoted(name)}" for name in columns]
     return [*parts, *(rows.selectExpr(*asked) for rows in merged.rows)]

@@ -53,16 +53,25 @@ def scan_clean(
 
 
 def scan_minor(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    condition: str | None = None,
 ) -> list[DataFrame]:
     """Base and winner files of tiles with a minor entry and no later logs, without superseded rows; in
-    as few scans as their bitmaps allow."""
+    as few scans as their bitmaps allow.
+
+    :param condition: of the rows that are asked for. It is judged before bitmaps are, so of superseded rows too: it
+        must not fail for any.
+    """
     scans = []
     for group in _groups(tiles):
         paths = [tile.minor.positions for tile in group if tile.minor is not None and tile.minor.positions is not None]
         few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
         bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
-        scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, of=paths))
+        scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
     return scans
 
 
@@ -74,11 +83,13 @@ def scan_beside(
     columns: Sequence[str],
     positions: pa.Table,
     of: Sequence[Hashable],
+    condition: str | None,
 ) -> DataFrame:
     """Base and winner files of tiles without the rows that ``positions`` names, a table of
-    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; ``of`` tells it from others."""
+    :data:`lakemerge.slices.minor.POSITIONS_SCHEMA`; ``of`` tells it from others. For ``condition`` see
+    :func:`scan_minor`."""
     bits = partial(_bits, spark, positions, *_ordinals(tiles)) if positions.num_rows else None
-    return _scan(spark, handle, view, tiles, columns, bits, of=of)
+    return _scan(spark, handle, view, tiles, columns, bits, of, condition)
 
 
 def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:
@@ -113,10 +124,11 @@ def _scan(
     tiles: Sequence[Tile],
     columns: Sequence[str],
     bits: Callable[[], DataFrame] | None,
-    *,
     of: Sequence[Hashable],
+    condition: str | None,
 ) -> DataFrame:
-    """Base and winner files in one scan, without the rows whose bits are set. It is kept for later reads.
+    """Base and winner files in one scan, without the rows whose bits are set. It is kept for later reads, and so are
+    the bits, for scans with other conditions.
 
     :param bits: gives what :func:`_bits` does.
     :param of: tells them from other bits of the same files.
@@ -124,16 +136,32 @@ def _scan(
     schema, paths = _stored_schema(view), [file.path for file in _row_files(tiles) if file.rows]
     if bits is None:
         return _parquet(spark, handle, schema, paths).selectExpr(*map(quoted, columns))
-    session = jvm_session(spark)
-    key = ("left", session_id(spark), schema, tuple(paths), tuple(of))
-    left = None if session is None else cast("DataFrame | None", handle.scans.get(key))
-    if left is None:
-        left = _without(_parquet(spark, handle, schema, paths), bits(), _ordinals(tiles)[0])
-        if session is not None:
-            bits_here = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
-            handle.scans.keep(key, left, bits_here + len(paths) * _LISTED_FILE_BYTES)
+    low, high = _ordinals(tiles)
+
+    def left() -> DataFrame:
+        size = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
+        superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
+        rows = _parquet(spark, handle, schema, paths)
+        return _without(rows if condition is None else rows.where(condition), superseded, low)
+
+    key = ("left", schema, tuple(paths), tuple(of), condition)
+    found = _kept(spark, handle, key, left, len(paths) * _LISTED_FILE_BYTES)
     # Named anew, the columns of two reads are not the same ones: a query may join them.
-    return left.selectExpr(*(f"{quoted(name)} AS {quoted(name)}" for name in columns))
+    return found.selectExpr(*(f"{quoted(name)} AS {quoted(name)}" for name in columns))
+
+
+def _kept(
+    spark: SparkSession, handle: Handle, key: tuple[Hashable, ...], make: Callable[[], DataFrame], size_bytes: int
+) -> DataFrame:
+    """What ``make`` gave for the key before; with Connect, whose plans are of one use, what it gives."""
+    if jvm_session(spark) is None:
+        return make()
+    key = (*key, session_id(spark))
+    known = cast("DataFrame | None", handle.scans.get(key))
+    if known is None:
+        known = make()
+        handle.scans.keep(key, known, size_bytes)
+    return known
 
 
 def _without(rows: DataFrame, bits: DataFrame, low: int) -> DataFrame:

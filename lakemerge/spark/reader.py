@@ -56,9 +56,11 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
     ways = ways_of(spark, handle, view, spec, tiles, read)
-    parts = scan_minor(spark, handle, view, ways.minor, read)
+    # A condition that is understood is a text.
+    early = str(filter) if condition is not None and not condition.may_fail else None
+    parts = scan_minor(spark, handle, view, ways.minor, read, early)
     if ways.first:
-        parts += scan_merging_first(spark, handle, view, spec, ways.first, read)
+        parts += scan_merging_first(spark, handle, view, spec, ways.first, read, early)
     if ways.clean or not (parts or ways.merged):
         parts.append(scan_clean(spark, handle, view, ways.clean, read))
     if ways.merged:

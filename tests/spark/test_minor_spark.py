@@ -126,6 +126,28 @@ def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path:
     assert collected(table.to_df(columns=["_metadata", "id"], filter="row_index < 0")) == [("new", 3)]
 
 
+def test_a_condition_comes_before_the_bitmaps_where_it_cannot_fail(spark: SparkSession, tmp_path: Path) -> None:
+    """Superseded rows are none of the table's: no filter may fail on them."""
+    table = LakeTable.create(tmp_path / "t", "id BIGINT, n BIGINT", key=["id"], spark=spark)
+    highest = 2**63 - 1
+    table.upsert(spark.createDataFrame([(i, highest) for i in range(20)], "id BIGINT, n BIGINT"))
+    table.upsert(spark.createDataFrame([(i, i) for i in range(20)], "id BIGINT, n BIGINT"))
+    table.compact(minor=True)
+
+    def filters(condition: str) -> list[str]:
+        plan = plan_of(table.to_df(filter=condition))
+        return [line for line in plan.splitlines() if "Filter (" in line and "shiftright" in line]
+
+    (first,) = filters("n >= 5")
+    assert 0 < first.index(">= 5") < first.index("shiftright")
+    assert first.count(">= 5") == 1
+    (last,) = filters("n + 1 > 5")
+    assert last.index("shiftright") < last.index("> 5")
+    assert collected(table.to_df(filter="n >= 5")) == [(i, i) for i in range(5, 20)]
+    assert collected(table.to_df(filter="n + 1 > 5")) == [(i, i) for i in range(5, 20)]
+    assert collected(table.to_df(columns=["n"], filter="id = 7 OR n < 2")) == [(0,), (1,), (7,)]
+
+
 def listing_of(spark: SparkSession, frame: DataFrame) -> int:
     """Which object of Spark's holds the files that the frame's scan reads."""
     scan = frame._jdf.queryExecution().optimizedPlan().collectLeaves().apply(0)

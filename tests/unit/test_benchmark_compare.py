@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -342,6 +345,23 @@ def test_a_worker_writes_each_finished_case(workload: Workload, tmp_path: Path) 
     assert result.configuration == {"rows": "a dictionary"}
     assert result.peak_memory_bytes
     assert {row.step for row in result.rows if row.unit == "bytes"} == {"partial update"}
+
+
+def test_a_case_is_given_up(workload: Workload, tmp_path: Path) -> None:
+    """Engines wait in ``except Exception`` and in locks; it comes through."""
+    forever = threading.Event()
+
+    def slow(_: Arena) -> Sequence[Row]:
+        with contextlib.suppress(Exception):
+            forever.wait()
+        return ()
+
+    cases = {"wide": lambda _: (), "sizes": slow, "history": slow}
+    run("any", Arena(Folding(), ArrowParquet(), workload, tmp_path), cases, tmp_path, minutes=0.002)
+    found = [CaseResult.read(tmp_path, "any", case) for case in cases]
+    assert [result and result.given_up for result in found] == [None, "not done in 0.002 minutes", None]
+    assert found[2] is None, "the engine is in the middle of something"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_results_survive_a_file(tmp_path: Path) -> None:

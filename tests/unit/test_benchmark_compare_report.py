@@ -46,26 +46,29 @@ def test_cells() -> None:
             history("delta", timed("load", 1.0), wrong, timed("only here", 2.0, floor=None)),
             history("iceberg", timed("load", 2.0), Row(step="compaction", unit="s", cannot="it has none")),
             CaseResult(engine="hudi", case="history", failure="exit status 1:\nboom"),
+            CaseResult(engine="hudi-bucket", case="history", given_up="not done in 60 minutes"),
         )
     )
     assert "TPC-H scale 0.1 (600,572 line items), 2 cores, 2026-01-02." in text
     assert section(text, "One history") == [
-        ["", "LakeMerge", "Delta", "Iceberg", "Hudi, default index"],
-        ["load", "1.50x (0.75 s)", "2.00x (1.00 s)", "4.00x (2.00 s)", "failed"],
-        ["small commit", "2.00x (1.00 s)", "", "", "failed"],
-        ["small commit: bytes written", "1.50x (3.0 MB)", "", "", "failed"],
-        ["compaction", "2.50x (1.25 s)", "wrong answer", "cannot", "failed"],
-        ["only here", "", "2.00 s", "", "failed"],
-        ["peak memory", "2.0 MB", "2.0 MB", "2.0 MB", ""],
+        ["", "LakeMerge", "Delta", "Iceberg", "Hudi, default index", "Hudi, bucket index"],
+        ["load", "1.50x (0.75 s)", "2.00x (1.00 s)", "4.00x (2.00 s)", "failed", "too slow"],
+        ["small commit", "2.00x (1.00 s)", "", "", "failed", "too slow"],
+        ["small commit: bytes written", "1.50x (3.0 MB)", "", "", "failed", "too slow"],
+        ["compaction", "2.50x (1.25 s)", "wrong answer", "cannot", "failed", "too slow"],
+        ["only here", "", "2.00 s", "", "failed", "too slow"],
+        ["peak memory", "2.0 MB", "2.0 MB", "2.0 MB", "", ""],
     ]
     assert section(text, "In short")[:4] == [
-        ["", "LakeMerge", "Delta", "Iceberg", "Hudi, default index"],
-        ["load", "1.50x", "2.00x", "4.00x", "failed"],
-        ["small commit", "2.00x", "", "", "failed"],
-        ["small commit: bytes written", "1.50x", "", "", "failed"],
+        ["", "LakeMerge", "Delta", "Iceberg", "Hudi, default index", "Hudi, bucket index"],
+        ["load", "1.50x", "2.00x", "4.00x", "failed", "too slow"],
+        ["small commit", "2.00x", "", "", "failed", "too slow"],
+        ["small commit: bytes written", "1.50x", "", "", "failed", "too slow"],
     ]
-    assert section(text, "In short")[-1] == ["compaction", "2.50x", "wrong answer", "cannot", "failed"]
-    assert text.endswith("\n- Iceberg, compaction: it has none\n")
+    assert section(text, "In short")[-1] == ["compaction", "2.50x", "wrong answer", "cannot", "failed", "too slow"]
+    assert text.endswith(
+        "\n- Iceberg, compaction: it has none\n- Hudi, bucket index, history: not done in 60 minutes\n"
+    )
 
 
 def test_engines_without_spark_have_tables_of_their_own() -> None:

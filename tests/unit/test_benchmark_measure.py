@@ -65,6 +65,20 @@ def test_a_slow_contender_may_take_fewer_rounds() -> None:
     assert runs == {"fast": 4, "slow": 2}
 
 
+def test_a_contender_that_takes_too_long_runs_once() -> None:
+    clock = Clock()
+
+    def takes(name: str, seconds: float) -> Contender:
+        def run() -> None:
+            clock.now += seconds
+
+        return Contender(name, run)
+
+    contenders = [takes("fast", 60), takes("slow", 61)]
+    samples = interleave(contenders, rounds=2, clock=clock, settle=lambda: None, patience_s=60)
+    assert samples == {"fast": (60.0, 60.0), "slow": (61.0,)}
+
+
 @pytest.mark.parametrize("names", [["a", "a"], ["a"]])
 def test_impossible_runs_are_refused(names: list[str]) -> None:
     rounds = 0 if len(names) == 1 else 1

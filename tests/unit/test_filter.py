@@ -240,6 +240,35 @@ def test_unsupported_lists_what_is_supported_and_unknown_lists_the_columns() -> 
         parse_filter("x = 1", SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("sql", "may_fail"),
+    [
+        ("i = 1 AND s LIKE 'a%' OR NOT b", False),
+        ("i IN (1, 2) AND `Odd Name` > -5 AND f < 1 AND g <= 1.5e0 AND i < 2.5e0", False),
+        ("day >= DATE '2020-01-01' AND at < '2020-01-02' AND at > DATE '2019-01-01'", False),
+        ("d > 1.50 AND d < 7 AND d != 1e3", False),
+        ("s IS NULL OR st.X = 3 AND bin = X'00ff' AND f <=> 1.5", False),
+        ("i + 1 > 5", True),
+        ("-i > 5", True),
+        ("i > 1 + 1", False),
+        ("i < 2.5", True),  # the column as a decimal
+        ("i = '5'", True),
+        ("i = `Odd Name`", True),
+        ("f > i", True),
+        ("d = '1.5'", True),
+        ("d > 1.00000000000000000000000000005", True),  # 8 digits before the point and 29 behind it are 37, but for 20
+        ("day < TIMESTAMP '2020-01-01 00:00:00'", True),  # the column as a time, which has fewer days
+        ("local > TIMESTAMP '2020-01-01 00:00:00'", True),
+        ("s = 'x' AND i IN (1, 2.5)", True),
+    ],
+)
+def test_conditions_on_which_spark_might_fail(sql: str, may_fail: bool) -> None:
+    found = parse_filter(sql, SCHEMA)
+    assert found is not None
+    assert found.may_fail == may_fail
+    assert parse_filter(pc.field("i") > 1, SCHEMA).may_fail  # type: ignore[union-attr]  # not known
+
+
 def test_long_lists_and_chains_are_not_nested() -> None:
     chain = " OR ".join(f"i = {n}" for n in range(1, 1000))
     assert ids(chain) == [0]
