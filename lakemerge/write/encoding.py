@@ -3,6 +3,9 @@
 Float columns get no statistics. Arrow's writer leaves NaN out of a minimum and maximum; for Spark, as
 here, NaN is above every number, so a row group that holds 1.0 and NaN would be skipped where ``f > 100``.
 
+Files that engines scan have page indexes (Parquet's ``PageIndex.md``): of a file sorted by key, a
+look-up decodes a page, not a row group.
+
 One choice depends on the rows: which columns get a dictionary. Arrow's writer builds one for every
 column it is asked to and gives up only where the dictionary outgrows a page, by when the chunk holds
 the dictionary, indices into it and plain values besides: larger, and slow to read. parquet-mr keeps a
@@ -30,7 +33,7 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
 
     :param rows: some or all rows of the file, with all its columns.
     :param group_rows: rows of a row group, about: each has dictionaries of its own.
-    :param bounded: the columns whose statistics somebody will ask for; ``None``: all.
+    :param bounded: the columns whose statistics somebody will ask for; ``None``: all, of files that engines scan.
     """
     sample = _sample(rows, min(group_rows, _SAMPLE_ROWS))
     names = [name for name in rows.column_names if _repeats(sample.column(name))]
@@ -44,6 +47,7 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
         "version": "2.6",
         "use_dictionary": [path for name in names for path, _ in _leaves(name, rows.schema.field(name).type)],
         "write_statistics": [path for path, _ in leaves if path not in floats and (bounded is None or path in bounded)],
+        "write_page_index": bounded is None,
     }
 
 

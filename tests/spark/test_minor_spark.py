@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.spark import files
 
 DDL = "id BIGINT, at INT, v STRING"
@@ -112,6 +115,70 @@ def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Pa
     names = {tile.base.add.path, *(winner.path for winner in tile.minor.winners)}
     assert {name.split("/t/")[1] for name in found.inputFiles()} == names
     assert len(table.to_df().inputFiles()) > len(names)
+
+
+@pytest.mark.parametrize("minor", [False, True])
+def test_a_look_up_decodes_pages_and_not_row_groups(spark: SparkSession, tmp_path: Path, minor: bool) -> None:
+    """Files that compaction wrote say which keys a page holds: Spark's scan gives a fraction of the one row group."""
+    settings = Settings(row_group_rows=300_000)
+    table = LakeTable.create(
+        tmp_path / "t", "id BIGINT, v BIGINT", key=["id"], buckets=1, spark=spark, settings=settings
+    )
+    ids = pa.array(range(300_000), pa.int64())
+    for _ in range(2):
+        table.upsert(pa.table({"id": ids, "v": ids}))
+        table.compact(minor=minor)
+    found = table.to_df(filter="id = 299999")
+    assert collected(found) == [(299_999, 299_999)]
+    (scan,) = [leaf for leaf in _leaves(found) if leaf.metrics().contains("numOutputRows")]
+    # A page of the base file, of at most 1 MiB, and one of the winners: the second round replaced every row.
+    assert 0 < scan.metrics().apply("numOutputRows").value() < 300_000
+
+
+def test_pages_are_left_out_by_bounds_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
+    """Every column counts up with the rows, through at least three pages. NaN, one a page, is above every number."""
+    count = 300_000
+    ids = np.arange(count)
+    number = pa.array(ids)
+    floats = ids.astype(np.float64)
+    floats[[7, 150_007, 299_007]] = np.nan
+    columns = {
+        "id": number,
+        "d": number.cast(pa.decimal128(25, 2)),
+        "day": pa.array(ids // 100, pa.int32()).cast(pa.date32()),
+        "at": pa.array(ids * 1_000_000).cast(pa.timestamp("us", "UTC")),
+        "s": pa.array([f"{i:06}" for i in ids]),
+        "b": pa.array([f"{i:06}".encode() for i in ids]),
+        "late": pc.if_else(pc.greater_equal(number, 200_000), number, None),
+        "f": pa.array(floats),
+    }
+    table = LakeTable.create(tmp_path / "t", pa.table(columns).schema, key=["id"], buckets=1, spark=spark)
+    for _ in range(2):
+        table.upsert(pa.table(columns))
+    table.compact()
+    few = list(range(250_000, 250_003))
+    for condition, expected in {
+        "id IN (250000, 250001, 250002)": few,
+        "d BETWEEN 250000 AND 250002.99": few,
+        "day = DATE'1970-01-01' + 2500 AND id < 250003": few,
+        "at BETWEEN timestamp_seconds(250000) AND timestamp_seconds(250002)": few,
+        "s BETWEEN '250000' AND '250002'": few,
+        "b BETWEEN X'323530303030' AND X'323530303032'": few,
+        "late BETWEEN 250000 AND 250002": few,
+        "late IS NULL AND id BETWEEN 199999 AND 250000": [199_999],
+        "f > 299998": [7, 150_007, 299_007, 299_999],
+        "f BETWEEN 250000 AND 250002": few,
+    }.items():
+        found = table.to_df(columns=["id"], filter=condition)
+        assert (condition, [row for (row,) in collected(found)]) == (condition, expected)
+
+
+def _leaves(frame: DataFrame) -> list[Any]:
+    plan = frame._jdf.queryExecution().executedPlan()
+    if "Adaptive" in plan.nodeName():  # as it is with a subquery
+        plan = plan.executedPlan().plan()
+    leaves = plan.collectLeaves()
+    return [leaves.apply(i) for i in range(leaves.size())]
 
 
 def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path: Path) -> None:

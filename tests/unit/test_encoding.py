@@ -68,6 +68,15 @@ def test_floats_have_no_statistics_and_all_else_has(tmp_path: Path) -> None:
     assert found == ["i", "d", "t", "s.i", "m.key_value.value"]
 
 
+def test_files_that_engines_scan_tell_the_bounds_of_their_pages(tmp_path: Path) -> None:
+    """Not those of floats, which would pass over NaN, and not logs."""
+    table = pa.table({"id": np.arange(ROWS), "f": np.full(ROWS, math.nan)})
+    for name, bounded, expected in [("base", None, [True, False]), ("log", ["id"], [False, False])]:
+        pq.write_table(table, tmp_path / name, **writer_options(table, group_rows=ROWS, bounded=bounded))
+        group = pq.ParquetFile(tmp_path / name).metadata.row_group(0)
+        assert [group.column(i).has_column_index for i in range(2)] == expected
+
+
 def test_an_empty_file_has_the_columns(tmp_path: Path) -> None:
     table = pa.table({"v": pa.array([], pa.int64())})
     pq.write_table(table, tmp_path / "f", **writer_options(table, group_rows=1))
