@@ -1,8 +1,9 @@
 """Inputs of the foundation benchmark: TPC-H line items in key order, and frames that change them.
 
 Frames carry all columns, every key once, and take disjoint rows of the table, so that they can be
-upserted in any order. Of a frame's rows 85 % are newer than the row they change, 10 % have new keys
-and 5 % are late and must lose. The expected rows are computed by DuckDB with one window function.
+upserted in any order; but for those of recent keys, which are for a table of their own and take rows
+among the last twentieth alone. Of a frame's rows 85 % are newer than the row they change, 10 % have new
+keys and 5 % are late and must lose. The expected rows are computed by DuckDB with one window function.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +19,18 @@ import duckdb
 
 from benchmarks.tpch import CHANGES_BEGIN_US, LINEITEM, connect, generate_tpch
 
-__all__ = ["DIRTY_FRAMES", "Inputs", "merged_sql"]
+__all__ = ["DIRTY_FRAMES", "RECENT_FRAMES", "Inputs", "merged_sql"]
 
-_RECIPE = 1
+_RECIPE = 2
 """Part of the cache folder's name: raise it when the files of one seed change."""
 
 DIRTY_FRAMES = tuple(f"dirty_{number}" for number in range(1, 7))
+RECENT_FRAMES = tuple(f"recent_{number}" for number in range(1, 7))
 _PARTS = {"small": 0.01, "large": 0.1, **dict.fromkeys(DIRTY_FRAMES, 0.15 / len(DIRTY_FRAMES))}
 """Frames, with their part of the table's rows: at scale 0.5 that is 30,000, 300,000 and 6 x 75,000."""
+_RECENT_PARTS = dict.fromkeys(RECENT_FRAMES, 0.02 / len(RECENT_FRAMES))
+_RECENT = 0.05
+"""The part of the table that frames of recent keys change rows of: the highest keys."""
 
 _ROWS_PER_SCALE = 6_000_000
 _FILES = 2
@@ -94,6 +99,11 @@ class Inputs:
         """The table after all :data:`DIRTY_FRAMES`, in key order."""
         return self.folder / "merged.parquet"
 
+    @property
+    def merged_recent(self) -> Path:
+        """The table after all :data:`RECENT_FRAMES`, in key order."""
+        return self.folder / "merged-recent.parquet"
+
     def frame(self, name: str) -> Path:
         return self.folder / name
 
@@ -130,18 +140,29 @@ def _write(db: duckdb.DuckDBPyConnection, folder: Path, scale: float, seed: int)
         name: (seed * 1_000_003 + use * 104_729) % 2_147_483_647 for use, name in enumerate(("place", "fate", "v"))
     }
     drawn = ", ".join(f"mix(id, {salt}) AS {name}" for name, salt in salts.items())
-    ranked = f"SELECT *, row_number() OVER (ORDER BY place, id) - 1 AS rank FROM (SELECT *, {drawn} FROM base)"
-    db.execute(f"CREATE TEMP TABLE drawn AS {ranked}")
+    db.execute(f"CREATE TEMP TABLE drawn AS SELECT *, {drawn} FROM base")
+    last = ", ".join(f"{key} DESC" for key in LINEITEM.key)
+    newest = f"SELECT * FROM drawn ORDER BY {last} LIMIT {round(_RECENT * rows)}"
+    _write_frames(db, folder, "SELECT * FROM drawn", {name: part * scale for name, part in _PARTS.items()})
+    _write_frames(db, folder, newest, {name: part * scale for name, part in _RECENT_PARTS.items()})
+    for target, frames in (("merged", DIRTY_FRAMES), ("merged-recent", RECENT_FRAMES)):
+        merged = merged_sql(folder / "initial.parquet", [folder / name for name in frames])
+        _copy(db, f"SELECT * FROM ({merged}) ORDER BY {keys}", folder / f"{target}.parquet")
+    return rows
+
+
+def _write_frames(db: duckdb.DuckDBPyConnection, folder: Path, source: str, scales: Mapping[str, float]) -> None:
+    """Frames of disjoint rows of ``source``, a query, each with the rows of its scale."""
+    ranked = f"SELECT *, row_number() OVER (ORDER BY place, id) - 1 AS rank FROM ({source})"
+    db.execute(f"CREATE OR REPLACE TEMP TABLE ranked AS {ranked}")
     begin = 0
-    for name, part in _PARTS.items():
-        count = round(_ROWS_PER_SCALE * scale * part)
+    for name, scale in scales.items():
+        count = round(_ROWS_PER_SCALE * scale)
         _write_frame(db, folder / name, begin, count)
         begin += count
-    if begin > rows:
-        raise AssertionError(f"the frames need {begin} rows, the table has {rows}")
-    merged = merged_sql(folder / "initial.parquet", [folder / name for name in DIRTY_FRAMES])
-    _copy(db, f"SELECT * FROM ({merged}) ORDER BY {keys}", folder / "merged.parquet")
-    return rows
+    found = db.execute("SELECT count(*) FROM ranked").fetchone()
+    if found is None or begin > found[0]:
+        raise AssertionError(f"the frames need {begin} rows, of {found}")
 
 
 def _write_frame(db: duckdb.DuckDBPyConnection, folder: Path, begin: int, count: int) -> None:
@@ -156,7 +177,7 @@ def _write_frame(db: duckdb.DuckDBPyConnection, folder: Path, begin: int, count:
     folder.mkdir()
     for number in range(_FILES):
         rows = f"rank BETWEEN {begin} AND {begin + count - 1} AND rank % {_FILES} = {number}"
-        query = f"SELECT {columns}, rank FROM drawn WHERE {rows}"
+        query = f"SELECT {columns}, rank FROM ranked WHERE {rows}"
         _copy(db, f"SELECT {_typed()} FROM ({query}) ORDER BY rank", folder / f"part-{number}.parquet")
 
 

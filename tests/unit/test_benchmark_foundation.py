@@ -17,13 +17,14 @@ from rich.console import Console
 
 from benchmarks import foundation, foundation_log, phases
 from benchmarks.foundation_cases import Bench, DeltaMerge
-from benchmarks.foundation_data import DIRTY_FRAMES, Inputs, merged_sql
+from benchmarks.foundation_data import DIRTY_FRAMES, RECENT_FRAMES, Inputs, merged_sql
 from benchmarks.measure import Report
 from benchmarks.tpch import CHANGES_BEGIN_US, LINEITEM, connect
 from lakemerge import LakeTable
 
 SCALE = 0.002
 ROWS = round(SCALE * 6_000_000)
+RECENT = dict.fromkeys(RECENT_FRAMES, ROWS // 300)
 FRAMES = {"small": ROWS // 100, "large": ROWS // 10, **dict.fromkeys(DIRTY_FRAMES, ROWS // 40)}
 
 Key = tuple[int, int]
@@ -72,6 +73,13 @@ def test_frames_have_exact_sizes_and_disjoint_keys(inputs: Inputs) -> None:
     assert {len(list(inputs.frame(name).iterdir())) for name in FRAMES} == {2}
 
 
+def test_frames_of_recent_keys_take_rows_of_the_last_twentieth(inputs: Inputs) -> None:
+    keys = {name: set(rows_of(inputs.frame(name))) for name in RECENT}
+    assert {name: len(found) for name, found in keys.items()} == RECENT
+    assert len(set.union(*keys.values())) == sum(RECENT.values())
+    assert min(set.union(*keys.values())) >= sorted(rows_of(inputs.initial))[-ROWS // 20 - 1]
+
+
 def test_frames_hold_new_late_and_newer_rows(inputs: Inputs) -> None:
     stored = rows_of(inputs.initial)
     fates: Counter[str] = Counter()
@@ -91,6 +99,7 @@ def test_frames_hold_new_late_and_newer_rows(inputs: Inputs) -> None:
 
 def test_merged_rows_equal_a_fold_in_plain_python(inputs: Inputs, tmp_path: Path) -> None:
     assert rows_of(inputs.merged) == folded(inputs.initial, [inputs.frame(name) for name in DIRTY_FRAMES])
+    assert rows_of(inputs.merged_recent) == folded(inputs.initial, [inputs.frame(name) for name in RECENT_FRAMES])
     upserts = [inputs.frame("small"), inputs.frame("large")]
     with connect(tmp_path) as db:
         db.execute(f"COPY ({merged_sql(inputs.third, upserts)}) TO '{tmp_path / 'found.parquet'}' (FORMAT parquet)")
@@ -126,8 +135,8 @@ def test_every_case_on_spark_gives_right_answers(
     foundation.run(options, inputs, tmp_path, report, spark)
     assert report.problems == []
     assert {line.case for line in report.lines} == {"load", "upsert", "read", "compact"}
-    # load 2, upsert 2 x 3 + 2, read 3, 4 of the minor-compacted table and the first one, compact 2
-    assert len([line for line in report.lines if line.target is not None]) == 20
+    # load 2, upsert 2 x 3 + 2, read 2 x 5 clean, 5 + 1 minor-compacted, dirty and the first one, compact 2
+    assert len([line for line in report.lines if line.target is not None]) == 30
     objects = [line for line in report.lines if line.unit == "objects"]
     assert [(line.value, line.target) for line in objects] == [(3, 4), (3, 4)]  # two log files and the commit
 
