@@ -11,6 +11,7 @@ import importlib
 import logging
 import re
 from collections.abc import Sequence
+from typing import Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -74,4 +75,11 @@ def _tried(spark: SparkSession, store: S3Store, path: str) -> str | None:
 
 def _scan(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
     """Spark's readers take paths for patterns; these mean themselves."""
-    return reader.parquet(*(re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in urls))
+    patterns = [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in urls]
+    java = getattr(reader, "_jreader", None)
+    if java is None:
+        return reader.parquet(*patterns)
+    # One call to the JVM, where Python's reader makes one for each path.
+    session = cast("Any", reader)._spark
+    array = session._jvm.java.util.regex.Pattern.compile("\0").split("\0".join(patterns))
+    return DataFrame(java.parquet(array), session)
