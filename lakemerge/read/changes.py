@@ -40,6 +40,12 @@ def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatch
     if type(since) is not int or since > until.version:
         raise InputError(f"since must be a version up to {until.version}, not {since!r}")
     fields = _nullable(until.config.schema)
+    if hidden := [field.name for field in fields if field.name.lower() in (KIND, VERSION, TIMESTAMP)]:
+        raise InputError(
+            f"the table has column(s) {', '.join(hidden)}, which would be two in its changes: {KIND}, {VERSION} and "
+            f"{TIMESTAMP} tell of the commit. Keep such values in columns of other names to read changes",
+            columns=tuple(hidden),
+        )
     told = [(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
     schema = pa.schema([*fields, *map(pa.field, *zip(*told, strict=True))])
     before = handle.view(handle.log.snapshot(version=since))

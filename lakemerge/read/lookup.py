@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -92,6 +93,8 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
             given = {n: pa.array([row[n] for row in rows if n in row], fields.get(n)) for n in names}
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise FrameError(f"the keys do not fit the table's key: {error}") from error
+        for name in fields:
+            _check_whole(name, [row[name] for row in rows if name in row], given[name])
         if any(len(column) not in (0, len(rows)) for column in given.values()):
             raise FrameError(f"every key needs the column(s) {', '.join(config.key)} and no others")
         return pa.table({n: column for n, column in given.items() if len(column) or not rows})
@@ -101,3 +104,15 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
         f"keys are a mapping of key columns to values, a list of such, or a pyarrow, pandas or polars frame, "
         f"not {type(keys).__name__}"
     )
+
+
+def _check_whole(name: str, values: Sequence[object], column: pa.Array) -> None:
+    """Arrow makes 1 of 1.9 where integers are asked for, and a day of a time: another key than was given.
+
+    Raises :class:`FrameError`.
+    """
+    if not (pa.types.is_integer(column.type) or pa.types.is_date(column.type)):
+        return
+    for value, stored in zip(values, column.to_pylist(), strict=True):
+        if value is not None and (value != stored or isinstance(value, dt.datetime)):
+            raise FrameError(f"key column {name!r} is {column.type}, and {value!r} is none", column=name)

@@ -18,11 +18,14 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from lakemerge.slices.view import Tile
 from lakemerge.spark.jobs import jvm_session
+from lakemerge.spark.listing import scan_of_listed
 from lakemerge.storage import LocalStore, S3Store, Store
 
 __all__ = ["parquet_files", "why_through_arrow"]
 
 _LOG = logging.getLogger(__name__)
+_FEW_FILES = 32
+"""So many files Spark asks the store for itself, one after the other; of more, in a job."""
 
 _answers: dict[tuple[str, str], str | None] = {}
 """Why not, by application and by where the table is and how it is reached."""
@@ -42,11 +45,20 @@ def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) 
     return _answer(spark, store, paths[0]) if paths else None
 
 
-def parquet_files(reader: DataFrameReader, store: Store, paths: Sequence[str]) -> DataFrame:
-    """A scan of files of the store."""
+def parquet_files(
+    reader: DataFrameReader, store: Store, paths: Sequence[str], sizes: Sequence[int] | None = None
+) -> DataFrame:
+    """A scan of files of the store.
+
+    :param sizes: in bytes, where they are known: then Spark need not ask for them.
+    """
     if isinstance(store, S3Store):
         reader = reader.options(**store.s3a.options)
-    return _scan(reader, [store.spark_url(path) for path in paths])
+    urls = [store.spark_url(path) for path in paths]
+    listed = None
+    if sizes is not None and len(paths) > _FEW_FILES:
+        listed = scan_of_listed(reader, urls, sizes)
+    return _scan(reader, urls) if listed is None else listed
 
 
 def _answer(spark: SparkSession, store: S3Store, path: str) -> str | None:

@@ -46,10 +46,12 @@ def scan_clean(
     spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
 ) -> DataFrame:
     """Base files of clean tiles, as if they were a plain folder of files."""
-    paths = [tile.base.add.path for tile in tiles if tile.base is not None]
-    if not paths:
+    adds = [tile.base.add for tile in tiles if tile.base is not None]
+    if not adds:
         return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
-    return _parquet(spark, handle, _stored_schema(view), paths).selectExpr(*map(quoted, columns))
+    sizes = [add.size_bytes for add in adds]
+    rows = _parquet(spark, handle, _stored_schema(view), [add.path for add in adds], sizes)
+    return rows.selectExpr(*map(quoted, columns))
 
 
 def scan_minor(
@@ -133,15 +135,16 @@ def _scan(
     :param bits: gives what :func:`_bits` does.
     :param of: tells them from other bits of the same files.
     """
-    schema, paths = _stored_schema(view), [file.path for file in _row_files(tiles) if file.rows]
+    schema, files = _stored_schema(view), [file for file in _row_files(tiles) if file.rows]
+    paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
     if bits is None:
-        return _parquet(spark, handle, schema, paths).selectExpr(*map(quoted, columns))
+        return _parquet(spark, handle, schema, paths, sizes).selectExpr(*map(quoted, columns))
     low, high = _ordinals(tiles)
 
     def left() -> DataFrame:
         size = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
         superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
-        rows = _parquet(spark, handle, schema, paths)
+        rows = _parquet(spark, handle, schema, paths, sizes)
         return _without(rows if condition is None else rows.where(condition), superseded, low)
 
     key = ("left", schema, tuple(paths), tuple(of), condition)
@@ -241,27 +244,31 @@ def _stored_schema(view: TableView) -> pa.Schema:
     return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
 
 
-def _parquet(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
-    """A scan of its own of the files. Spark asks the store for each file once: a later scan of the same ones takes over
-    what it was told."""
+def _parquet(
+    spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None = None
+) -> DataFrame:
+    """A scan of its own of the files. Spark asks the store for each file once, if at all: a later scan of the same
+    ones takes over what it was told."""
     session = jvm_session(spark)
     if session is None:
-        return _listed(spark, handle, schema, paths)
+        return _listed(spark, handle, schema, paths, sizes)
     key = ("files", session_id(spark), schema, *paths)
     known = handle.scans.get(key)
     if known is not None:
         return DataFrame(session.baseRelationToDataFrame(known), spark)
-    frame = _listed(spark, handle, schema, paths)
+    frame = _listed(spark, handle, schema, paths, sizes)
     relation = frame._jdf.queryExecution().analyzed().relation()
     handle.scans.keep(key, relation, len(paths) * _LISTED_FILE_BYTES)
     return frame
 
 
-def _listed(spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
+def _listed(
+    spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None
+) -> DataFrame:
     reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
     local = isinstance(handle.store, LocalStore)
     with _listed_by_the_driver(spark) if local else contextlib.nullcontext():
-        return parquet_files(reader, handle.store, paths)
+        return parquet_files(reader, handle.store, paths, sizes)
 
 
 @contextlib.contextmanager

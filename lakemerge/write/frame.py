@@ -157,10 +157,14 @@ def as_reader(frame: object) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(frame.schema, [frame])
     if isinstance(frame, pa.Table):
         return frame.to_reader()
-    if type(frame).__module__.split(".")[0] == "pandas":
-        return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(frame)
+    try:
+        if type(frame).__module__.split(".")[0] == "pandas":
+            return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(frame)
+    except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
+        name = f"{type(frame).__module__}.{type(frame).__qualname__}"
+        raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
     raise FrameError(
         f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
         "or RecordBatchReader, or a pandas or polars frame",

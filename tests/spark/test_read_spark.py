@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lakemerge import InputError, LakeTable, VersionNotFoundError
 
+DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery"
 DDL = "id BIGINT, at INT, country STRING, amount DOUBLE, note STRING"
 NAMES = ["id", "at", "country", "amount", "note"]
 State = dict[int, tuple[Any, ...]]
@@ -36,6 +37,10 @@ def frame(spark: SparkSession, rows: State) -> DataFrame:
 def changed(ids: list[int]) -> State:
     """Newer rows that differ in every column, so that a stale one is on the other side of any filter."""
     return {i: (i, 11, "DK", -1.0 - i, "changed") for i in ids}
+
+
+def jobs_of(spark: SparkSession) -> set[int]:
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
 def in_one_bucket(spark: SparkSession, bucket: int) -> list[int]:
@@ -324,26 +329,43 @@ def test_a_column_that_was_added_later(spark: SparkSession, tmp_path: Path) -> N
     assert collected(table.to_df(columns=["late"], filter="late IS NULL")) == [(None,)]
 
 
-def test_many_files_are_listed_without_a_job(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark itself would ask for the sizes of more than 32 files in a job; who wants that says so."""
-    table = LakeTable.create(tmp_path, "id BIGINT", key=["id"], buckets=64, spark=spark)
+def test_spark_asks_for_none_of_many_files(spark: SparkSession, tmp_path: Path) -> None:
+    """What the table knows of them it is told; by itself it would ask for their sizes, of more than 32 in a job."""
+    root = tmp_path / "a=1 %41{b}"
+    table = LakeTable.create(root, "id BIGINT", key=["id"], buckets=64, spark=spark)
     table.upsert(pa.table({"id": range(1000)}))
     assert len(table.view.base_files) == 64
-    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-
-    def jobs() -> set[int]:
-        return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-
-    before = jobs()
+    before = jobs_of(spark)
     found = table.to_df()
-    assert (jobs() - before, spark.conf.get(setting, None)) == (set(), None)
-    assert found.count() == 1000
-    spark.conf.set(setting, "33")
+    assert (jobs_of(spark) - before, found.columns) == (set(), ["id"])
+    assert sorted(row.id for row in found.collect()) == list(range(1000))
+    table.upsert(pa.table({"id": range(990, 1010)}))
+    table.compact(minor=True)
+    assert sorted(row.id for row in table.to_df().collect()) == list(range(1010))
+    missing = root / table.view.base_files[0].add.path
+    missing.rename(tmp_path / "elsewhere")
+    unread = LakeTable.open(root, spark=spark).to_df()
+    with pytest.raises(Exception, match=missing.name):
+        unread.collect()
+
+
+def test_a_session_that_takes_no_list_asks_for_files_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """The driver then asks for them, unless the session says otherwise."""
+    table = LakeTable.create(tmp_path, "id BIGINT", key=["id"], buckets=64, spark=spark)
+    table.upsert(pa.table({"id": range(1000)}))
+    ignored, setting = "spark.sql.streaming.fileStreamSink.ignoreMetadata", f"{DISCOVERY}.threshold"
+    spark.conf.set(ignored, "true")
     try:
-        before = jobs()
+        before = jobs_of(spark)
+        found = table.to_df()
+        assert (jobs_of(spark) - before, spark.conf.get(setting, None)) == (set(), None)
+        assert found.count() == 1000
+        spark.conf.set(setting, "33")
+        before = jobs_of(spark)
         LakeTable.open(tmp_path, spark=spark).to_df()  # this one knows no files yet
-        assert (len(jobs() - before), spark.conf.get(setting)) == (1, "33")
+        assert (len(jobs_of(spark) - before), spark.conf.get(setting)) == (1, "33")
     finally:
+        spark.conf.unset(ignored)
         spark.conf.unset(setting)
 
 
@@ -361,7 +383,7 @@ def test_files_are_named_to_spark_in_one_call(
 
     monkeypatch.setattr(client, "send_command", counted)
     counts = []
-    for buckets in (2, 64):
+    for buckets in (2, 32):  # of more files Spark is given a list
         table = LakeTable.create(tmp_path / str(buckets), "id BIGINT", key=["id"], buckets=buckets, spark=spark)
         table.upsert(pa.table({"id": range(1000)}))
         sent.clear()

@@ -117,3 +117,12 @@ def test_versions_that_are_not_there(tmp_path: Path) -> None:
         table.changes(-1)
     with pytest.raises(VersionNotFoundError):
         table.changes(0, 7)
+
+
+@pytest.mark.parametrize("name", ["_row_kind", "_Commit_Version", "_commit_timestamp"])
+def test_a_table_with_a_column_of_the_feed_is_refused(tmp_path: Path, name: str) -> None:
+    table = LakeTable.create(tmp_path / "t", f"id INT, {name} STRING", key=["id"])
+    table.upsert(pa.table({"id": pa.array([1], pa.int32()), name: ["mine"]}))
+    assert table.to_arrow().to_pylist() == [{"id": 1, name: "mine"}]
+    with pytest.raises(InputError, match=f"column.* {name}, which would be two"):
+        table.changes(0)

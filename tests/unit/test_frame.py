@@ -80,6 +80,23 @@ def test_what_is_no_frame(thing: Any, tmp_path: Path) -> None:
     assert table.version == 0
 
 
+@pytest.mark.parametrize(
+    "thing",
+    [
+        pd.DataFrame({"k": ["x", 1]}),
+        pd.DataFrame([[1, 2]], columns=["k", "k"]),
+        pl.Series("k", [1]),
+        pa.chunked_array([[1]]),
+    ],
+    ids=["mixed types", "names twice", "polars column", "arrow column"],
+)
+def test_what_arrow_cannot_read_as_a_frame(thing: Any, tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with pytest.raises(FrameError, match=r"is no frame that Arrow can read"):
+        table.upsert(thing)
+    assert table.version == 0
+
+
 def test_a_reader_is_handed_through() -> None:
     reader = TABLE.to_reader()
     assert as_reader(reader) is reader

@@ -178,6 +178,8 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         ({"k": None}, "null in 1 key"),
         ({"k": "x"}, "do not fit"),
         ([{"k": 1}, {}], "every key needs"),
+        ({"k": 2.5}, "2.5 is none"),
+        ([{"k": 2}, {"k": decimal.Decimal("2.5")}], "is none|do not fit"),
         (7, "not int"),
         (pa.table({"k": ["a"]}), "not string"),
     ]:
@@ -185,3 +187,12 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
             table.get(keys)
     with pytest.raises(InputError, match="at least one column"):
         table.get({"k": 1}, columns=[])
+    assert table.get({"k": 2.0}) == table.get({"k": 2}) == {"k": 2, "o": 10, "v": "base2"}
+
+
+def test_a_time_is_no_day(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "k DATE", key=["k"])
+    table.upsert(pa.table({"k": [dt.date(2020, 1, 1)]}))
+    assert table.get({"k": dt.date(2020, 1, 1)}) == {"k": dt.date(2020, 1, 1)}
+    with pytest.raises(FrameError, match="is none"):
+        table.get({"k": dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC)})
