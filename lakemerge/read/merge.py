@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import MergerContractError, TableDamagedError
+from lakemerge.nested import settled
 from lakemerge.read.expiry import expire
 from lakemerge.read.filter import Filter
 from lakemerge.read.parquet import ParquetFiles, StoredFile
@@ -77,7 +78,7 @@ def merge_tile(
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
     schema = _nullable(shape.schema, needed)
     for base, _, folded in _fold_ranges(spec, tile, schema, schema, names, files):
-        yield MergedRange(overlay_rows(base, folded, names, sort=sort), folded.tombstones)
+        yield MergedRange(settled(overlay_rows(base, folded, names, sort=sort)), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def changed_ranges(
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     for base, _, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
         gone = base.select(PLACE.names).take(pa.array(folded.superseded))
-        yield ChangedRange(gone, folded.rows, folded.tombstones)
+        yield ChangedRange(gone, settled(folded.rows), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)

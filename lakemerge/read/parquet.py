@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.kept import Kept
+from lakemerge.nested import settled
 from lakemerge.read.footers import END, Footer
 from lakemerge.storage.base import Store
 
@@ -235,9 +236,11 @@ def _is_damage(error: Exception) -> bool:
 
 def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Columns in the schema's order and types, null where the table has none."""
-    there = set(table.column_names)
+    if not schema.names:
+        return table
+    there, stored = set(table.column_names), settled(table)
     arrays = [
-        table.column(field.name).cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
+        stored.column(field.name).cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
-    return pa.table(arrays, schema=schema) if arrays else table
+    return settled(pa.table(arrays, schema=schema))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.config import TableConfig
+from lakemerge.nested import settled
 from lakemerge.options import Settings
 from lakemerge.slices.model import Key, LogBlock, LogFile, SliceId, keys_at
 from lakemerge.slices.placement import place_rows
@@ -112,7 +113,7 @@ def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[
 
 
 def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
-    table = pa.Table.from_batches(held).combine_chunks()
+    table = settled(pa.Table.from_batches(held).combine_chunks())
     # Deletes may hold null where the table's rows may not.
     table = table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
     if all(part is None for part in kinds):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from lakemerge import LakeTable
 from lakemerge.schema import from_delta_json, to_arrow_schema, to_ddl, to_delta_json
 
 DDL = (
@@ -57,3 +59,24 @@ def test_a_frame_of_every_type_arrives_with_our_types(spark: SparkSession) -> No
     schema = to_arrow_schema(DDL.replace(" NOT NULL", ""))
     found = spark.createDataFrame([], to_ddl(schema)).toArrow().schema
     assert to_arrow_schema(found).equals(schema, check_metadata=False)
+
+
+def test_a_struct_that_rows_lack_is_null_whatever_its_fields_say(spark: SparkSession, tmp_path: Path) -> None:
+    """First load through the kernel, reads through it and by Spark alone, a compaction by Spark."""
+    table = LakeTable.create(tmp_path, "id INT, v INT, s STRUCT<x: INT NOT NULL>", key=["id"], buckets=2, spark=spark)
+    table.upsert(spark.createDataFrame([(1, 1), (2, 2)], "id INT, v INT"))
+    table.upsert(spark.createDataFrame([(2, 3, (7,)), (3, 4, None)], "id INT, v INT, s STRUCT<x: INT>"))
+    table.upsert(spark.createDataFrame([(4, 5)], "id INT, v INT"))
+    expected = [(1, 1, None), (2, 3, 7), (3, 4, None), (4, 5, None)]
+
+    def rows() -> list[tuple[int, int, int | None]]:
+        return sorted((row.id, row.v, row.s and row.s.x) for row in table.to_df().collect())
+
+    assert rows() == expected
+    table.compact(minor=True)
+    assert rows() == expected
+    table.compact()
+    assert rows() == expected
+    assert sorted((row.id, row.s and row.s.x) for row in spark.read.parquet(*table.to_df().inputFiles()).collect()) == [
+        (key, x) for key, _, x in expected
+    ]
