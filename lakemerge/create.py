@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakemerge.config import MAX_BUCKETS, WRITER_FEATURE, State, TableConfig
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.handle import Handle
-from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot
+from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot, parse_duration_ms
 from lakemerge.schedule import SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.slices.partition import is_partitionable
@@ -18,6 +18,11 @@ from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 
 __all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
+
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_DURATIONS = frozenset(
+    {"delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "lakemerge.tombstoneRetention"}
+)
 
 
 def create_table(
@@ -180,15 +185,15 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
             problems.append(f"table property {name!r} must be a string, not {value!r}")
         elif name in SCHEDULE_DEFAULTS:
             problems += schedule_problems(name, value)
+        elif name in _DURATIONS and parse_duration_ms(value) is None:
+            problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
+        elif name == _CHECKPOINT_INTERVAL and not (value.isdecimal() and int(value) > 0):
+            problems.append(f"table property {name!r} must be a positive number of commits, not {value!r}")
     return problems
 
 
 def _is_settable(name: str) -> bool:
     """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
     if name.startswith("lakemerge."):
-        return name == "lakemerge.tombstoneRetention" or name in SCHEDULE_DEFAULTS
-    return not name.startswith("delta.") or name in {
-        "delta.checkpointInterval",
-        "delta.deletedFileRetentionDuration",
-        "delta.logRetentionDuration",
-    }
+        return name in _DURATIONS or name in SCHEDULE_DEFAULTS
+    return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

@@ -21,6 +21,7 @@ from lakemerge.log.protocol import (
     check_readable,
     check_writable,
     duration_ms,
+    parse_duration_ms,
     writer_features,
 )
 from lakemerge.log.snapshot import Snapshot
@@ -52,6 +53,7 @@ __all__ = [
     "duration_ms",
     "earliest_version",
     "encode",
+    "parse_duration_ms",
     "tip_at",
     "writer_features",
 ]

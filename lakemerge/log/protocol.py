@@ -21,6 +21,7 @@ __all__ = [
     "duration_ms",
     "in_commit_timestamps",
     "is_set",
+    "parse_duration_ms",
     "writer_features",
 ]
 
@@ -97,8 +98,11 @@ def in_commit_timestamps(metadata: Metadata) -> bool:
 def duration_ms(metadata: Metadata, key: str, *, default: int) -> int | None:
     """A table property such as ``interval 7 days`` in milliseconds, ``None`` if it cannot be read."""
     text = metadata.configuration.get(key)
-    if text is None:
-        return default
+    return default if text is None else parse_duration_ms(text)
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """``interval 7 days`` in milliseconds; ``None`` for what is none, or has no fixed length, such as a month."""
     words = re.sub(r"^\s*interval\s+", "", text.lower()).split()
     total = 0
     if not words or len(words) % 2:
