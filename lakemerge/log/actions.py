@@ -200,6 +200,9 @@ def _decode_line(line: bytes, name: str, number: int) -> list[Action]:
         raise TableDamagedError(f"{name}, line {number}, cannot be read: {error}", path=name, line=number) from error
 
 
+_TEXT_OR_NULL = frozenset({str, type(None)})
+
+
 class _Fields:
     """Takes typed fields out of a JSON object; what nobody took is ``rest``."""
 
@@ -246,7 +249,7 @@ class _Fields:
         value = self.rest.pop(key, None)
         if value is None:
             return None
-        if not isinstance(value, dict) or not all(v is None or isinstance(v, str) for v in value.values()):
+        if not isinstance(value, dict) or not _TEXT_OR_NULL.issuperset(map(type, value.values())):
             raise ValueError(f"{key!r} is not a map of strings")
         return value
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Final
 
+from lakemerge.collector import collector_paused
 from lakemerge.errors import (
     NotATableError,
     TableDamagedError,
@@ -33,6 +34,7 @@ _logger = logging.getLogger(__name__)
 _LAKEMERGE: Final = "lakemerge"
 
 
+@collector_paused()
 def load(store: Store, listing: Listing, version: int | None, *, required_domain: str | None) -> Snapshot:
     """The snapshot at ``version`` (the latest for ``None``) from the files in ``listing``.
 

@@ -62,7 +62,7 @@ def due_first(tiles: Sequence[Tile], spec: MergeSpec) -> list[Tile]:
     """
     few = are_few(tiles)
     due = [tile for tile in tiles if tile.blocks and tile.wanted is None and _has_small_logs(tile, spec, few=few)]
-    return due if sum(file.rows for tile in due for file in tile.row_files) <= _MOST_ROWS else []
+    return due if sum(tile.stored_rows for tile in due) <= _MOST_ROWS else []
 
 
 def pays_first(due: Sequence[Tile], spec: MergeSpec, *, asked: float) -> bool:
@@ -72,7 +72,7 @@ def pays_first(due: Sequence[Tile], spec: MergeSpec, *, asked: float) -> bool:
     :param due: see :func:`due_first`.
     :param asked: the share of the table's columns that the read asks for.
     """
-    stored = sum(file.size_bytes for tile in due for file in tile.row_files)
+    stored = sum(tile.file_bytes for tile in due)
     few = are_few(due)
     places = [tile for tile in due if few and _is_whole(tile, spec)]
     rows = [tile for tile in due if not few or not _is_whole(tile, spec)]
@@ -82,7 +82,7 @@ def pays_first(due: Sequence[Tile], spec: MergeSpec, *, asked: float) -> bool:
 
 def _has_small_logs(tile: Tile, spec: MergeSpec, *, few: bool) -> bool:
     per_record = _STORED_PER_PLACE if few and _is_whole(tile, spec) else _STORED_PER_RECORD
-    return 0 < _records(tile) * per_record <= sum(file.rows for file in tile.row_files)
+    return 0 < _records(tile) * per_record <= tile.stored_rows
 
 
 def _is_whole(tile: Tile, spec: MergeSpec) -> bool:

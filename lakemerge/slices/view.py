@@ -8,8 +8,6 @@ holds its key: that of the base file or, where a minor compaction merged on, of 
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from lakemerge.collector import collector_paused
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import Snapshot
@@ -64,7 +63,7 @@ class Tile:
     @property
     def is_empty(self) -> bool:
         """Whether it surely has no row."""
-        return not self.blocks and not any(file.rows for file in self.row_files)
+        return not self.blocks and not self.stored_rows
 
     @property
     def row_files(self) -> tuple[RowFile, ...]:
@@ -73,6 +72,18 @@ class Tile:
             return ()
         base = RowFile(self.base.add.path, self.base.add.size_bytes, self.base.ordinal, self.base.rows)
         return (base, *(() if self.minor is None else self.minor.winners))
+
+    @property
+    def stored_rows(self) -> int:
+        """Of the row files, superseded ones included."""
+        own = 0 if self.base is None else self.base.rows
+        return own if self.minor is None else own + sum(file.rows for file in self.minor.winners)
+
+    @property
+    def file_bytes(self) -> int:
+        """Of the row files."""
+        own = 0 if self.base is None else self.base.add.size_bytes
+        return own if self.minor is None else own + sum(file.size_bytes for file in self.minor.winners)
 
     @property
     def merged_through(self) -> int:
@@ -100,7 +111,7 @@ class Tile:
     @property
     def stored_bytes(self) -> int:
         """Parquet bytes a merge of the tile reads, estimated."""
-        return sum(file.size_bytes for file in self.row_files) + self.tombstone_bytes + self.log_bytes
+        return self.file_bytes + self.tombstone_bytes + self.log_bytes
 
 
 class TableView:
@@ -182,7 +193,7 @@ class TableView:
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
-        with _collector_paused():
+        with collector_paused():
             blocks = [block for commit in self.log_commits for block in commit.blocks]
             tiles = tuple(build_tiles(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors))
         strange = {commit.version for commit in self.log_commits if commit.merger_epoch != self.state.merger_epoch}
@@ -245,19 +256,6 @@ def build_tiles(
     for slice_id in by_slice.keys() | logs.keys():
         count = layout.buckets_of(slice_id)
         yield from _tiles_of(slice_id, count, by_slice.get(slice_id, ()), logs.get(slice_id, ()), minors)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Of hundreds of thousands of values that all stay, Python's collector would search each time there are a
-    quarter more, and find nothing: up to half of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _tiles_of(

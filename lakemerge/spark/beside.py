@@ -8,6 +8,7 @@ task of each later read passes on.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,8 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.files import scan_beside, scan_records
-from lakemerge.spark.jobs import bins, lean, map_evenly, quoted, session_id
+from lakemerge.spark.jobs import bins, map_evenly, quoted, session_id
+from lakemerge.spark.sending import pickled
 from mergers.contract import Bools, Ints
 
 __all__ = ["is_kept", "scan_merging_first"]
@@ -92,8 +94,8 @@ def _merged(
         return cast("_Merged", known)
     found = map_evenly(
         spark,
-        partial(merge_beside, spec=spec, columns=columns, pick=are_few(tiles)),
-        [lean(tile) for tile in tiles],
+        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(tiles)),
+        [pickled(tile) for tile in tiles],
         sizes=[tile.stored_bytes for tile in tiles],
         target_bytes=spec.settings.target_task_bytes,
     )
@@ -111,6 +113,10 @@ def _merged(
     merged = _Merged(positions, rows, of_any if all(part.picked for part in found) else of_these)
     handle.scans.keep(merged.key, merged, held)
     return merged
+
+
+def _merge_beside(tile: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
+    return merge_beside(pickle.loads(tile), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
 
 
 def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:

@@ -226,7 +226,7 @@ def _row_files(tiles: Sequence[Tile]) -> list[RowFile]:
 
 
 def _rows(tiles: Sequence[Tile]) -> int:
-    return sum(file.rows for file in _row_files(tiles))
+    return sum(tile.stored_rows for tile in tiles)
 
 
 def _ordinals(tiles: Sequence[Tile]) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -17,7 +16,7 @@ from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.options import Settings
 from lakemerge.read.splits import Part, split_tiles
 from lakemerge.slices.view import Tile
-from lakemerge.spark.portable import portable
+from lakemerge.spark.portable import carried, portable
 
 __all__ = [
     "active_session",
@@ -25,7 +24,6 @@ __all__ = [
     "collect_results",
     "even_tasks",
     "jvm_session",
-    "lean",
     "map_evenly",
     "parallelism",
     "quoted",
@@ -66,14 +64,14 @@ def map_evenly(
     A :class:`LakeMergeError` that a task raises is raised here as it was.
     """
     tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
-    sent = portable((function, items))
+    work = portable(function)
+    given = [carried([(index, items[index]) for index in task]) for task in tasks]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        work, given = sent
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for index in tasks[number]:
-                    yield result_batch(partial(_numbered, work, given[index], index))
+                for index, item in pickle.loads(given[number]):  # noqa: S301 - our own driver's bytes
+                    yield result_batch(partial(_numbered, work, item, index))
 
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT_DDL)
     results = dict(collect_results(frame))
@@ -86,16 +84,10 @@ def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
 
 def even_tasks(tiles: Sequence[Tile], settings: Settings, *, at_least: int) -> list[list[Part]]:
     """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together."""
-    parts = split_tiles([lean(tile) for tile in tiles], settings.target_task_bytes)
+    parts = split_tiles(tiles, settings.target_task_bytes)
     sizes = [part.stored_bytes for part in parts]
     groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
     return [[parts[index] for index in group] for group in groups]
-
-
-def lean(tile: Tile) -> Tile:
-    """Without the statistics of its file, which serve planning alone and would be most of what is sent to tasks."""
-    base = tile.base
-    return tile if base is None else replace(tile, base=replace(base, add=replace(base.add, stats=None, tags={})))
 
 
 def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:

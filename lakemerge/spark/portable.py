@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 
 from mergers import Merger
 
-__all__ = ["portable"]
+__all__ = ["carried", "portable"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def portable(value: T) -> T:
     Here it is an opaque box; unpickled, it is the value. The classes in it are pickled now, so it
     does not matter when Spark pickles the function.
     """
-    return cast("T", _Box(_dumps(value)))
+    return cast("T", _Box(carried(value)))
 
 
 class _Box:
@@ -50,7 +50,8 @@ class _Box:
         return pickle.loads, (self._payload,)
 
 
-def _dumps(value: object) -> bytes:
+def carried(value: object) -> bytes:
+    """The value, which may hold mergers, as what ``pickle.loads`` gives it back from."""
     with _registering:
         listed = set(_cloudpickle.list_registry_pickle_by_value())
         ours = [module for module in _modules_of_users() if module.__name__ not in listed]

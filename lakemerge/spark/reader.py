@@ -15,6 +15,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from lakemerge.collector import collector_paused
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.read.beside import due_first, pays_first
@@ -30,10 +31,13 @@ from lakemerge.spark.beside import is_kept, scan_merging_first
 from lakemerge.spark.files import scan_clean, scan_minor
 from lakemerge.spark.jobs import even_tasks, jvm_session, parallelism, quoted
 from lakemerge.spark.portable import portable
+from lakemerge.spark.sending import pickled
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]
 
 _BATCH_ROWS = 64 * 1024
+_TOGETHER = 16
+"""Tasks whose parts are pickled as one, which takes half the time; each of them unpickles them all."""
 
 
 def read_dataframe(
@@ -109,18 +113,21 @@ def ways_of(
     )
 
 
+@collector_paused()
 def _merged(
     spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
 ) -> DataFrame:
     """Dirty tiles through the merge kernel: parts of large ones, several small ones a task."""
-    tasks = [pickle.dumps(parts) for parts in even_tasks(tiles, spec.settings, at_least=parallelism(spark))]
+    tasks = even_tasks(tiles, spec.settings, at_least=parallelism(spark))
+    given = [pickled(tasks[start : start + _TOGETHER]) for start in range(0, len(tasks), _TOGETHER)]
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sent = portable(spec)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for part in pickle.loads(tasks[number]):  # noqa: S301 - our own driver's bytes
+                parts = pickle.loads(given[number // _TOGETHER])[number % _TOGETHER]  # noqa: S301 - our own bytes
+                for part in parts:
                     for table in scan_part(sent, part, columns, condition):
                         yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 

@@ -6,6 +6,7 @@ A Python data source moves every row through Python and cannot prune columns by 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -31,6 +32,7 @@ from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView
 from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
+from lakemerge.spark.sending import pickled
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, pack
@@ -107,7 +109,7 @@ def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> Non
 class _Partition(InputPartition):
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(None)
-        self.parts = tuple(parts)
+        self.parts = pickled(list(parts))
 
 
 class _Reader(DataSourceReader):
@@ -118,14 +120,19 @@ class _Reader(DataSourceReader):
         self._schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in self._columns])
         self._tiles = prune_tiles(view, None)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What Spark sends each task, which has tiles of its own."""
+        return self.__dict__ | {"_tiles": ()}
+
     def partitions(self) -> Sequence[InputPartition]:
         tasks = even_tasks(self._tiles, self._spec.settings, at_least=_READ_TASKS)
         # Spark runs one task, with no partition, where this list is empty.
         return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        parts = partition.parts if isinstance(partition, _Partition) else ()
-        for part in parts:
+        if not isinstance(partition, _Partition):
+            return
+        for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
             for table in scan_part(self._spec, part, self._columns, None):
                 yield from table.cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from typing import cast
@@ -59,5 +60,7 @@ def test_the_data_source_reads_the_same_parts(spark: SparkSession, dirty: tuple[
     assert sorted(row for rows in tasks for row in rows) == [(k, v) for k, _, v in expected]
     assert len(tasks) > 3
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 100
+    sent = pickle.dumps(reader)  # with each task, which has a partition of its own
+    assert not any(file.path.encode() in sent for tile in table.view.tiles for file in tile.row_files)
     whole = spark.read.format("lakemerge").load(table.url)
     assert sorted((row.k, row.o, row.v) for row in whole.collect()) == expected

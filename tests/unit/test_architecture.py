@@ -198,7 +198,9 @@ def test_pyspark_stays_behind_its_door() -> None:
 
 
 def test_the_log_knows_the_delta_protocol_only() -> None:
-    allowed = ("lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge.__version__")
+    allowed = (
+        "lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge.collector", "lakemerge.__version__"
+    )  # fmt: skip
     wrong = [
         item
         for item in product_imports()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,13 +27,38 @@ class Listening(LocalStore):
         return super().get(path)
 
 
+class Together(LocalStore):
+    """Gives block indexes two at a time, each once the other is asked for too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.both = threading.Barrier(2)
+
+    def get(self, path: str) -> bytes:
+        if path.endswith("-index.parquet"):
+            self.both.wait(timeout=60)
+        return super().get(path)
+
+
+def stored_in(store: LocalStore, settings: Settings) -> LakeTable:
+    handle = Handle(store, DeltaLog(store), default_registry(), settings)
+    return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+
+
+def test_indexes_are_fetched_side_by_side(tmp_path: Path) -> None:
+    settings = Settings(inline_blocks=1)
+    table = LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
+    for value in ("base", "one", "two"):
+        table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
+    assert stored_in(Together(tmp_path), settings).to_arrow().column("v").to_pylist() == ["two"] * 20
+
+
 def test_logs_are_decoded_once(tmp_path: Path) -> None:
     """Neither a read after each commit nor the commit of a compaction fetches the indexes of earlier ones again."""
     settings = Settings(inline_blocks=1)
     LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
     store = Listening(tmp_path)
-    handle = Handle(store, DeltaLog(store), default_registry(), settings)
-    table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+    table = stored_in(store, settings)
     frame = pa.table({"k": range(20), "v": ["x"] * 20})
     for _ in range(4):
         table.upsert(frame)
@@ -42,5 +68,5 @@ def test_logs_are_decoded_once(tmp_path: Path) -> None:
     table.compact()
     # Its plan reads the sizes of blocks from each, and nothing reads them again.
     assert [path.endswith("-index.parquet") for path in store.fetched].count(True) == 3
-    sent = pickle.loads(pickle.dumps(handle.decoded))
+    sent = pickle.loads(pickle.dumps(table.handle.decoded))
     assert not sent._known

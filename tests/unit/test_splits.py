@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,9 +16,11 @@ from lakemerge import LakeTable, Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part, split_tiles
+from lakemerge.slices.model import KeySpan
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.spark.jobs import even_tasks
+from lakemerge.spark.sending import pickled
 from tests.unit.faults import Row, create, frame, open_over
 from tests.unit.test_lookup import touched
 
@@ -191,6 +194,22 @@ def test_tasks_are_even(tmp_path: Path) -> None:
     assert sum(sizes) == 1260
     assert max(sizes) <= 130
     assert min(sizes) >= 60
-    sent = [part.tile.base for parts in tasks for part in parts]
-    assert all(base is not None and base.add.stats is None for base in sent)
-    assert all(tile.base is not None and tile.base.add.stats for tile in tiles)
+
+
+def test_tasks_are_sent_what_they_read_and_no_statistics(tmp_path: Path) -> None:
+    table = hundred(tmp_path / "t")
+    table.upsert(frame([(1, 2, "a")]))
+    table.compact(minor=True)
+    table.delete(frame([(2, 9)], ["k", "o"]))
+    tile = only_tile(table)
+    assert tile.base is not None
+    assert tile.base.add.stats is not None
+    parts = in_parts(replace(tile, wanted=KeySpan((1,), None)), 2)
+    tile = parts[0].tile
+    assert tile.base is not None
+    add = replace(tile.base.add, stats=None, tags={})
+    lean = replace(tile, base=replace(tile.base, add=add))
+    assert pickle.loads(pickled(parts)) == [replace(part, tile=lean) for part in parts]
+    assert pickle.loads(pickled(tile)) == lean
+    assert tile.minor is not None
+    assert tile.blocks
