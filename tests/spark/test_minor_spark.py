@@ -135,6 +135,17 @@ def test_a_look_up_decodes_pages_and_not_row_groups(spark: SparkSession, tmp_pat
     assert 0 < scan.metrics().apply("numOutputRows").value() < 300_000
 
 
+def test_pages_of_a_bulk_load_hold_whole_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Of 4,096 rows, which Spark reads at a time; parquet-mr alone ends a page after 20,000."""
+    table = LakeTable.create(tmp_path / "t", "id BIGINT", key=["id"], buckets=1, spark=spark)
+    assert table.upsert(spark.range(100_000)).mode == "load"
+    for key, page in {0: 32_768, 40_000: 32_768, 99_999: 100_000 - 3 * 32_768}.items():
+        found = table.to_df(filter=f"id = {key}")
+        assert collected(found) == [(key,)]
+        (scan,) = [leaf for leaf in _leaves(found) if leaf.metrics().contains("numOutputRows")]
+        assert scan.metrics().apply("numOutputRows").value() == page
+
+
 def test_pages_are_left_out_by_bounds_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
     """Every column counts up with the rows, through at least three pages. NaN, one a page, is above every number."""
     count = 300_000
