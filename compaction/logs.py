@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compaction.bins import BinItem, BinLimits, fill
 from compaction.jobs import run_jobs
@@ -56,8 +56,7 @@ def compact_logs(
 ) -> LogCompactionResult:
     """Merge logs with logs; see :meth:`lakemerge.LakeTable.compact_logs`."""
     started = time.monotonic()
-    if not size_ratio >= 0:
-        raise InputError(f"size_ratio must be a number from 0 on, not {size_ratio!r}")
+    _check_ratio(size_ratio)
     merger = handle.merger(read)
     live = _live_blocks(read)
     sizes = {version: sum(block.data_bytes for block in blocks) for version, blocks in live.items()}
@@ -88,6 +87,11 @@ def compact_logs(
     ended = time.monotonic()
     phases = {**phases, "commit": ended - merged}
     return replace(result, version=committed.version, seconds=ended - started, phases=phases)
+
+
+def _check_ratio(size_ratio: Any) -> None:
+    if isinstance(size_ratio, bool) or not isinstance(size_ratio, int | float) or not size_ratio >= 0:
+        raise InputError(f"size_ratio must be a number from 0 on, not {size_ratio!r}")
 
 
 def choose_runs(

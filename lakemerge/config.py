@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import orjson
 import pyarrow as pa
 
-from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError
+from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.log import DomainMetadata, Metadata, Snapshot
 from lakemerge.schema import from_delta_json
 from lakemerge.widening import check_type_changes
@@ -106,6 +106,8 @@ class TableConfig:
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error
+        except SchemaError as error:
+            raise TableDamagedError(f"the schema in the log of {url} is damaged: {error.message}", url=url) from error
 
 
 @dataclass(frozen=True, slots=True)

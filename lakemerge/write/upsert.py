@@ -322,6 +322,8 @@ def _check_txn(txn: Any) -> None:
     fits = isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str) and type(txn[1]) is int
     if txn is not None and not (fits and txn[0] and 0 <= txn[1] < 2**63):
         raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")
+    if txn is not None and txn[0].startswith("lakemerge."):
+        raise FrameError(f"application ids that begin with 'lakemerge.' are the library's own; {txn[0]!r} is not yours")
 
 
 def _check_info(info: Mapping[str, object]) -> None:

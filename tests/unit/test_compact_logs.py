@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -348,6 +348,9 @@ def test_what_it_refuses_and_what_is_nothing_to_do(tmp_path: Path) -> None:
     assert (table.compact_logs().commits, table.version) == (0, 2)
     with pytest.raises(InputError, match="size_ratio must be a number from 0 on, not -1"):
         table.compact_logs(size_ratio=-1)
+    for odd in ("a", None, True):
+        with pytest.raises(InputError, match="size_ratio must be a number from 0 on"):
+            table.compact_logs(size_ratio=cast("float", odd))
     with pytest.raises(InputError, match="read-only"):
         LakeTable.open(tmp_path / "t", version=1).compact_logs()
 

@@ -138,6 +138,14 @@ def configured(name: str, value: str | None) -> Callable[[dict[str, Any]], None]
     return change
 
 
+def schema_string(text: str) -> Callable[[dict[str, Any]], None]:
+    def change(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = text
+
+    return change
+
+
 def state_body(**entries: Any) -> Callable[[dict[str, Any]], None]:
     def change(action: dict[str, Any]) -> None:
         if action.get("domainMetadata", {}).get("domain") == "lakemerge.state":
@@ -164,11 +172,24 @@ def feature(action: dict[str, Any]) -> None:
         (configured("lakemerge.merger.id", None), TableDamagedError, "table properties .*merger.id"),
         (configured("lakemerge.merger.options", "[1]"), TableDamagedError, "table properties"),
         (configured("lakemerge.buckets", "many"), TableDamagedError, "table properties"),
+        (schema_string("{"), TableDamagedError, "schema in the log of .* is damaged: .*not JSON"),
+        (schema_string('{"type":"struct","fields":[1]}'), TableDamagedError, "schema in the log of .* is damaged"),
         (state_body(formatVersion=2), UnsupportedFeatureError, "format version 2.*newer lakemerge"),
         (state_body(nextOrdinal="x"), TableDamagedError, "'lakemerge.state' is damaged"),
         (feature, UnsupportedFeatureError, "rowTracking; with that it cannot be written"),
     ],
-    ids=["newer format", "key", "no merger", "options", "buckets", "newer state", "state", "feature"],
+    ids=[
+        "newer format",
+        "key",
+        "no merger",
+        "options",
+        "buckets",
+        "no JSON",
+        "schema",
+        "newer state",
+        "state",
+        "feature",
+    ],
 )
 def test_tables_we_do_not_understand(
     change: Callable[[dict[str, Any]], None], kind: type[Exception], says: str, tmp_path: Path

@@ -175,6 +175,13 @@ def test_transactions_that_are_none(txn: Any, tmp_path: Path) -> None:
     assert LakeTable.open(tmp_path / "t").version == 0
 
 
+def test_transactions_of_the_library_are_its_own(tmp_path: Path) -> None:
+    """The schedule of vacuum is kept as one."""
+    with pytest.raises(FrameError, match=r"begin with 'lakemerge\.'.*'lakemerge.vacuum' is not yours"):
+        create(tmp_path / "t").upsert(frame([(1, 1, "a")]), txn=("lakemerge.vacuum", 7))
+    assert LakeTable.open(tmp_path / "t").version == 0
+
+
 def test_a_column_added_meanwhile_leaves_an_append_valid(tmp_path: Path) -> None:
     """The frame was full when it was checked; the new column is unset in it."""
     path = tmp_path / "t"
