@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,11 +22,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.collector import collector_paused
 from lakemerge.config import TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.filter import FileStats, Filter, prune
 from lakemerge.read.runs import key_position
-from lakemerge.slices.model import Key, KeySpan, LogBlock, SliceId, keys_at
+from lakemerge.slices.model import Key, KeySpan, LogBlock, Partition, SliceId, keys_at
 from lakemerge.slices.partition import parse_partition_value
 from lakemerge.slices.placement import place_rows
 from lakemerge.slices.view import TableView, Tile
@@ -44,7 +46,10 @@ def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
     there = [tile for tile in view.tiles if not tile.is_empty] if keys is None else tiles_of_keys(view, keys)
     if condition is None or not there:
         return there
-    keep = prune(condition, [_statistics(tile, view.config, condition.columns) for tile in there])
+    with collector_paused():
+        values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
+        stats = [_statistics(tile, values(tile.slice.partition), view.config, condition.columns) for tile in there]
+        keep = prune(condition, stats)
     return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
@@ -114,12 +119,16 @@ def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
     return keys.take(pa.array(sort_order(key_columns(keys, config.key))))
 
 
-def _statistics(tile: Tile, config: TableConfig, columns: frozenset[str]) -> FileStats:
-    partition = {
+def _partition_values(partition: Partition, config: TableConfig, columns: frozenset[str]) -> Mapping[str, object]:
+    """Those of the wanted columns that are not null."""
+    return {
         name: parse_partition_value(value, config.schema.field(name).type)
-        for name, value in zip(config.partition_by, tile.slice.partition, strict=True)
+        for name, value in zip(config.partition_by, partition, strict=True)
         if value is not None and name in columns
     }
+
+
+def _statistics(tile: Tile, partition: Mapping[str, object], config: TableConfig, columns: frozenset[str]) -> FileStats:
     if not tile.is_clean or tile.base is None or tile.base.add.stats is None:
         return FileStats(min={}, max={}, null_count={}, num_rows=None, partition_values=partition)
     try:
