@@ -5,12 +5,14 @@ Expected rows are kept in a dictionary; which file a row was read from, Spark it
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -103,6 +105,30 @@ def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> No
     assert collected(before) == sorted(rows.values())
     then = LakeTable.open(table.url, version=1, spark=spark)
     assert collected(then.to_df()) == [(i, 0, f"v{i}") for i in range(100)]
+
+
+def test_a_union_of_scans_in_generated_code(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting that the README recommends: clean tiles, scans with bitmaps, and a tile that Python tasks merge."""
+    table, rows = played(spark, tmp_path / "t")
+    monkeypatch.setattr(files, "_MAX_BITS", 1)  # a scan a tile
+    late = {i: (i, 50, "late") for i in range(200, 400) if bucket_of(spark, i) == 2}
+    table.upsert(frame(spark, late))
+    rows |= late
+    spark.conf.set("spark.sql.codegen.wholeStage.union.enabled", "true")
+    try:
+        assert collected(table.to_df()) == sorted(rows.values())
+        sums = table.to_df().groupBy("at").agg(F.sum("id").alias("s"))
+        expected = {
+            at: sum(row[0] for row in rows.values() if row[1] == at) for at in {row[1] for row in rows.values()}
+        }
+        assert {row["at"]: row["s"] for row in sums.collect()} == expected
+        assert collected(table.to_df(filter="id % 7 = 0")) == sorted(row for row in rows.values() if row[0] % 7 == 0)
+        if pyspark.__version__ >= "4.2":  # those before have no such setting
+            assert re.search(r"\*\(\d+\) Union", plan_of(sums))
+    finally:
+        spark.conf.unset("spark.sql.codegen.wholeStage.union.enabled")
 
 
 def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Path) -> None:

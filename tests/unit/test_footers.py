@@ -142,7 +142,7 @@ from pathlib import Path
 import pyarrow as pa
 from lakemerge import LakeTable, TableDamagedError
 from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.slices.blocks import _INDEX_SCHEMA, _read_index
+from lakemerge.slices.blocks import _INDEX_SCHEMA, _index_columns
 from lakemerge.slices.minor import positions_table
 from lakemerge.storage import LocalStore
 from tests.property.damage import make_whole
@@ -161,7 +161,7 @@ def rows(path):
 files = [path.relative_to(root).as_posix() for path in root.rglob("*.parquet")]
 readers = {
     "base/": rows,
-    "-index.parquet": lambda path: _read_index(store, path, _INDEX_SCHEMA),
+    "-index.parquet": lambda path: _index_columns(path, store.get(path), _INDEX_SCHEMA),
     ".positions.parquet": lambda path: positions_table(store, path),
 }
 for name, read in readers.items():
