@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -33,6 +33,7 @@ import lakemerge.write.pack
 import lakemerge.write.upsert
 import mergers.kernel
 from benchmarks.foundation_cases import Bench
+from lakemerge.cached import cached_property
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.slices.view import TableView
 from lakemerge.write.frame import FramePlan

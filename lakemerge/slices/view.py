@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import MappingProxyType
 
+from lakemerge.cached import cached_property
 from lakemerge.collector import collector_paused
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
 from lakemerge.errors import TableDamagedError

@@ -40,6 +40,22 @@ class Together(LocalStore):
         return super().get(path)
 
 
+class Overtaken(LocalStore):
+    """Another thread plans a read of the table while a block index is fetched."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def get(self, path: str) -> bytes:
+        if path.endswith("-index.parquet"):
+            other = threading.Thread(target=lambda: LakeTable.open(self.path).view.tiles, daemon=True)
+            other.start()
+            other.join(timeout=60)
+            assert not other.is_alive(), "the plan of one table waits for the store of another"
+        return super().get(path)
+
+
 def stored_in(store: LocalStore, settings: Settings) -> LakeTable:
     handle = Handle(store, DeltaLog(store), default_registry(), settings)
     return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
@@ -51,6 +67,14 @@ def test_indexes_are_fetched_side_by_side(tmp_path: Path) -> None:
     for value in ("base", "one", "two"):
         table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
     assert stored_in(Together(tmp_path), settings).to_arrow().column("v").to_pylist() == ["two"] * 20
+
+
+def test_a_plan_does_not_wait_for_that_of_another_table(tmp_path: Path) -> None:
+    settings = Settings(inline_blocks=1)
+    table = LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
+    for value in ("base", "one"):
+        table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
+    assert len(stored_in(Overtaken(tmp_path), settings).view.tiles) == 4
 
 
 def test_logs_are_decoded_once(tmp_path: Path) -> None:
