@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
@@ -9,12 +10,15 @@ __all__ = ["cached_property"]
 
 T = TypeVar("T")
 
+_LOCK = "_working_out"
+
 
 class cached_property(Generic[T]):  # noqa: N801 - what everybody calls it
-    """As :func:`functools.cached_property` is since Python 3.12. Before, all objects of a class shared one lock, so
-    that the plan of one table waited for the store of another, and for ever where that waited for it.
+    """As :func:`functools.cached_property`, but with one lock for each object, so that it cannot be pickled.
 
-    Two threads that ask the same object at once may both work it out; of equal values one is kept.
+    That of Python 3.11 has one for all objects of a class: the plan of one table would wait for the store of
+    another, and for ever where that waits for it. That of later versions has none: each thread that reads a version
+    would ask the store for its logs.
     """
 
     def __init__(self, func: Callable[[Any], T]) -> None:
@@ -33,5 +37,9 @@ class cached_property(Generic[T]):  # noqa: N801 - what everybody calls it
     def __get__(self, instance: object | None, owner: type | None = None) -> T | cached_property[T]:
         if instance is None:
             return self
-        # What stands in the instance is found before this descriptor, which therefore is asked once.
-        return instance.__dict__.setdefault(self._name, self.func(instance))
+        # What stands here under the property's name is found before this descriptor, which so is asked once.
+        values: dict[str, Any] = instance.__dict__
+        with values.setdefault(_LOCK, threading.RLock()):
+            if self._name not in values:
+                values[self._name] = self.func(instance)
+            return values[self._name]

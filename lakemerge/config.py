@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.log import DomainMetadata, Metadata, Snapshot
-from lakemerge.schema import from_delta_json
+from lakemerge.schema import UnknownTypeError, from_delta_json
 from lakemerge.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 
@@ -94,10 +94,13 @@ class TableConfig:
         try:
             schema = from_delta_json(metadata.schema_string)
             check_type_changes(schema)
+            key, ordering = _names(entries["key"]), _names(entries["ordering"])
+            if strange := {*key, *ordering, *metadata.partition_columns}.difference(schema.names):
+                raise ValueError(f"the schema has no columns {sorted(strange)}")
             return TableConfig(
                 schema=schema,
-                key=_names(entries["key"]),
-                ordering=_names(entries["ordering"]),
+                key=key,
+                ordering=ordering,
                 partition_by=tuple(metadata.partition_columns),
                 buckets=bucket_count(int(entries["buckets"])) if "buckets" in entries else None,
                 merger_id=entries["merger.id"],
@@ -106,6 +109,8 @@ class TableConfig:
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error
+        except UnknownTypeError as error:
+            raise UnsupportedFeatureError(f"{url} needs a newer lakemerge: {error.message}", url=url) from error
         except SchemaError as error:
             raise TableDamagedError(f"the schema in the log of {url} is damaged: {error.message}", url=url) from error
 

@@ -10,7 +10,15 @@ import pyarrow as pa
 from lakemerge.config import MAX_BUCKETS, WRITER_FEATURE, State, TableConfig
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.handle import Handle
-from lakemerge.log import AlreadyDone, Attempt, Metadata, Protocol, Snapshot, parse_duration_ms
+from lakemerge.log import (
+    AlreadyDone,
+    Attempt,
+    Metadata,
+    Protocol,
+    Snapshot,
+    parse_checkpoint_interval,
+    parse_duration_ms,
+)
 from lakemerge.schedule import SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.slices.partition import is_partitionable
@@ -187,7 +195,7 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:
             problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
-        elif name == _CHECKPOINT_INTERVAL and not (value.isdecimal() and int(value) > 0):
+        elif name == _CHECKPOINT_INTERVAL and parse_checkpoint_interval(value) is None:
             problems.append(f"table property {name!r} must be a positive number of commits, not {value!r}")
     return problems
 

@@ -10,6 +10,7 @@ name, and entries that are not text are kept as JSON under ``json:<name>``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ from lakemerge.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.errors import SchemaError
 
 __all__ = [
+    "UnknownTypeError",
     "castable",
     "check_names",
     "from_delta_json",
@@ -69,6 +71,11 @@ _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.date64(): pa.date32(),
 }
 _JSON_PREFIX = "json:"
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+class UnknownTypeError(SchemaError):
+    """Types that Delta may have and this library does not know."""
 
 
 @runtime_checkable
@@ -118,18 +125,20 @@ def to_delta_json(schema: pa.Schema) -> str:
 def from_delta_json(text: str) -> pa.Schema:
     """The canonical schema of a Delta ``schemaString``; the inverse of :func:`to_delta_json`.
 
-    Names are not checked. Raises :class:`SchemaError`, with every problem in ``problems``, for types
-    that this library does not know (variant, intervals, collated strings) and for damaged JSON.
+    Names are not checked. Raises :class:`SchemaError` for damaged JSON, and :class:`UnknownTypeError`, with all of
+    them in ``problems``, for types that this library does not know (variant, intervals, collated strings).
     """
+    unknown: list[str] = []
     try:
         node = json.loads(text)
+        kind = _from_node(node, "schema", unknown)
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
-    problems: list[str] = []
-    kind = _from_node(node, "schema", problems)
-    if not problems and not pa.types.is_struct(kind):
-        problems.append("schema: not a struct")
-    _raise_if(problems)
+    except RecursionError as error:
+        raise SchemaError("the schema is nested too deeply") from error
+    _raise_if(unknown, UnknownTypeError)
+    if not pa.types.is_struct(kind):
+        raise SchemaError("the schema is not a struct")
     return pa.schema([kind.field(i) for i in range(kind.num_fields)])
 
 
@@ -156,9 +165,9 @@ def with_json_entry(field: pa.Field, name: str, value: object) -> pa.Field:
     return field.with_metadata({**(field.metadata or {}), f"{_JSON_PREFIX}{name}".encode(): text.encode()})
 
 
-def _raise_if(problems: list[str]) -> None:
+def _raise_if(problems: list[str], kind: type[SchemaError] = SchemaError) -> None:
     if problems:
-        raise SchemaError("the schema cannot be used: " + "; ".join(problems), problems=tuple(problems))
+        raise kind("the schema cannot be used: " + "; ".join(problems), problems=tuple(problems))
 
 
 def _name_problems(schema: pa.Schema) -> list[str]:
@@ -312,51 +321,49 @@ def _metadata_arrow(entries: Mapping[str, object]) -> dict[str | bytes, str | by
 _FROM_DELTA = {name: kind for kind, name in _DELTA_NAMES.items()}
 
 
-def _from_node(node: object, path: str, problems: list[str]) -> pa.DataType:
+def _from_node(node: object, path: str, unknown: list[str]) -> pa.DataType:
     if isinstance(node, str):
-        return _from_name(node, path, problems)
+        return _from_name(node, path, unknown)
     match node:
         case {"type": "struct", "fields": list(fields)}:
-            return pa.struct([_from_field(field, path, problems) for field in fields])
+            return pa.struct([_from_field(field, path, unknown) for field in fields])
         case {"type": "array", "elementType": element, "containsNull": bool(nullable)}:
-            inner = _from_node(element, f"{path}.element", problems)
+            inner = _from_node(element, f"{path}.element", unknown)
             return pa.list_(pa.field("element", inner, nullable=nullable))
         case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": bool(nullable)}:
-            key_type = _from_node(key, f"{path}.key", problems)
-            inner = _from_node(value, f"{path}.value", problems)
+            key_type = _from_node(key, f"{path}.key", unknown)
+            inner = _from_node(value, f"{path}.value", unknown)
             return pa.map_(key_type, pa.field("value", inner, nullable=nullable))
-    problems.append(f"{path}: not a type: {json.dumps(node)[:80]}")
-    return PLACEHOLDER
+    raise SchemaError(f"the schema cannot be used: {path}: not a type: {json.dumps(node)[:80]}")
 
 
-def _from_field(node: object, path: str, problems: list[str]) -> pa.Field:
+def _from_field(node: object, path: str, unknown: list[str]) -> pa.Field:
     match node:
         case {"name": str(name), "type": kind, "nullable": bool(nullable), **rest}:
             inner = f"{path}.{name}" if path != "schema" else name
             given = rest.get("metadata")
             metadata = given if isinstance(given, dict) else {}
             if "__COLLATIONS" in metadata:
-                problems.append(f"{inner}: collated strings are not supported")
-            arrow = _from_node(kind, inner, problems)
+                unknown.append(f"{inner}: collated strings are not supported")
+            arrow = _from_node(kind, inner, unknown)
             return pa.field(name, arrow, nullable=nullable, metadata=_metadata_arrow(metadata))
-    problems.append(f"{path}: not a field: {json.dumps(node)[:80]}")
-    return pa.field("", PLACEHOLDER)
+    raise SchemaError(f"the schema cannot be used: {path}: not a field: {json.dumps(node)[:80]}")
 
 
-def _from_name(name: str, path: str, problems: list[str]) -> pa.DataType:
+def _from_name(name: str, path: str, unknown: list[str]) -> pa.DataType:
     kind = _FROM_DELTA.get(name)
     if kind is not None:
         return kind
     word, _, rest = name.partition("(")
     numbers = [part.strip() for part in rest.removesuffix(")").split(",")]
-    if rest.endswith(")") and all(part.isdecimal() for part in numbers):
+    if rest.endswith(")") and all(_NUMBER.fullmatch(part) for part in numbers):
         if word in ("char", "varchar") and len(numbers) == 1:
             return pa.string()
         if word == "decimal" and len(numbers) == 2:
             precision, scale = int(numbers[0]), int(numbers[1])
             if 1 <= precision <= 38 and scale <= precision:
                 return pa.decimal128(precision, scale)
-    problems.append(f"{path}: the type {name!r} is not supported")
+    unknown.append(f"{path}: the type {name!r} is not supported")
     return PLACEHOLDER
 
 

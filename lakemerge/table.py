@@ -182,7 +182,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         :param merge_schema: add columns, and fields of structs, that only the frame has to the table's
             schema, as nullable ones at the end, in the same commit; else such a frame is refused.
         :param txn: ``(application id, number)``: a write whose number is not above the last one
-            committed for that application changes nothing.
+            committed for that application changes nothing. Ids that begin with ``lakemerge.`` are the library's own.
         :param info: further entries of ``commitInfo``, such as source files and job names.
         :raises lakemerge.FrameError: the frame does not fit; nothing was committed.
         :raises lakemerge.CommitConflictError: the definition changed meanwhile, such as a column of the

@@ -21,6 +21,7 @@ from lakemerge.log.protocol import (
     check_readable,
     check_writable,
     duration_ms,
+    parse_checkpoint_interval,
     parse_duration_ms,
     writer_features,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "duration_ms",
     "earliest_version",
     "encode",
+    "parse_checkpoint_interval",
     "parse_duration_ms",
     "tip_at",
     "writer_features",

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakemerge.collector import collector_paused
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.log.actions import (
     UNPLAIN_PATH,
@@ -55,7 +56,8 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
         # reports both as OSError.
         data = store.get(part.path)
         try:
-            replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
+            with collector_paused():
+                replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
             raise TableDamagedError(f"{part.path} cannot be read: {error}", path=part.path) from error
     return replay

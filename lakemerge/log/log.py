@@ -24,7 +24,7 @@ from lakemerge.log.cleanup import TRUSTED_AGE_MS
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
 from lakemerge.log.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.log.moment import Moment
-from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable
+from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
 from lakemerge.log.replay import gap_error, load, timestamp_of, version_at
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Store
@@ -364,8 +364,8 @@ class DeltaLog:
 
 
 def _checkpoint_interval(snapshot: Snapshot) -> int:
-    text = snapshot.metadata.configuration.get("delta.checkpointInterval", "")
-    return int(text) if text.isdecimal() and int(text) > 0 else _DEFAULT_CHECKPOINT_INTERVAL
+    interval = parse_checkpoint_interval(snapshot.metadata.configuration.get("delta.checkpointInterval", ""))
+    return _DEFAULT_CHECKPOINT_INTERVAL if interval is None else interval
 
 
 def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "duration_ms",
     "in_commit_timestamps",
     "is_set",
+    "parse_checkpoint_interval",
     "parse_duration_ms",
     "writer_features",
 ]
@@ -45,6 +46,8 @@ _UNIT_MS: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+_POSITIVE: Final = re.compile("[1-9][0-9]{0,8}")
 
 
 def check_readable(protocol: Protocol, metadata: Metadata | None = None) -> None:
@@ -109,10 +112,15 @@ def parse_duration_ms(text: str) -> int | None:
         return None
     for number, unit in zip(words[::2], words[1::2], strict=True):
         scale = _UNIT_MS.get(unit.removesuffix("s"))
-        if scale is None or not number.isdecimal():
+        if scale is None or not _NUMBER.fullmatch(number):
             return None
         total += int(number) * scale
     return total
+
+
+def parse_checkpoint_interval(text: str) -> int | None:
+    """``delta.checkpointInterval``, in commits; ``None`` for what is none from 1 to 999,999,999."""
+    return int(text) if _POSITIVE.fullmatch(text) else None
 
 
 def is_set(metadata: Metadata, key: str) -> bool:

@@ -34,7 +34,6 @@ _logger = logging.getLogger(__name__)
 _LAKEMERGE: Final = "lakemerge"
 
 
-@collector_paused()
 def load(store: Store, listing: Listing, version: int | None, *, required_domain: str | None) -> Snapshot:
     """The snapshot at ``version`` (the latest for ``None``) from the files in ``listing``.
 
@@ -163,8 +162,9 @@ def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, repla
     paths = [commit_path(v) for v in range(first, version + 1)]
     info: CommitInfo | None = None
     for path, data in zip(paths, fetch(store, paths), strict=True):
-        actions = decode(data, path)
-        replay.apply(actions)
+        with collector_paused():
+            actions = decode(data, path)
+            replay.apply(actions)
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
     if not paths and version in listing.commits:
         # Checkpoints hold no commit times; the commit they were made after does.

@@ -38,6 +38,8 @@ __all__ = ["prune_tiles", "tiles_of_keys"]
 _FEW_KEYS = 100
 _MAX_KEYS = 10_000
 """A filter that names more keys is judged by statistics alone."""
+_UNTYPED = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
+"""What values of other types than the column's may raise."""
 
 
 def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
@@ -49,7 +51,13 @@ def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
     with collector_paused():
         values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
         stats = [_statistics(tile, values(tile.slice.partition), view.config, condition.columns) for tile in there]
-        keep = prune(condition, stats)
+        try:
+            keep = prune(condition, stats)
+        except _UNTYPED as error:
+            damage = _damaged_statistics(condition, there, stats)
+            if damage is None:
+                raise
+            raise damage from error
     return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
@@ -140,9 +148,24 @@ def _statistics(tile: Tile, partition: Mapping[str, object], config: TableConfig
             num_rows=int(body["numRecords"]),
             partition_values=partition,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        path = tile.base.add.path
-        raise TableDamagedError(f"the statistics of file {path!r} are damaged: {error!r}", path=path) from error
+    except (*_UNTYPED, KeyError, AttributeError) as error:
+        raise _damage(tile.base.add.path, error) from error
+
+
+def _damaged_statistics(
+    condition: Filter, tiles: Sequence[Tile], stats: Sequence[FileStats]
+) -> TableDamagedError | None:
+    """What to say of the first file whose statistics are no values of the columns."""
+    for tile, one in zip(tiles, stats, strict=True):
+        try:
+            prune(condition, [one])
+        except _UNTYPED as error:
+            return None if tile.base is None else _damage(tile.base.add.path, error)
+    return None
+
+
+def _damage(path: str, error: Exception) -> TableDamagedError:
+    return TableDamagedError(f"the statistics of file {path!r} are damaged: {error!r}", path=path)
 
 
 def _bounds(

@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.collector import collector_paused
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count, whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
@@ -32,6 +33,7 @@ from lakemerge.slices.model import (
     key_from_json,
     key_to_json,
     optional_path,
+    stored_path,
 )
 from lakemerge.storage.base import Store
 
@@ -179,9 +181,9 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
         body = body_of(domain)
         index = optional_path(body.get("index"))
         if index is None:
-            return frozenset(str(path) for path, _ in list_of(body["files"]))
+            return frozenset(stored_path(path) for path, _ in list_of(body["files"]))
         paths = _index_columns(index, _stored(store, index), pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
-        return frozenset(paths.unique().to_pylist()) | {index}
+        return frozenset(map(stored_path, paths.unique().to_pylist())) | {index}
 
 
 def log_version(domain: DomainMetadata) -> int:
@@ -212,7 +214,8 @@ class DecodedLogs:
         paths = [told.index for told in new.values() if told.index is not None]
         with ThreadPoolExecutor(_READERS) as pool:
             indexes = dict(zip(paths, pool.map(partial(_stored, store), paths), strict=True))
-        decoded = {name: told.commit(indexes, kinds) for name, told in new.items()}
+        with collector_paused():
+            decoded = {name: told.commit(indexes, kinds) for name, told in new.items()}
         self._known = {name: decoded[name] if name in decoded else known[name] for name in asked}
         return list(self._known.values())
 
@@ -303,7 +306,7 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
 def _from_inline(
     body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
-    files = [LogFile(str(path), whole_number(size), columns) for path, size in list_of(body["files"])]
+    files = [LogFile(stored_path(path), whole_number(size), columns) for path, size in list_of(body["files"])]
     partitions = [partition_of(values) for values in list_of(body["partitions"])]
     blocks = list_of(body["blocks"])
     check_inline(blocks, buckets)
@@ -338,7 +341,7 @@ def _from_index(
         *told, *(parsed_keys(table.column(name), kinds) for name in KEY_COLUMNS), strict=True
     ):
         if file not in files:
-            files[file] = LogFile(file, size, columns)
+            files[file] = LogFile(stored_path(file), size, columns)
         if (partition, bucket) not in slices:
             if partition not in partitions:
                 partitions[partition] = parsed_partition(partition)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lakemerge.config import whole_number
 from lakemerge.errors import TableDamagedError
 from lakemerge.log import DomainMetadata
-from lakemerge.slices.model import INT32_LIMIT, optional_path
+from lakemerge.slices.model import INT32_LIMIT, optional_path, stored_path
 from lakemerge.storage.base import Store
 
 __all__ = [
@@ -103,7 +103,7 @@ class Minor:
         try:
             body = orjson.loads(domain.configuration)
             return Minor(
-                base=str(body["base"]),
+                base=stored_path(body["base"]),
                 base_ordinal=whole_number(body["ordinal"], below=INT32_LIMIT),
                 through=whole_number(body["through"]),
                 positions=optional_path(body["positions"]),
@@ -117,7 +117,10 @@ class Minor:
 
 def _winner(path: object, size: object, ordinal: object, rows: object) -> RowFile:
     return RowFile(
-        str(path), whole_number(size), whole_number(ordinal, below=INT32_LIMIT), whole_number(rows, below=INT32_LIMIT)
+        stored_path(path),
+        whole_number(size),
+        whole_number(ordinal, below=INT32_LIMIT),
+        whole_number(rows, below=INT32_LIMIT),
     )
 
 

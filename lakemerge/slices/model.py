@@ -16,8 +16,9 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.config import bucket_count, whole_number
-from lakemerge.errors import TableDamagedError
+from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.log import AddFile
+from lakemerge.storage.base import check_path
 from mergers.ordering import plain_integers
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "key_to_json",
     "keys_at",
     "optional_path",
+    "stored_path",
 ]
 
 SLICE_TAG = "lakemerge.slice"
@@ -213,11 +215,19 @@ class LogBlock:
         return same and self.slice.partition == slice_id.partition
 
 
+def stored_path(value: object) -> str:
+    """A path in JSON; raises :class:`TypeError` or :class:`ValueError` for what is no clean path inside the table."""
+    if not isinstance(value, str):
+        raise TypeError(f"a path must be a string, not {value!r}")
+    try:
+        return check_path(value)
+    except InputError as error:
+        raise ValueError(error.message) from None
+
+
 def optional_path(value: object) -> str | None:
-    """A path in JSON, or null; raises ``TypeError`` for anything else."""
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError(f"a path must be a string, not {value!r}")
+    """As :func:`stored_path`, or null."""
+    return None if value is None else stored_path(value)
 
 
 def key_to_json(key: Key) -> list[object]:

@@ -193,10 +193,11 @@ class TableView:
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
+        commits = self.log_commits
         with collector_paused():
-            blocks = [block for commit in self.log_commits for block in commit.blocks]
+            blocks = [block for commit in commits for block in commit.blocks]
             tiles = tuple(build_tiles(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors))
-        strange = {commit.version for commit in self.log_commits if commit.merger_epoch != self.state.merger_epoch}
+        strange = {commit.version for commit in commits if commit.merger_epoch != self.state.merger_epoch}
         if strange and any(block.version in strange for tile in tiles for block in tile.blocks):
             raise TableDamagedError(
                 f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "

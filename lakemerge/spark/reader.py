@@ -36,8 +36,9 @@ from lakemerge.spark.sending import pickled
 __all__ = ["Ways", "read_dataframe", "ways_of"]
 
 _BATCH_ROWS = 64 * 1024
-_TOGETHER = 16
-"""Tasks whose parts are pickled as one, which takes half the time; each of them unpickles them all."""
+_TASKS_TOGETHER = 16
+_PARTS_TOGETHER = 64
+"""So many tasks' parts are pickled as one, which takes half the time; each task unpickles them all, so they are few."""
 
 
 def read_dataframe(
@@ -113,20 +114,22 @@ def ways_of(
     )
 
 
-@collector_paused()
 def _merged(
     spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
 ) -> DataFrame:
     """Dirty tiles through the merge kernel: parts of large ones, several small ones a task."""
-    tasks = even_tasks(tiles, spec.settings, at_least=parallelism(spark))
-    given = [pickled(tasks[start : start + _TOGETHER]) for start in range(0, len(tasks), _TOGETHER)]
+    at_least = parallelism(spark)
+    with collector_paused():
+        tasks = even_tasks(tiles, spec.settings, at_least=at_least)
+        together = min(_TASKS_TOGETHER, max(1, _PARTS_TOGETHER * len(tasks) // sum(map(len, tasks))))
+        given = [pickled(tasks[start : start + together]) for start in range(0, len(tasks), together)]
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sent = portable(spec)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                parts = pickle.loads(given[number // _TOGETHER])[number % _TOGETHER]  # noqa: S301 - our own bytes
+                parts = pickle.loads(given[number // together])[number % together]  # noqa: S301 - our own bytes
                 for part in parts:
                     for table in scan_part(sent, part, columns, condition):
                         yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)

@@ -54,7 +54,8 @@ a session. A larger one stays in logs, which the next compaction merges on the e
 
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``, ``mode``; for writes ``kindColumn``,
-    ``mergeSchema``, ``txnAppId`` and ``txnVersion``. All others are storage options.
+    ``mergeSchema``, ``txnAppId`` (not one that begins with ``lakemerge.``) and ``txnVersion``. All others are storage
+    options.
 
     Spark makes it in Python processes of its own, which know the mergers that are installed and
     those in :attr:`mergers`.

@@ -97,6 +97,7 @@ def change_bytes(data: bytes, dice: random.Random) -> bytes:
 
 READERS: Mapping[str, Callable[[Path], Any]] = {
     "rows": lambda path: LakeTable.open(path).to_arrow(),
+    "filtered": lambda path: LakeTable.open(path).to_arrow(filter="at > 1 AND v > '1' AND id > 5"),
     "row": lambda path: LakeTable.open(path).get({"id": 3, "part": "a"}),
     "slices": lambda path: LakeTable.open(path).slices(),
     "detail": lambda path: LakeTable.open(path).detail(),

@@ -12,6 +12,9 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from lakemerge import LakeTable, Settings
+from lakemerge.read.splits import Part
+from lakemerge.spark import reader
+from lakemerge.spark.sending import pickled
 from lakemerge.spark.source import LakeMergeDataSource
 from tests.unit.faults import Row, frame
 
@@ -45,6 +48,26 @@ def test_a_slice_is_read_by_several_even_tasks(dirty: tuple[LakeTable, list[Row]
     assert table.to_df(columns=[]).count() == len(expected)
 
 
+@pytest.mark.parametrize(("parts", "tasks"), [(1, 16), (3, 16), (64, 2)])
+def test_tasks_are_told_in_bundles_of_few_parts(
+    parts: int, tasks: int, dirty: tuple[LakeTable, list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task unpickles the parts of all tasks that it was told with."""
+    table, expected = dirty
+    told: list[list[int]] = []
+
+    def listening(bundle: list[list[Part]]) -> bytes:
+        told.append([len(task) for task in bundle])
+        return pickled(bundle)
+
+    monkeypatch.setattr(reader, "pickled", listening)
+    monkeypatch.setattr(reader, "_PARTS_TOGETHER", parts)
+    monkeypatch.setattr(reader, "_TASKS_TOGETHER", tasks)
+    assert sorted((row.k, row.o, row.v) for row in table.to_df().collect()) == expected
+    each = [count for bundle in told for count in bundle]
+    assert max(map(len, told)) == min(tasks, max(1, parts * len(each) // sum(each)))
+
+
 class _SmallParts(LakeMergeDataSource):
     def _open(self) -> LakeTable:
         return LakeTable.open(self.options["path"], settings=SMALL)
@@ -52,15 +75,15 @@ class _SmallParts(LakeMergeDataSource):
 
 def test_the_data_source_reads_the_same_parts(spark: SparkSession, dirty: tuple[LakeTable, list[Row]]) -> None:
     table, expected = dirty
-    reader = _SmallParts({"path": table.url}).reader(spark.createDataFrame([], "v STRING, k BIGINT").schema)
+    source = _SmallParts({"path": table.url}).reader(spark.createDataFrame([], "v STRING, k BIGINT").schema)
     tasks = [
         [(row["k"], row["v"]) for batch in cast("Iterator[pa.RecordBatch]", read) for row in batch.to_pylist()]
-        for read in map(reader.read, reader.partitions())
+        for read in map(source.read, source.partitions())
     ]
     assert sorted(row for rows in tasks for row in rows) == [(k, v) for k, _, v in expected]
     assert len(tasks) > 3
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 100
-    sent = pickle.dumps(reader)  # with each task, which has a partition of its own
+    sent = pickle.dumps(source)  # with each task, which has a partition of its own
     assert not any(file.path.encode() in sent for tile in table.view.tiles for file in tile.row_files)
     whole = spark.read.format("lakemerge").load(table.url)
     assert sorted((row.k, row.o, row.v) for row in whole.collect()) == expected

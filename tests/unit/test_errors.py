@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
@@ -146,6 +147,26 @@ def schema_string(text: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def without_field(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            body = json.loads(action["metaData"]["schemaString"])
+            body["fields"] = [field for field in body["fields"] if field["name"] != name]
+            action["metaData"]["schemaString"] = json.dumps(body)
+
+    return change
+
+
+def with_field(kind: str) -> Callable[[dict[str, Any]], None]:
+    def change(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            body = json.loads(action["metaData"]["schemaString"])
+            body["fields"].append({"name": "x", "type": kind, "nullable": True, "metadata": {}})
+            action["metaData"]["schemaString"] = json.dumps(body)
+
+    return change
+
+
 def state_body(**entries: Any) -> Callable[[dict[str, Any]], None]:
     def change(action: dict[str, Any]) -> None:
         if action.get("domainMetadata", {}).get("domain") == "lakemerge.state":
@@ -174,6 +195,11 @@ def feature(action: dict[str, Any]) -> None:
         (configured("lakemerge.buckets", "many"), TableDamagedError, "table properties"),
         (schema_string("{"), TableDamagedError, "schema in the log of .* is damaged: .*not JSON"),
         (schema_string('{"type":"struct","fields":[1]}'), TableDamagedError, "schema in the log of .* is damaged"),
+        (schema_string("[" * 100_000), TableDamagedError, "schema in the log of .* is damaged: .*too deeply"),
+        (with_field("decimal"), UnsupportedFeatureError, "needs a newer lakemerge: .*x: the type 'decimal'"),
+        (with_field("variant"), UnsupportedFeatureError, "needs a newer lakemerge: .*x: the type 'variant'"),
+        (without_field("k"), TableDamagedError, r"table properties .*no columns \['k'\]"),
+        (without_field("o"), TableDamagedError, r"table properties .*no columns \['o'\]"),
         (state_body(formatVersion=2), UnsupportedFeatureError, "format version 2.*newer lakemerge"),
         (state_body(nextOrdinal="x"), TableDamagedError, "'lakemerge.state' is damaged"),
         (feature, UnsupportedFeatureError, "rowTracking; with that it cannot be written"),
@@ -186,6 +212,11 @@ def feature(action: dict[str, Any]) -> None:
         "buckets",
         "no JSON",
         "schema",
+        "deep schema",
+        "unknown type",
+        "newer type",
+        "no key column",
+        "no ordering column",
         "newer state",
         "state",
         "feature",
@@ -276,6 +307,58 @@ def test_a_log_domain_that_is_damaged(tmp_path: Path) -> None:
     rewrite(tmp_path, 5, shorten)
     with pytest.raises(TableDamagedError, match=r"log domain 'lakemerge\.log\..*damaged"):
         LakeTable.open(tmp_path).to_arrow()
+
+
+@pytest.mark.parametrize("what", ["index", "file"])
+@pytest.mark.parametrize("odd", ["../x", "/etc/passwd", "", 7])
+def test_a_path_in_a_log_domain_that_is_none(what: str, odd: object, tmp_path: Path) -> None:
+    """It is the table that is damaged, not what the caller asked for."""
+    table = create(tmp_path, settings=Settings(inline_blocks=1 if what == "index" else 99), buckets=2)
+    for o in (1, 2):
+        table.upsert(frame([(k, o, "a") for k in range(9)]))
+
+    def change(action: dict[str, Any]) -> None:
+        if action.get("domainMetadata", {}).get("domain", "").startswith("lakemerge.log."):
+            body = json.loads(action["domainMetadata"]["configuration"])
+            if what == "index":
+                assert body["index"]
+                body["index"] = odd
+            else:
+                body["files"][0][0] = odd
+            action["domainMetadata"]["configuration"] = json.dumps(body)
+
+    rewrite(tmp_path, 2, change)
+    for use in (LakeTable.to_arrow, LakeTable.compact, LakeTable.vacuum):
+        with pytest.raises(TableDamagedError, match=r"log domain 'lakemerge\.log\..*damaged"):
+            use(LakeTable.open(tmp_path))
+
+
+ONE = pa.scalar(Decimal(1), pa.decimal128(10, 2))
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        {"numRecords": 3, "minValues": {"o": "x"}, "maxValues": {"o": 1}, "nullCount": {}},
+        {"numRecords": 3, "minValues": {"o": 0}, "maxValues": {"o": 10**30}, "nullCount": {}},
+        {"numRecords": 3, "minValues": {"d": "x"}, "maxValues": {"d": "y"}, "nullCount": {}},
+        {"numRecords": "many", "minValues": {"o": 1}, "maxValues": {"o": 1}, "nullCount": {}},
+        {"numRecords": 3, "minValues": [], "maxValues": {}, "nullCount": {}},
+        [],
+    ],
+)
+@pytest.mark.parametrize("wanted", ["o > 1 AND d > 1", (pa.compute.field("o") > 1) & (pa.compute.field("d") > ONE)])
+def test_statistics_that_are_no_values_of_the_column(wanted: object, stats: object, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path, "k BIGINT, o BIGINT, d DECIMAL(10, 2)", key=["k"], buckets=1)
+    table.upsert(pa.table({"k": range(3), "o": range(3), "d": pa.array([5] * 3, pa.decimal128(10, 2))}))
+
+    def change(action: dict[str, Any]) -> None:
+        if "add" in action:
+            action["add"]["stats"] = json.dumps(stats)
+
+    rewrite(tmp_path, 1, change)
+    with pytest.raises(TableDamagedError, match=r"the statistics of file 'base/.*damaged"):
+        LakeTable.open(tmp_path).to_arrow(filter=wanted)
 
 
 @pytest.mark.parametrize(
