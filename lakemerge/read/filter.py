@@ -46,6 +46,13 @@ class Filter:
     """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
     overflows. Not known of Arrow expressions."""
 
+    def kept(self, rows: pa.Table) -> pa.Table:
+        """The rows that match. Raises :class:`FilterError` where a row's values cannot be computed with."""
+        try:
+            return rows.filter(self.expression)
+        except pa.ArrowInvalid as error:
+            raise FilterError(f"the filter cannot be judged: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
@@ -94,7 +101,9 @@ def parse_filter(
     if not isinstance(filter, pc.Expression):
         raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)
-    return Filter(filter, columns, _select(schema, columns), None)
+    ready = Filter(filter, columns, _select(schema, columns), None)
+    ready.kept(pa.table([pa.nulls(1, column.type) for column in schema], schema.names))  # some faults show only here
+    return ready
 
 
 def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:

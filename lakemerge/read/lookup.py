@@ -86,7 +86,7 @@ def _sorted_keys(keys: object, config: TableConfig) -> pa.Table:
 
 def _as_table(keys: object, config: TableConfig) -> pa.Table:
     if isinstance(keys, Sequence) and all(isinstance(key, Mapping) for key in keys):
-        rows = [dict(key) for key in keys]
+        rows = [dict(zip(_named(list(key), config), key.values(), strict=True)) for key in keys]
         names = list(dict.fromkeys([*config.key, *(name for row in rows for name in row)])) if rows else config.key
         fields = {name: config.schema.field(name).type for name in config.key}
         try:
@@ -99,11 +99,21 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
             raise FrameError(f"every key needs the column(s) {', '.join(config.key)} and no others")
         return pa.table({n: column for n, column in given.items() if len(column) or not rows})
     if hasattr(keys, "__arrow_c_stream__"):
-        return pa.table(keys)
+        frame = pa.table(keys)
+        return frame.rename_columns(_named(frame.column_names, config))
     raise FrameError(
         f"keys are a mapping of key columns to values, a list of such, or a pyarrow, pandas or polars frame, "
         f"not {type(keys).__name__}"
     )
+
+
+def _named(names: Sequence[object], config: TableConfig) -> list[str]:
+    """Key columns as the table spells them, whatever their case; others as they are. Raises :class:`FrameError`."""
+    known = {name.lower(): name for name in config.key}
+    found = [known.get(str(name).lower(), str(name)) for name in names]
+    if twice := [name for place, name in enumerate(found) if name in found[:place]]:
+        raise FrameError(f"a look-up names the column {twice[0]!r} twice", column=twice[0])
+    return found
 
 
 def _check_whole(name: str, values: Sequence[object], column: pa.Array) -> None:

@@ -88,7 +88,7 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
         if tile is None:
             return
         for merged in merge_tile(spec, tile, columns=read, sort=False, files=files, condition=condition):
-            rows = merged.rows if condition is None else merged.rows.filter(condition.expression)
+            rows = merged.rows if condition is None else condition.kept(merged.rows)
             if rows.num_rows:
                 yield rows.select(list(names))
 
@@ -110,13 +110,13 @@ def asked_columns(view: TableView, columns: Sequence[str] | None) -> list[str]:
     if isinstance(columns, str):
         raise InputError(f"columns must be a list of names; did you mean [{columns!r}]?")
     known = {name.lower(): name for name in view.config.schema.names}
-    unknown = [name for name in columns if name.lower() not in known]
+    unknown = [name for name in columns if str(name).lower() not in known]
     if unknown:
         raise InputError(
             f"unknown column(s) {', '.join(map(repr, unknown))}; the table has {', '.join(view.config.schema.names)}",
             columns=tuple(unknown),
         )
-    names = [known[name.lower()] for name in columns]
+    names = [known[str(name).lower()] for name in columns]
     if len(set(names)) < len(names):
         raise InputError(f"columns are asked for twice: {', '.join(names)}")
     return names

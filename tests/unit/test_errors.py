@@ -367,10 +367,15 @@ def test_statistics_that_are_no_values_of_the_column(wanted: object, stats: obje
         ({"columns": "k"}, r"did you mean \['k'\]"),
         ({"columns": ["zz"]}, "unknown column.s. 'zz'; the table has k, o, v"),
         ({"columns": ["k", "K"]}, "asked for twice"),
+        ({"columns": ["k", 1]}, "unknown column.s. 1; the table has k, o, v"),
         ({"filter": 5}, "SQL text or a pyarrow.compute.Expression"),
         ({"filter": "zz = 1"}, "zz"),
         ({"filter": "k = = 1"}, "k = = 1"),
         ({"filter": pa.compute.field("zz") == 1}, "zz"),
+        (
+            {"filter": pa.compute.match_substring_regex(pa.compute.field("v"), "(")},
+            "filter cannot be judged: .*missing",
+        ),
     ],
 )
 def test_reads_that_ask_for_what_is_not_there(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -304,6 +304,20 @@ def test_arrow_expressions_tell_their_columns() -> None:
             parse_filter(broken, SCHEMA)
 
 
+def test_values_that_cannot_be_computed_with_are_an_error_of_the_filter() -> None:
+    zoned = pa.schema([("t", pa.timestamp("us", "UTC"))])
+    with pytest.raises(FilterError, match="with timezone"):
+        parse_filter(pc.field("t") > pa.scalar(0, pa.timestamp("us")), zoned)
+    for faulty in (
+        pc.divide(pc.field("i"), pc.field("i")) == 1,
+        pc.add_checked(pc.field("i"), pc.scalar(2**63 - 1)) > 0,
+    ):
+        parsed = parse_filter(faulty, SCHEMA)
+        assert parsed is not None
+        with pytest.raises(FilterError, match=r"divide by zero|overflow"):
+            parsed.kept(pa.table({"i": [0, 1]}))
+
+
 # Pruning
 
 

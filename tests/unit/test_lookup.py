@@ -182,12 +182,16 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         ([{"k": 2}, {"k": decimal.Decimal("2.5")}], "is none|do not fit"),
         (7, "not int"),
         (pa.table({"k": ["a"]}), "not string"),
+        ({"k": 1, "K": 2}, "'k' twice"),
+        (pa.table([[1], [2]], ["k", "k"]), "'k' twice"),
+        ({7: 1}, "missing: k; not in the key: 7"),
     ]:
         with pytest.raises(FrameError, match=message):
             table.get(keys)
     with pytest.raises(InputError, match="at least one column"):
         table.get({"k": 1}, columns=[])
-    assert table.get({"k": 2.0}) == table.get({"k": 2}) == {"k": 2, "o": 10, "v": "base2"}
+    assert table.get({"K": 2}) == table.get([{"K": 2}]).to_pylist()[0] == table.get(pa.table({"K": [2]})).to_pylist()[0]
+    assert table.get({"K": 2}) == table.get({"k": 2.0}) == table.get({"k": 2}) == {"k": 2, "o": 10, "v": "base2"}
 
 
 def test_a_time_is_no_day(tmp_path: Path) -> None:
