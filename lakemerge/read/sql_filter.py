@@ -272,7 +272,8 @@ class _Compiler:
             path.append(field.name)
             kind = field.type
         self.columns.add(name)
-        return Operand(pc.field(*path), kind, ".".join(path), name if len(path) == 1 else None)
+        judged = len(path) == 1 and not pa.types.is_nested(kind)
+        return Operand(pc.field(*path), kind, ".".join(path), name if judged else None)
 
     def arithmetic(
         self, node: Any, left: Operand | _Literal, right: Operand | _Literal, compute: Callable[[Any, Any], Any]

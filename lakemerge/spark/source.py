@@ -42,7 +42,8 @@ from mergers import Merger, default_registry
 __all__ = ["LakeMergeDataSource", "register_source"]
 
 _OWN_OPTIONS = frozenset(
-    {"path", "columns", "version", "timestamp", "mode", "kindcolumn", "mergeschema", "txnappid", "txnversion"}
+    {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode"}
+    | {"kindcolumn", "mergeschema", "txnappid", "txnversion"}
 )
 _BATCH_ROWS = 64 * 1024
 _READ_TASKS = 8
@@ -53,9 +54,9 @@ a session. A larger one stays in logs, which the next compaction merges on the e
 
 
 class LakeMergeDataSource(DataSource):
-    """Options: ``path``; for reads ``columns``, ``version``, ``timestamp``, ``mode``; for writes ``kindColumn``,
-    ``mergeSchema``, ``txnAppId`` (not one that begins with ``lakemerge.``) and ``txnVersion``. All others are storage
-    options.
+    """Options: ``path``; for reads ``columns``, ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf``
+    (Delta's names), ``mode``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that begins with
+    ``lakemerge.``) and ``txnVersion``. All others are storage options.
 
     Spark makes it in Python processes of its own, which know the mergers that are installed and
     those in :attr:`mergers`.
@@ -89,8 +90,8 @@ class LakeMergeDataSource(DataSource):
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         return LakeTable.open(
             path,
-            version=_number(self.options, "version"),
-            timestamp=self.options.get("timestamp"),
+            version=_number(self.options, _either(self.options, "version", "versionAsOf")),
+            timestamp=self.options.get(_either(self.options, "timestamp", "timestampAsOf")),
             storage_options=storage or None,
             mergers=self.mergers,
         )
@@ -118,7 +119,9 @@ class _Reader(DataSourceReader):
         view, handle = in_mode(table.view, mode), table.handle
         self._columns = asked_columns(view, columns)
         self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-        self._schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in self._columns])
+        fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
+        # Named as the caller's schema has them, which may be in another case.
+        self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])
         self._tiles = prune_tiles(view, None)
 
     def __getstate__(self) -> dict[str, object]:
@@ -135,7 +138,9 @@ class _Reader(DataSourceReader):
             return
         for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
             for table in scan_part(self._spec, part, self._columns, None):
-                yield from table.cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
+                yield from (
+                    table.rename_columns(self._schema.names).cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
+                )
 
 
 class _Message(WriterCommitMessage):
@@ -203,6 +208,13 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     if text not in ("true", "false"):
         raise InputError(f"option {name} must be true or false, not {text!r}")
     return text == "true"
+
+
+def _either(options: Mapping[str, str], name: str, alias: str) -> str:
+    """Which of an option's two names is given."""
+    if name in options and alias in options:
+        raise InputError(f"options {name} and {alias} are one: give one of them")
+    return alias if alias in options else name
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:

@@ -56,7 +56,8 @@ def test_load(spark: SparkSession, folder: Path) -> None:
     assert rows(found) == sorted(expected)
     # Spark filters and projects what the source gave.
     assert rows(found.where("v LIKE 'n%' OR id = 9").select("v")) == [("new",), ("v9",)]
-    assert rows(load(spark, folder, version=1).where("id = 3")) == [(3, 1, "v3")]
+    for name in ("version", "versionAsOf"):
+        assert rows(load(spark, folder, **{name: 1}).where("id = 3")) == [(3, 1, "v3")]
 
 
 def test_columns_and_schema_prune(spark: SparkSession, folder: Path) -> None:
@@ -65,6 +66,9 @@ def test_columns_and_schema_prune(spark: SparkSession, folder: Path) -> None:
     assert rows(found.where("id = 3")) == [("new", 3)]
     asked = spark.read.format("lakemerge").schema("v STRING").load(str(folder))
     assert rows(asked) == sorted([(f"v{i}",) for i in range(10) if i != 3] + [("new",)])
+    asked = spark.read.format("lakemerge").schema("V STRING, ID BIGINT").load(str(folder))
+    assert asked.columns == ["V", "ID"]
+    assert rows(asked.where("id = 3")) == [("new", 3)]
 
 
 REFUSED_READS: dict[str, tuple[dict[str, Any], str | None, str]] = {
@@ -73,6 +77,9 @@ REFUSED_READS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "another type": ({}, "id INT", "Return schema mismatch"),
     "version to come": ({"version": 77}, None, "version 77 is not in the table's history, which reaches from 0 to 2"),
     "version that is no number": ({"version": "x"}, None, "option version must be a whole number, not 'x'"),
+    "Delta's name, no number": ({"versionAsOf": "x"}, None, "option versionAsOf must be a whole number, not 'x'"),
+    "version twice": ({"versionAsOf": 1, "version": 1}, None, "options version and versionAsOf are one"),
+    "bad time, by Delta's name": ({"timestampAsOf": "1999-01-01"}, None, "no version is known for"),
     "both": ({"version": 1, "timestamp": "2024-01-01"}, None, "ask for a version, a timestamp or a savepoint"),
     "bad time": ({"timestamp": "1999-01-01"}, None, "no version is known for"),
 }

@@ -358,6 +358,8 @@ def test_pruning_by_bounds_nulls_and_partition_values() -> None:
         ("i + 1 > 7", [True, True, False, True, False, False]),
         ("i <=> 7", [False, True, False, True, False, False]),
         ("FALSE", [False] * 6),
+        ("st IS NULL", [True] * 6),
+        ("li IS NOT NULL AND i > 5", [False, True, False, True, False, False]),
     ]
     for sql, expected in cases:
         assert kept(sql, *files) == expected, sql
