@@ -28,6 +28,7 @@ from lakemerge.slices.xxhash64 import hash_columns
 from lakemerge.spark.access import parquet_files
 from lakemerge.spark.jobs import jvm_session, quoted, session_id
 from lakemerge.storage.local import LocalStore
+from lakemerge.write.encoding import leaves
 from mergers.contract import Bools
 
 __all__ = ["scan_beside", "scan_clean", "scan_minor", "scan_records"]
@@ -266,6 +267,9 @@ def _listed(
     spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None
 ) -> DataFrame:
     reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
+    if any(pa.types.is_floating(kind) for field in schema for _, kind in leaves(field.name, field.type)):
+        # Parquet's Java reader looks for 0.0 in a chunk's dictionary, finds -0.0 there and skips the row group.
+        reader = reader.option("parquet.filter.dictionary.enabled", "false")
     local = isinstance(handle.store, LocalStore)
     with _listed_by_the_driver(spark) if local else contextlib.nullcontext():
         return parquet_files(reader, handle.store, paths, sizes)

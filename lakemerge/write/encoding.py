@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["writer_options"]
+__all__ = ["leaves", "writer_options"]
 
 _SAMPLE_ROWS = 4 * 1024
 _DISTINCT_SHARE = 0.83
@@ -37,16 +37,16 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
     """
     sample = _sample(rows, min(group_rows, _SAMPLE_ROWS))
     names = [name for name in rows.column_names if _repeats(sample.column(name))]
-    leaves = [leaf for field in rows.schema for leaf in _leaves(field.name, field.type)]
+    found = [leaf for field in rows.schema for leaf in leaves(field.name, field.type)]
     # By path: a column "s.x" and the field x of a struct s have the same one.
-    floats = {path for path, kind in leaves if pa.types.is_floating(kind)}
+    floats = {path for path, kind in found if pa.types.is_floating(kind)}
     return {
         "compression": "zstd",
         "compression_level": 1,
         "store_decimal_as_integer": True,
         "version": "2.6",
-        "use_dictionary": [path for name in names for path, _ in _leaves(name, rows.schema.field(name).type)],
-        "write_statistics": [path for path, _ in leaves if path not in floats and (bounded is None or path in bounded)],
+        "use_dictionary": [path for name in names for path, _ in leaves(name, rows.schema.field(name).type)],
+        "write_statistics": [path for path, _ in found if path not in floats and (bounded is None or path in bounded)],
         "write_page_index": bounded is None,
     }
 
@@ -65,15 +65,15 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return pc.count_distinct(column).as_py() < _DISTINCT_SHARE * len(column)
 
 
-def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
     """The Parquet paths of a column's leaves, as Arrow's writer names them, and their types."""
     if pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", kind.key_type)
-        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+        yield from leaves(f"{path}.key_value.key", kind.key_type)
+        yield from leaves(f"{path}.key_value.value", kind.item_type)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        yield from _leaves(f"{path}.list.element", kind.value_type)
+        yield from leaves(f"{path}.list.element", kind.value_type)
     elif pa.types.is_struct(kind):
         for field in kind:
-            yield from _leaves(f"{path}.{field.name}", field.type)
+            yield from leaves(f"{path}.{field.name}", field.type)
     else:
         yield path, kind

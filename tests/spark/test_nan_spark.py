@@ -1,4 +1,5 @@
-"""Filters on floats that hold NaN: Spark skips what a file's statistics rule out, and NaN is above every number."""
+"""Filters on floats that Spark's reader would skip rows for: NaN, which is above every number and in no file's
+statistics, and -0.0, which is 0.0 but has another place in a dictionary."""
 
 from __future__ import annotations
 
@@ -50,3 +51,21 @@ def test_nan_is_found_above_every_number(column: str, table: LakeTable, spark: S
         assert table.to_arrow(columns=["id"], filter=f"{column} > 100").to_pylist() == [{"id": 2}]
     for name, frame in frames.items():
         assert [row.id for row in frame.collect()] == [2], name
+
+
+@pytest.mark.parametrize("writer", ["loaded by Arrow", "compacted", "loaded by Spark"])
+def test_minus_zero_is_found_as_zero(writer: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Of the many rows that a dictionary pays for."""
+    table = LakeTable.create(tmp_path, DDL, key=["id"], buckets=1, spark=spark)
+    zeros = [-0.0] * 500
+    nested = pa.array([{"f": zero} for zero in zeros], NESTED)
+    frame = pa.table({"id": range(500), "f": zeros, "g": pa.array(zeros, pa.float32()), "s": nested})
+    assert table.upsert(spark.createDataFrame(frame) if writer == "loaded by Spark" else frame).mode == "load"
+    if writer == "compacted":
+        table.delete(pa.table({"id": [0]}))
+        assert table.compact().tiles == 1
+    expected = 499 if writer == "compacted" else 500
+    for condition in ("f = 0D", "f IN (0D, 8D)", "f <=> 0D", "g = 0F", "s.f = 0D"):
+        assert table.to_df().where(condition).count() == expected, condition
+        assert table.to_df(filter=condition).count() == expected, condition
+        assert table.to_arrow(columns=["id"], filter=condition).num_rows == expected, condition
