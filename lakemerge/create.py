@@ -200,8 +200,10 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
     return problems
 
 
-def _is_settable(name: str) -> bool:
+def _is_settable(name: object) -> bool:
     """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
+    if not isinstance(name, str) or not name:
+        return False
     if name.startswith("lakemerge."):
         return name in _DURATIONS or name in SCHEDULE_DEFAULTS
     return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

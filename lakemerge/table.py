@@ -320,7 +320,13 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         return read_changes(self._handle, end, since)
 
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
-        """What each commit did, newest first."""
+        """What each commit did, newest first.
+
+        :param limit: so many commits at most.
+        """
+        given: object = limit
+        if given is not None and not (isinstance(given, int) and given >= 0):
+            raise InputError(f"limit must be a number of commits, not {given!r}")
         return self._handle.log.history(limit=limit)
 
     def __repr__(self) -> str:

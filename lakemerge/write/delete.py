@@ -30,8 +30,9 @@ def delete_where(
     the commit, the condition is judged again on the new version. With a session Spark reads the
     rows and writes the deletes.
     """
-    if not condition:
-        raise FilterError("delete_where needs a condition; to delete all rows use 'true'")
+    given: object = condition
+    if not isinstance(given, str) or not given:
+        raise FilterError("delete_where needs a condition, as SQL text; to delete all rows use 'true'")
     view = begin
     for _ in range(_ATTEMPTS):
         _check_removes(handle, view)

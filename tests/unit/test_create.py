@@ -65,6 +65,8 @@ def delete_when(column: str, *values: Any) -> dict[str, Any]:
         ({"name": 7}, SchemaError, ["name must be a string, not 7"]),
         ({"properties": {"mine": 1}}, SchemaError, ["'mine' must be a string, not 1"]),
         ({"properties": {"delta.enableChangeDataFeed": "true"}}, SchemaError, ["not one a user sets"]),
+        ({"properties": {"": "x"}}, SchemaError, ["'' is not one a user sets"]),
+        ({"properties": {7: "x"}}, SchemaError, ["7 is not one a user sets"]),
         ({"properties": {"lakemerge.tombstoneRetention": "soon"}}, SchemaError, ["an interval such as", "'soon'"]),
         ({"properties": {"delta.logRetentionDuration": "interval -1 days"}}, SchemaError, ["an interval such as"]),
         (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakemerge import CommitConflictError, FilterError, LakeTable, Record, RecordRefusedError, RowMerger
@@ -59,8 +60,8 @@ def test_nothing_matches_and_everything_does(tmp_path: Path) -> None:
     assert create(tmp_path / "empty").delete_where("true").rows == 0
 
 
-@pytest.mark.parametrize("condition", ["", "no_such_column = 1", "v = ", "v"])
-def test_conditions_that_are_none(condition: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("condition", ["", "no_such_column = 1", "v = ", "v", pc.field("k") == 1, 5, None])
+def test_conditions_that_are_none(condition: Any, tmp_path: Path) -> None:
     table = loaded(tmp_path / "t")
     before = listing(tmp_path / "t")
     with pytest.raises(FilterError):

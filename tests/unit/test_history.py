@@ -57,6 +57,9 @@ def test_what_commits_say(tmp_path: Path) -> None:
     assert len(set(times)) == len(times), "in-commit timestamps strictly rise"
     assert [entry.version for entry in LakeTable.open(tmp_path).history(limit=2)] == [6, 5]
     assert LakeTable.open(tmp_path).history(limit=0) == []
+    for wrong in (-1, "2"):
+        with pytest.raises(InputError, match="limit must be a number of commits"):
+            LakeTable.open(tmp_path).history(limit=wrong)  # type: ignore[arg-type]
 
 
 def test_every_version_reads_as_it_was(tmp_path: Path) -> None:
