@@ -324,9 +324,6 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
 
         :param limit: so many commits at most.
         """
-        given: object = limit
-        if given is not None and not (isinstance(given, int) and given >= 0):
-            raise InputError(f"limit must be a number of commits, not {given!r}")
         return self._handle.log.history(limit=limit)
 
     def __repr__(self) -> str:

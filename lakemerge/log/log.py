@@ -155,6 +155,9 @@ class DeltaLog:
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What the commits say of themselves, newest first, as far back as commits are kept.
         Works for tables whose features are not understood."""
+        given: object = limit
+        if given is not None and not (isinstance(given, int) and given >= 0):
+            raise InputError(f"limit must be a number of commits, not {given!r}")
         stats = sorted(list_log(self.store).commits.items(), reverse=True)[:limit]
         if not stats and limit != 0 and not self.exists():
             raise NotATableError(f"there is no Delta log at {self.store.url}", url=self.store.url)
