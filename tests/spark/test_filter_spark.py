@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from decimal import Decimal
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from lakemerge import LakeTable, Settings
 from lakemerge.errors import FilterError
 from lakemerge.read.filter import parse_filter
 from lakemerge.read.literals import parse_zone
@@ -50,10 +54,14 @@ FILTERS = [
 ]  # fmt: skip
 
 
-def test_the_same_rows_as_spark(spark: SparkSession) -> None:
+def rows_of(values: Sequence[tuple[Any, ...]], first: int = 0) -> pa.Table:
     names = SCHEMA.names[1:]
-    rows = [{"id": n, **dict(zip(names, values, strict=True))} for n, values in enumerate(VALUES)]
-    table = pa.Table.from_pylist(rows, SCHEMA)
+    rows = [{"id": n, **dict(zip(names, row, strict=True))} for n, row in enumerate(values, first)]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def test_the_same_rows_as_spark(spark: SparkSession) -> None:
+    table = rows_of(VALUES)
     frame = spark.createDataFrame(table, to_ddl(SCHEMA))
     kept = [F.collect_list(F.expr(f"CASE WHEN {sql} THEN id END")).alias(f"f{n}") for n, sql in enumerate(FILTERS)]
     theirs = frame.agg(*kept).collect()[0]
@@ -61,6 +69,33 @@ def test_the_same_rows_as_spark(spark: SparkSession) -> None:
         parsed = parse_filter(sql, SCHEMA)
         assert parsed is not None
         assert table.filter(parsed.expression)["id"].to_pylist() == sorted(theirs[n]), sql
+
+
+@pytest.mark.parametrize("state", ["compacted", "minor-compacted", "merged first", "merged in tasks"])
+def test_a_table_keeps_the_same_rows(state: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever is pruned, by us or by Spark's reader: files and row groups of two rows have statistics that tell."""
+    small = Settings(row_group_rows=2, merge_first_bytes=1 if state == "merged in tasks" else 2**27)
+    table = LakeTable.create(tmp_path, SCHEMA, key=["id"], buckets=4, settings=small, spark=spark)
+    first, second = rows_of(VALUES * 4), rows_of(VALUES[::-1] * 2, first=5)
+    table.upsert(first)
+    table.compact()
+    table.upsert(second)
+    if state != "merged first" and state != "merged in tasks":
+        table.compact(minor=state == "minor-compacted")
+    final = pa.concat_tables([first.slice(0, 5), second, first.slice(15)])
+    parsed = [parse_filter(sql, SCHEMA) for sql in FILTERS]
+    expected = [sorted(final.filter(one.expression)["id"].to_pylist()) for one in parsed if one is not None]
+    assert len(expected) == len(FILTERS)
+    pruned = [table.to_df(columns=["id"], filter=sql) for sql in FILTERS]
+    pushed = [table.to_df().where(sql).select("id") for sql in FILTERS]
+    for frames in (pruned, pushed):
+        found: list[list[int]] = [[] for _ in FILTERS]
+        for row in reduce(DataFrame.union, (frame.select(F.lit(n), "id") for n, frame in enumerate(frames))).collect():
+            found[row[0]].append(row[1])
+        for n, sql in enumerate(FILTERS):
+            assert sorted(found[n]) == expected[n], sql
+    for n, sql in enumerate(FILTERS):
+        assert sorted(table.to_arrow(columns=["id"], filter=sql)["id"].to_pylist()) == expected[n], sql
 
 
 TIMES = [
