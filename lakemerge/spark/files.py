@@ -3,7 +3,7 @@
 Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
 are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
 and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
-(docs/architecture.md, "How to exclude natively"). So it is with tiles whose logs were merged first.
+(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with tiles whose logs were merged first.
 """
 
 from __future__ import annotations
