@@ -31,6 +31,10 @@ __all__ = ["check_table"]
 
 _OURS = (BASE_FOLDER, "_lakemerge")
 _BACKUP = "Bring it back from a backup, or restore a version that does without it (LakeTable.restore)"
+_HOLE = (
+    "A checkpoint stands in for it, so the present rows are whole; earlier versions cannot be read. Bring it back from "
+    "a backup, or let vacuum take what is older"
+)
 _REBUILD = (
     "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
 )
@@ -97,8 +101,10 @@ def _checked(handle: Handle) -> CheckResult:
 
 
 def _check_log(handle: Handle, listing: Listing, report: _Report) -> None:
-    """Every commit there is can be decoded, and none is missing among those that are needed."""
+    """Every commit there is can be decoded, and none is missing between the first and the last."""
     first = listing.earliest
+    for hole in sorted(set(range(min(listing.commits, default=0), first or 0)) - listing.commits.keys()):
+        report.add(commit_path(hole), "this commit is missing, while older and newer ones are there", _HOLE)
     if first is None or listing.latest is None:
         return  # opening the table says what is missing
     gap = listing.gap(max(first, 1), listing.latest)

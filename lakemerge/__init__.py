@@ -30,6 +30,7 @@ from lakemerge.errors import (
     TableDamagedError,
     TableError,
     TableExistsError,
+    TableReplacedError,
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "TableDamagedError",
     "TableError",
     "TableExistsError",
+    "TableReplacedError",
     "UnsupportedFeatureError",
     "UpsertResult",
     "VacuumResult",

@@ -41,6 +41,7 @@ __all__ = [
     "TableDamagedError",
     "TableError",
     "TableExistsError",
+    "TableReplacedError",
     "UnsupportedFeatureError",
     "VersionNotFoundError",
 ]
@@ -86,6 +87,13 @@ class TableDamagedError(TableError):
     """A file of the table is missing, truncated or contradicts another one."""
 
     code = "table-damaged"
+
+
+class TableReplacedError(TableError):
+    """The table was removed or re-created after it was opened; this object shows, and writes to, nothing of what is
+    there now. Open the table again."""
+
+    code = "table-replaced"
 
 
 class UnsupportedFeatureError(TableError):

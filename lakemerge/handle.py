@@ -11,7 +11,7 @@ from typing import Any
 
 from lakemerge.config import TableConfig
 from lakemerge.kept import Kept
-from lakemerge.log import DeltaLog, Snapshot
+from lakemerge.log import DeltaLog, Snapshot, check_same_table
 from lakemerge.options import Settings
 from lakemerge.read.footers import Footer
 from lakemerge.slices.blocks import DecodedLogs
@@ -44,6 +44,13 @@ class Handle:
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)
         return TableView(snapshot, config, self.store, self.decoded)
+
+    def view_at(self, version: int, *, of: Snapshot) -> TableView:
+        """Another version of the table that ``of`` shows. Raises :class:`lakemerge.VersionNotFoundError`, and
+        :class:`lakemerge.TableReplacedError` where another table is there by now."""
+        snapshot = self.log.snapshot(version=version)
+        check_same_table(self.store, of, snapshot)
+        return self.view(snapshot)
 
     def merger(self, view: TableView) -> Merger:
         return view.config.merger(self.registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results import UpsertResult
 from lakemerge.services import TableServices
 from lakemerge.slices.view import TableView
-from lakemerge.travel import find_version, unless_vacuumed
+from lakemerge.travel import find_version, unless_replaced, unless_vacuumed
 from lakemerge.versions import TableVersions
 from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
@@ -234,7 +234,9 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
             each slice stands at its last full compaction.
         """
-        return read_arrow(self._handle, in_mode(self._current(), mode), columns=columns, filter=filter)
+        view = in_mode(self._current(), mode)
+        with unless_replaced(self._handle.log, view.snapshot):
+            return read_arrow(self._handle, view, columns=columns, filter=filter)
 
     @overload
     def get(self, key: Mapping[str, object], *, columns: Sequence[str] | None = None) -> dict[str, Any] | None: ...
@@ -251,7 +253,9 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         :raises lakemerge.FrameError: the keys are not those of the table.
         """
         one = isinstance(key, Mapping)
-        rows = look_up(self._handle, self._current(), [key] if one else key, columns)
+        view = self._current()
+        with unless_replaced(self._handle.log, view.snapshot):
+            rows = look_up(self._handle, view, [key] if one else key, columns)
         return next(iter(rows.to_pylist()), None) if one else rows
 
     def scan(
@@ -262,7 +266,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         mode: ReadMode = "merged",
     ) -> pa.RecordBatchReader:
         """As :meth:`to_arrow`, as a stream: memory is bounded by ``Settings.merge_budget_bytes``."""
-        return scan(self._handle, in_mode(self._current(), mode), columns=columns, filter=filter)
+        view = in_mode(self._current(), mode)
+        return self._guarded(scan(self._handle, view, columns=columns, filter=filter), view.snapshot)
 
     def to_df(
         self,
@@ -316,14 +321,17 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
 
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """
-        end = self._current() if until is None else self._handle.view(self._handle.log.snapshot(version=until))
-        return read_changes(self._handle, end, since)
+        end = view = self._current()
+        if until is not None:
+            end = self._handle.view_at(until, of=view.snapshot)
+        return self._guarded(read_changes(self._handle, end, since), end.snapshot)
 
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What each commit did, newest first.
 
         :param limit: so many commits at most.
         """
+        self._handle.log.check_holds(self._view.snapshot)
         return self._handle.log.history(limit=limit)
 
     def __repr__(self) -> str:
@@ -355,6 +363,13 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self._follow()
         self._maintain_inline()
         return result
+
+    def _guarded(self, reader: pa.RecordBatchReader, snapshot: Snapshot) -> pa.RecordBatchReader:
+        def batches() -> Iterator[pa.RecordBatch]:
+            with unless_replaced(self._handle.log, snapshot):
+                yield from reader
+
+        return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
     def _current(self) -> TableView:
         """The version to read; for a table that follows the tip, the latest."""

@@ -22,7 +22,7 @@ from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.opening import epoch_ms
 from lakemerge.slices.savepoints import savepoints_of
 
-__all__ = ["check_kept", "check_version", "find_version", "unless_vacuumed"]
+__all__ = ["check_kept", "check_version", "find_version", "unless_replaced", "unless_vacuumed"]
 
 
 def find_version(
@@ -84,6 +84,17 @@ def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
             earliest=oldest,
             latest=tip.version,
         )
+
+
+@contextmanager
+def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
+    """For reads of ``snapshot``: raises :class:`lakemerge.TableReplacedError` where a file is missing because the
+    table was removed or re-created. Then nothing is damaged."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError):
+        log.check_holds(snapshot)
+        raise
 
 
 @contextmanager

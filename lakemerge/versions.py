@@ -21,6 +21,7 @@ class TableVersions(ABC):
     """Savepoints and restore."""
 
     _handle: Handle
+    _view: TableView
 
     @abstractmethod
     def _writable(self) -> TableView:
@@ -43,7 +44,7 @@ class TableVersions(ABC):
 
     def savepoints(self) -> list[Savepoint]:
         """All savepoints that there are now, oldest version first."""
-        return list(savepoints_of(self._handle.log.snapshot()).values())
+        return list(savepoints_of(self._handle.log.update(self._view.snapshot)).values())
 
     def drop_savepoint(self, name: str) -> None:
         """Take a savepoint's name back; the next vacuum may delete what it held.

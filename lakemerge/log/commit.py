@@ -27,8 +27,8 @@ from lakemerge.log.actions import (
     decode_commit_info,
     encode,
 )
+from lakemerge.log.fingerprint import Fingerprint
 from lakemerge.log.listing import commit_path
-from lakemerge.log.moment import Moment
 from lakemerge.log.protocol import check_writable, in_commit_timestamps, is_set
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Put, Store
@@ -105,7 +105,7 @@ def check_info(info: Mapping[str, object]) -> None:
 
 
 def prepare(
-    tip: Snapshot | None, attempt: Attempt, operation: Operation, *, now: Moment, writer_features: frozenset[str]
+    tip: Snapshot | None, attempt: Attempt, operation: Operation, *, now_ms: int, writer_features: frozenset[str]
 ) -> Prepared:
     """Complete and check an attempt on top of ``tip``. Pure.
 
@@ -118,16 +118,16 @@ def prepare(
     _check_consistent(actions)
     if tip is None and not {Protocol, Metadata} <= {type(action) for action in actions}:
         raise InputError("the first commit of a table needs a Protocol and a Metadata action")
-    now_ms = now.wall_ms if tip is None else max(now.wall_ms, tip.timestamp_ms + 1)
+    now_ms = now_ms if tip is None else max(now_ms, tip.timestamp_ms + 1)
     actions = [_with_enablement(tip, action, version, now_ms) for action in actions]
     replay = Replay(tip)
     replay.apply(actions)
-    finished = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
-    after = replace(finished, tip_at=now)
+    after = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
     check_writable(after.protocol, writer_features, metadata=after.metadata)
     _check_append_only(after.metadata, actions)
     info = _commit_info(tip, actions, attempt.metrics, operation, now_ms, in_commit=after.in_commit_timestamps)
-    return Prepared(version, encode([info, *actions]), after)
+    data = encode([info, *actions])
+    return Prepared(version, data, replace(after, fingerprint=Fingerprint(data)))
 
 
 def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[float], None]) -> bool:

@@ -100,12 +100,13 @@ def log_exists(store: Store) -> bool:
     )
 
 
-def list_log(store: Store, *, since: int = 0) -> Listing:
+def list_log(store: Store, *, since: int = 0, at_least: int | None = None) -> Listing:
     """The log's files of version ``since`` (included) and later. Checksums, compacted logs and
     whatever else lies there are passed over; so are multi-part checkpoints that lack a part.
 
     Commits made while the folder is read may show without ones made before them (no file system
-    promises otherwise); such are asked for by name. What then lacks is not there.
+    promises otherwise); such are asked for by name. What then lacks is not there. ``at_least`` is a version
+    that the caller knows to be there, whether the listing shows it or not.
     """
     commits: dict[int, FileStat] = {}
     classic: dict[int, FileStat] = {}
@@ -126,7 +127,7 @@ def list_log(store: Store, *, since: int = 0) -> Listing:
         if sorted(stats) == list(range(1, count + 1))
     }
     complete.update({version: (stat,) for version, stat in classic.items()})
-    _fill_gaps(store, commits, since=since, newest_checkpoint=max(complete, default=None))
+    _fill_gaps(store, commits, since=since, newest_checkpoint=max(complete, default=None), at_least=at_least)
     return Listing(commits, tuple(Checkpoint(v, complete[v]) for v in sorted(complete)), tuple(v2))
 
 
@@ -156,10 +157,12 @@ def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
             yield from pool.map(store.get, window)
 
 
-def _fill_gaps(store: Store, commits: dict[int, FileStat], *, since: int, newest_checkpoint: int | None) -> None:
+def _fill_gaps(
+    store: Store, commits: dict[int, FileStat], *, since: int, newest_checkpoint: int | None, at_least: int | None
+) -> None:
     """Add the commits that the listing missed, newest first, up to one that is not there: all older
     ones were there before the listing began, so they are in it."""
-    known = [*commits] if newest_checkpoint is None else [*commits, newest_checkpoint]
+    known = [*commits, *(version for version in (newest_checkpoint, at_least) if version is not None)]
     if not known:
         return
     latest = max(known)

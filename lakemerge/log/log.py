@@ -22,6 +22,9 @@ from lakemerge.log.actions import Action, CommitInfo, decode, decode_commit_info
 from lakemerge.log.checkpoint import write_checkpoint
 from lakemerge.log.cleanup import TRUSTED_AGE_MS
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
+from lakemerge.log.fingerprint import Fingerprint
+from lakemerge.log.history import HistoryEntry, read_history
+from lakemerge.log.identity import check_same_table, holds, replaced_error
 from lakemerge.log.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.log.moment import Moment
 from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
@@ -43,14 +46,11 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    version: int
-    timestamp_ms: int
-    operation: str | None
-    parameters: Mapping[str, object]
-    metrics: Mapping[str, object]
-    info: Mapping[str, object]
-    """Everything else the commit says of itself."""
+class _Advanced:
+    tip: Snapshot
+    landed: Commits
+    is_held: bool
+    """Whether the log still has the commit that these follow, which proves that they are of the same table."""
 
 
 def _now_ms() -> int:
@@ -112,9 +112,7 @@ class DeltaLog:
             try:
                 if timestamp_ms is not None:
                     return self._at_time(timestamp_ms)
-                now = self._now()
-                found = self._load(version)
-                return replace(found, tip_at=now) if version is None else found
+                return self._load(version)
             except FileNotFoundError as error:
                 # A clean-up ran between listing and reading; what it left is listed anew.
                 vanished = error
@@ -124,10 +122,17 @@ class DeltaLog:
 
     def update(self, snapshot: Snapshot) -> Snapshot:
         """The latest snapshot, by replaying what was committed after ``snapshot``; ``snapshot``
-        itself if nothing was. That case costs one failed get, and one stat if the snapshot was
-        the latest for sure more than an hour ago."""
+        itself if nothing was. That case costs one listing of the log from the snapshot's own version on.
+
+        Raises :class:`TableReplacedError` where that version is not, or no longer, in this log.
+        """
         advanced = self._advance(snapshot)
-        return self.snapshot() if advanced is None else advanced[0]
+        return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
+
+    def check_holds(self, snapshot: Snapshot) -> None:
+        """Raise :class:`TableReplacedError` where the log does not hold ``snapshot`` any more. Costs one listing."""
+        if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version)):
+            self._reloaded(snapshot)
 
     def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
         """Versions and actions of the commits after ``since`` (excluded; ``-1`` for all) up to
@@ -153,19 +158,8 @@ class DeltaLog:
         return self._decoded(range(since + 1, last + 1))
 
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
-        """What the commits say of themselves, newest first, as far back as commits are kept.
-        Works for tables whose features are not understood."""
-        given: object = limit
-        if given is not None and not (isinstance(given, int) and given >= 0):
-            raise InputError(f"limit must be a number of commits, not {given!r}")
-        stats = sorted(list_log(self.store).commits.items(), reverse=True)[:limit]
-        if not stats and limit != 0 and not self.exists():
-            raise NotATableError(f"there is no Delta log at {self.store.url}", url=self.store.url)
-        paths = [stat.path for _, stat in stats]
-        return [
-            _history_entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
-            for (version, stat), data in zip(stats, fetch(self.store, paths), strict=True)
-        ]
+        """See :func:`lakemerge.log.history.read_history`."""
+        return read_history(self.store, limit=limit)
 
     def committed_ms(self, version: int) -> int | None:
         """The in-commit timestamp of a version; ``None`` where its commit was cleaned up, or has none."""
@@ -196,7 +190,8 @@ class DeltaLog:
         Lost races are repeated as long as others make progress (1000 times). If ``txn_id`` is
         found among the commits after ``begin``, an earlier call landed, and that is returned.
         Every N-th commit (``delta.checkpointInterval``) also writes a checkpoint; its failure is
-        only logged.
+        only logged. Each attempt first makes sure that the log still holds the version it builds on
+        (:class:`TableReplacedError`): the table may have been removed or re-created.
 
         Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does
         not tell whether the commit landed. **The caller may delete the data files it wrote if,
@@ -208,23 +203,28 @@ class DeltaLog:
         work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
         tip = self.snapshot() if begin is None and self.exists() else begin
         between: Commits = ()
+        taken: int | None = None
         for _ in range(_MAX_LOST_RACES):
             looked = self._now()
             if tip is not None:
-                tip, landed = self._advance_for_commit(tip)
+                advanced = self._advance(tip, at_least=taken)
+                landed = () if advanced is None else advanced.landed
                 earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
-                if earlier is not None:
+                if advanced is not None and earlier is not None:
+                    tip = advanced.tip
                     return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, work.txn_id))
+                tip = self._proven(tip, advanced)
                 if begin is not None:
                     between += landed
                 check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
             attempt = build(tip, between)
             if isinstance(attempt, AlreadyDone):
                 return attempt
-            prepared = prepare(tip, attempt, work, now=self._now(), writer_features=self._writer_features)
+            prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)
             if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
                 self._check_in_time(prepared.version, work.txn_id, looked)
                 return Committed(prepared.version, self._checkpoint_if_due(prepared))
+            taken = prepared.version
             if tip is None:
                 tip = self.snapshot()
         raise CommitConflictError(
@@ -234,7 +234,12 @@ class DeltaLog:
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Write a classic checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it, unless
-        that names a later one. Idempotent; it replaces a damaged checkpoint of that version."""
+        that names a later one. Idempotent; it replaces a damaged checkpoint of that version.
+        Raises :class:`TableReplacedError` where the log does not hold that version any more."""
+        self.check_holds(snapshot)
+        self._write_checkpoint(snapshot)
+
+    def _write_checkpoint(self, snapshot: Snapshot) -> None:
         check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
 
@@ -301,31 +306,23 @@ class DeltaLog:
         for version, path, data in zip(versions, paths, fetch(self.store, paths), strict=True):
             yield version, decode(data, path)
 
-    def _advance(self, snapshot: Snapshot) -> tuple[Snapshot, Commits] | None:
-        """The tip and the commits that lead to it, or ``None`` if the log has been cleaned up
-        beyond ``snapshot``, so that they cannot be told."""
+    def _advance(self, snapshot: Snapshot, *, at_least: int | None = None) -> _Advanced | None:
+        """What the log has after ``snapshot``, or ``None`` if commits are missing, so that it cannot be told.
+        Raises :class:`TableReplacedError`."""
         first = snapshot.version + 1
-        now = self._now()
-        try:
-            data = self.store.get(commit_path(first))
-        except FileNotFoundError:
-            # Times of commits are of other hosts' clocks, which may be wrong by hours; this host's may have been set.
-            trusted = snapshot.tip_at is not None and snapshot.tip_at.is_within(TRUSTED_AGE_MS, now)
-            if not trusted and self.store.stat(commit_path(snapshot.version)) is None:
-                return None
-            return snapshot, ()
-        listing = list_log(self.store, since=first)
-        last = max(listing.commits, default=first)
-        gap = listing.gap(first, last)
-        if gap == first:
+        listing = list_log(self.store, since=snapshot.version, at_least=at_least)
+        held = holds(self.store, snapshot, listing)
+        last = max(listing.commits, default=snapshot.version)
+        if max(last, listing.latest or 0) <= snapshot.version:
+            return _Advanced(snapshot, (), held) if held else None
+        if last < first or listing.gap(first, last) is not None:
             return None
-        if gap is not None:
-            raise gap_error(gap, last)
+        paths = [commit_path(version) for version in range(first, last + 1)]
         try:
-            later = tuple(self._decoded(range(first + 1, last + 1)))
+            files = list(fetch(self.store, paths))
         except FileNotFoundError:
             return None
-        landed: Commits = ((first, decode(data, commit_path(first))), *later)
+        landed = tuple((first + at, decode(data, paths[at])) for at, data in enumerate(files))
         replay = Replay(snapshot)
         for _, actions in landed:
             replay.apply(actions)
@@ -333,25 +330,39 @@ class DeltaLog:
         tip = replay.finish(last, listing.commits[last].modified_ms, known)
         check_readable(tip.protocol, tip.metadata)
         info = next((action for action in landed[-1][1] if isinstance(action, CommitInfo)), None)
-        return replace(
+        tip = replace(
             tip,
             timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps),
-            tip_at=now,
-        ), landed
+            fingerprint=Fingerprint(files[-1], listing.commits[last]),
+        )
+        return _Advanced(tip, landed, held)
 
-    def _advance_for_commit(self, tip: Snapshot) -> tuple[Snapshot, Commits]:
-        advanced = self._advance(tip)
+    def _proven(self, tip: Snapshot, advanced: _Advanced | None) -> Snapshot:
+        """The tip to commit onto, once it is known to be of the same table with all commits in between."""
+        if advanced is not None and advanced.is_held:
+            return advanced.tip
+        latest = self._reloaded(tip)
         if advanced is not None:
-            return advanced
-        latest = self.snapshot()
+            return advanced.tip
         if latest.version == tip.version:
-            return tip, ()
+            return tip
         raise CommitConflictError(
-            f"the commits between version {tip.version} and {latest.version} were cleaned up, so conflicts with them "
-            "cannot be ruled out; nothing was written, read the table again and retry",
+            f"the commits between version {tip.version} and {latest.version} were cleaned up or lost, so conflicts "
+            "with them cannot be ruled out; nothing was written, read the table again and retry",
             version=tip.version,
             latest=latest.version,
         )
+
+    def _reloaded(self, snapshot: Snapshot) -> Snapshot:
+        """The latest snapshot of the same table, from the whole log; ``snapshot`` itself if that is it."""
+        try:
+            latest = self.snapshot()
+        except NotATableError as error:
+            raise replaced_error(self.store, snapshot, "there is no log any more") from error
+        check_same_table(self.store, snapshot, latest)
+        if latest.version < snapshot.version:
+            raise replaced_error(self.store, snapshot, f"its log ends at version {latest.version}")
+        return snapshot if latest.version == snapshot.version else latest
 
     def _checkpoint_if_due(self, prepared: Prepared) -> Snapshot:
         after = prepared.after
@@ -359,7 +370,7 @@ class DeltaLog:
         if prepared.version == 0 or prepared.version % interval:
             return after
         try:
-            self.checkpoint(after)
+            self._write_checkpoint(after)
         except Exception:
             _logger.warning("the checkpoint of version %d could not be written", prepared.version, exc_info=True)
             return after
@@ -373,18 +384,3 @@ def _checkpoint_interval(snapshot: Snapshot) -> int:
 
 def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:
     return any(isinstance(action, CommitInfo) and action.txn_id == txn_id for action in actions)
-
-
-def _history_entry(version: int, modified_ms: int, info: CommitInfo | None) -> HistoryEntry:
-    fields = {} if info is None else dict(info.fields)
-    operation = fields.pop("operation", None)
-    parameters = fields.pop("operationParameters", None)
-    metrics = fields.pop("operationMetrics", None)
-    return HistoryEntry(
-        version=version,
-        timestamp_ms=timestamp_of(info, modified_ms, in_commit=True),
-        operation=operation if isinstance(operation, str) else None,
-        parameters=parameters if isinstance(parameters, dict) else {},
-        metrics=metrics if isinstance(metrics, dict) else {},
-        info=fields,
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -22,6 +23,7 @@ from lakemerge.errors import (
 )
 from lakemerge.log.actions import CommitInfo, decode, decode_commit_info
 from lakemerge.log.checkpoint_reader import read_checkpoint
+from lakemerge.log.fingerprint import Fingerprint
 from lakemerge.log.listing import Checkpoint, Listing, commit_path, fetch
 from lakemerge.log.protocol import check_readable, in_commit_timestamps
 from lakemerge.log.snapshot import Replay, Snapshot
@@ -161,19 +163,22 @@ def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, repla
     first = 0 if checkpoint is None else checkpoint.version + 1
     paths = [commit_path(v) for v in range(first, version + 1)]
     info: CommitInfo | None = None
+    newest: bytes | None = None
     for path, data in zip(paths, fetch(store, paths), strict=True):
         with collector_paused():
             actions = decode(data, path)
             replay.apply(actions)
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+        newest = data
     if not paths and version in listing.commits:
         # Checkpoints hold no commit times; the commit they were made after does.
-        info = decode_commit_info(store.get(commit_path(version)), commit_path(version))
+        newest = store.get(commit_path(version))
+        info = decode_commit_info(newest, commit_path(version))
     in_commit = replay.metadata is not None and in_commit_timestamps(replay.metadata)
     timestamp_ms = timestamp_of(info, _file_ms(listing, version), in_commit=in_commit)
     snapshot = replay.finish(version, timestamp_ms, None if checkpoint is None else checkpoint.version)
     check_readable(snapshot.protocol, snapshot.metadata)
-    return snapshot
+    return snapshot if newest is None else replace(snapshot, fingerprint=Fingerprint(newest, listing.commits[version]))
 
 
 def _unreachable(

@@ -16,7 +16,7 @@ from lakemerge.log.actions import (
     RemoveFile,
     Txn,
 )
-from lakemerge.log.moment import Moment
+from lakemerge.log.fingerprint import Fingerprint
 from lakemerge.log.protocol import in_commit_timestamps
 
 __all__ = ["Replay", "Snapshot"]
@@ -41,8 +41,8 @@ class Snapshot:
     """Live domains by name."""
     checkpoint_version: int | None
     """The newest checkpoint at or below ``version`` that this snapshot knows of; there may be newer ones."""
-    tip_at: Moment | None = field(default=None, compare=False)
-    """When this was the latest version for sure, by the clocks of the process that found it so; ``None``: never."""
+    fingerprint: Fingerprint | None = field(default=None, compare=False)
+    """The commit file of ``version``; ``None`` where only a checkpoint of it is left."""
 
     @property
     def commits_since_checkpoint(self) -> int:

@@ -37,6 +37,9 @@ class FileStat:
     size_bytes: int
     modified_ms: int
     """UTC epoch milliseconds by the store's own clock."""
+    token: str = ""
+    """What the store changes whenever the file is written: an object store's ETag, inode and time of a local file.
+    Empty where the store has no such thing."""
 
 
 def check_path(path: str) -> str:

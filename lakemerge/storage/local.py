@@ -185,7 +185,7 @@ class LocalStore(Store):
 
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
-    return FileStat(path, found.st_size, found.st_mtime_ns // 1_000_000)
+    return FileStat(path, found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}-{found.st_mtime_ns}")
 
 
 def _stale(target: str, root: str, before_ms: int) -> FileStat | None:

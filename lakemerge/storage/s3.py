@@ -108,7 +108,7 @@ class S3Store(Store):
             head = self._client.call("head_object", self._key(path))
         except FileNotFoundError:
             return None
-        return FileStat(path, int(head["ContentLength"]), _epoch_ms(head))
+        return FileStat(path, int(head["ContentLength"]), _epoch_ms(head), _etag(head))
 
     def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
         prefix = f"{self._key(folder)}/" if folder else self._root
@@ -205,7 +205,7 @@ class S3Store(Store):
                 last = key.encode()
                 path = key[len(self._root) :]
                 if _is_clean(path) and path != _PROBE:
-                    yield FileStat(path, int(entry["Size"]), _epoch_ms(entry))
+                    yield FileStat(path, int(entry["Size"]), _epoch_ms(entry), _etag(entry))
             if not page.get("IsTruncated"):
                 return
             position = {"ContinuationToken": page["NextContinuationToken"]}
@@ -231,6 +231,10 @@ def _is_clean(path: str) -> bool:
 
 def _epoch_ms(answer: Mapping[str, Any]) -> int:
     return int(answer["LastModified"].timestamp() * 1000)
+
+
+def _etag(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
 
 
 class _Input(io.RawIOBase):

@@ -101,6 +101,16 @@ class StoreSuite:
         assert store.put_if_absent("file", b"second") is Put.CREATED
         assert store.get("file") == b"second"
 
+    def test_a_token_tells_two_writes_of_one_size_apart(self, store: Store) -> None:
+        tokens = []
+        for content in (b"first!", b"second"):
+            store.delete(["file"])
+            assert store.put_if_absent("file", content) is Put.CREATED
+            (listed,) = store.list("")
+            assert listed == store.stat("file")
+            tokens.append(listed.token)
+        assert tokens == ["", ""] or tokens[0] != tokens[1]
+
     def test_modified_is_in_milliseconds_of_today(self, store: Store) -> None:
         before_ms = time.time() * 1000
         store.put("file", b"x")

@@ -45,6 +45,7 @@ ERRORS = {
     "TableDamagedError": "fix the table: restore or repair",
     "TableError": "catches everything that is wrong with a table",
     "TableExistsError": "fix the input: the path",
+    "TableReplacedError": "open the table again",
     "UnsupportedFeatureError": "fix the table, or upgrade",
     "VersionNotFoundError": "fix the input: version or timestamp",
 }

@@ -86,7 +86,7 @@ def test_a_store_that_throttles_for_good_ends_in_an_unknown_outcome(path: Path) 
     assert state_of(path) == sorted(HELD)
 
 
-@pytest.mark.parametrize("method", ["get", "list", "open_input", "read"])
+@pytest.mark.parametrize("method", ["list", "open_input", "read"])
 def test_a_throttled_read_is_the_stores_error(path: Path, method: str) -> None:
     table, _ = open_over(path, Fault(action=Throttle(), method=method), settings=SPREAD)
     with pytest.raises(StoreError, match="SlowDown"):

@@ -256,7 +256,7 @@ def test_an_unknown_outcome_keeps_the_files(tmp_path: Path) -> None:
     table, _ = open_over(
         path,
         Fault(action=gone, method="put_if_absent", path=commit, after=True),
-        Fault(action=gone, method="get", path=commit, at=3, lasting=True),
+        Fault(action=gone, method="get", path=commit, lasting=True),
     )
     with pytest.raises(OutcomeUnknownError) as caught:
         table.upsert(frame(NEW))
