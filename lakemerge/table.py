@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from lakemerge.definition import TableDefinition
 from lakemerge.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
 from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
-from lakemerge.log import HistoryEntry, Snapshot
+from lakemerge.log import Snapshot
 from lakemerge.opening import open_handle
 from lakemerge.options import Settings
 from lakemerge.read.changes import read_changes
@@ -25,7 +25,7 @@ from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results import UpsertResult
 from lakemerge.services import TableServices
 from lakemerge.slices.view import TableView
-from lakemerge.travel import find_version, unless_replaced, unless_vacuumed
+from lakemerge.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.versions import TableVersions
 from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
@@ -267,7 +267,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
     ) -> pa.RecordBatchReader:
         """As :meth:`to_arrow`, as a stream: memory is bounded by ``Settings.merge_budget_bytes``."""
         view = in_mode(self._current(), mode)
-        return self._guarded(scan(self._handle, view, columns=columns, filter=filter), view.snapshot)
+        return guarded(scan(self._handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
 
     def to_df(
         self,
@@ -321,18 +321,9 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
 
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """
-        end = view = self._current()
-        if until is not None:
-            end = self._handle.view_at(until, of=view.snapshot)
-        return self._guarded(read_changes(self._handle, end, since), end.snapshot)
-
-    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
-        """What each commit did, newest first.
-
-        :param limit: so many commits at most.
-        """
-        self._handle.log.check_holds(self._view.snapshot)
-        return self._handle.log.history(limit=limit)
+        current = self._current()
+        end = current if until is None else self._handle.view_at(until, of=current.snapshot)
+        return guarded(read_changes(self._handle, end, since), self._handle.log, end.snapshot)
 
     def __repr__(self) -> str:
         config = self._view.config
@@ -363,13 +354,6 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self._follow()
         self._maintain_inline()
         return result
-
-    def _guarded(self, reader: pa.RecordBatchReader, snapshot: Snapshot) -> pa.RecordBatchReader:
-        def batches() -> Iterator[pa.RecordBatch]:
-            with unless_replaced(self._handle.log, snapshot):
-                yield from reader
-
-        return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
     def _current(self) -> TableView:
         """The version to read; for a table that follows the tip, the latest."""

@@ -10,6 +10,8 @@ import datetime as dt
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from lakemerge.config import STATE_DOMAIN, State
 from lakemerge.errors import (
     CommitConflictError,
@@ -22,7 +24,7 @@ from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.opening import epoch_ms
 from lakemerge.slices.savepoints import savepoints_of
 
-__all__ = ["check_kept", "check_version", "find_version", "unless_replaced", "unless_vacuumed"]
+__all__ = ["check_kept", "check_version", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
 
 
 def find_version(
@@ -95,6 +97,16 @@ def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
     except (TableDamagedError, FileNotFoundError):
         log.check_holds(snapshot)
         raise
+
+
+def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> pa.RecordBatchReader:
+    """The same stream, under :func:`unless_replaced`."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with unless_replaced(log, snapshot):
+            yield from reader
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Earlier versions of a table: naming them, and going back to one, as methods of :class:`lakemerge.LakeTable`."""
+"""Earlier versions of a table: their history, names for them, the way back. Methods of :class:`lakemerge.LakeTable`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
+from lakemerge.log import HistoryEntry
 from lakemerge.results import RestoreResult
 from lakemerge.slices.savepoints import Savepoint, savepoints_of
 from lakemerge.slices.view import TableView
@@ -18,7 +19,7 @@ __all__ = ["TableVersions"]
 
 
 class TableVersions(ABC):
-    """Savepoints and restore."""
+    """History, savepoints and restore."""
 
     _handle: Handle
     _view: TableView
@@ -30,6 +31,14 @@ class TableVersions(ABC):
     @abstractmethod
     def _follow(self) -> None:
         """After a commit: stand at its version."""
+
+    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
+        """What each commit did, newest first.
+
+        :param limit: so many commits at most.
+        """
+        self._handle.log.check_holds(self._view.snapshot)
+        return self._handle.log.history(limit=limit)
 
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
         """Name a version, by default the latest: it stays readable, whatever is vacuumed, until
