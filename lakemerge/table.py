@@ -230,7 +230,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
-        :param filter: a SQL condition (times without a zone are UTC) or an Arrow expression over columns.
+        :param filter: SQL with Spark's meaning (times without a zone are UTC), or an Arrow expression with Arrow's.
         :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
             each slice stands at its last full compaction.
         """

@@ -202,9 +202,13 @@ class Merger(ABC):
         """
         return False
 
+    def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
+        """Columns, and the values in them that make a delete of an upsert. A delete is not checked for NOT NULL."""
+        return {}
+
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """Columns and values that make a lone upsert something else than its own row."""
-        return {}
+        return self.delete_marks(shape)
 
     def bare_delete_removes(self, shape: TableShape) -> bool:
         """Whether a ``-D`` that carries key and ordering and nothing else removes the row of its key, if

@@ -113,6 +113,10 @@ class Merger(ABC):
     @abstractmethod
     def apply(self, state: State, record: Record) -> State: ...
 
+    def deletes(self, record: Record) -> bool:
+        """Whether it is, or is taken for, a delete."""
+        return record.kind == "-D"
+
     def show(self, row: Row) -> Row:
         """The row as a reader sees it. Raises :class:`Unreadable`."""
         return row
@@ -158,6 +162,9 @@ class EventTime(Merger):
         marker: Mapping[str, Any] | None = self.spec.options.get("delete_when")
         return marker
 
+    def deletes(self, record: Record) -> bool:
+        return _marks_delete(record, self.delete_marker())
+
     def set_columns(self, record: Record) -> Row:
         return dict(record.values)
 
@@ -169,7 +176,7 @@ class EventTime(Merger):
             return None
         if state is not None and ordering < self.stored_ordering(state):
             return state
-        if _marks_delete(record, self.delete_marker()):
+        if self.deletes(record):
             return Tombstone(ordering)
         return _row(state) | self.set_columns(record)
 
@@ -184,10 +191,13 @@ class CommitTime(Merger):
         marker: Mapping[str, Any] | None = self.spec.options.get("delete_when")
         return marker
 
+    def deletes(self, record: Record) -> bool:
+        return _marks_delete(record, self.delete_marker())
+
     def apply(self, state: State, record: Record) -> State:
         if record.kind == "-U":
             return state
-        if _marks_delete(record, self.delete_marker()):
+        if self.deletes(record):
             return None
         return _row(state) | dict(record.values)
 
@@ -409,5 +419,6 @@ class ModelTable:
                 raise Refused("a key is null")
             self._merger.check(record)
         required = [f.name for f in self.schema if not f.nullable]
-        if any(record.values.get(column) is None for record in upserts for column in required):
+        kept = [record for record in upserts if not self._merger.deletes(record)]
+        if any(record.values.get(column) is None for record in kept for column in required):
             raise Refused("a required column is null or missing")

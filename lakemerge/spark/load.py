@@ -235,12 +235,14 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         required = [field.name for field in config.schema if not field.nullable]
         columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
         table = file.read(columns=columns, use_threads=False)
-    for name in required:
-        if nulls := table.column(name).null_count:
-            role = "key column" if name in config.key else "NOT NULL column"
-            return _Checked(None, -1, 0, f"{role} {name!r} is null in {nulls} row(s)")
-    if any(pc.any(pc.is_in(table.column(name), value_set=values)).as_py() for name, values in vetoes.items()):
+    nulls = {name: count for name in (*config.key, *required) if (count := table.column(name).null_count)}
+    # A row that the merger takes for a delete may lack values; the kernel tells which rows those are.
+    keyed = not any(name in nulls for name in config.key)
+    if keyed and any(pc.any(pc.is_in(table.column(n), value_set=values)).as_py() for n, values in vetoes.items()):
         return None
+    for name, count in nulls.items():
+        role = "key column" if name in config.key else "NOT NULL column"
+        return _Checked(None, -1, 0, f"{role} {name!r} is null in {count} row(s)")
     if len(group_starts(key_columns(table, config.key))) != table.num_rows:
         return None
     if not table.num_rows:

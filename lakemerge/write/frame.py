@@ -7,7 +7,6 @@ Source: docs/merge-semantics.md, sections 2 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from lakemerge.errors import FrameError
 from lakemerge.evolution import new_columns, with_schema
 from lakemerge.schema import castable, safe_cast
 from mergers import Merger, RowKind
-from mergers.contract import Kinds
+from mergers.contract import Bools, Kinds
 
 __all__ = ["FramePlan", "as_reader", "plan_frame"]
 
@@ -41,6 +40,8 @@ class FramePlan:
     """Whether the frame carries every column of the table."""
     lacking: str | None
     """Why the frame may hold no upserts, where that is so; else ``None``."""
+    missing: str | None
+    """Why it may hold none but those that the merger takes for deletes; else ``None``."""
 
     def convert(
         self, batch: pa.RecordBatch, merger: Merger, config: TableConfig
@@ -58,13 +59,7 @@ class FramePlan:
         upserts = None if kinds is None else (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
         if rows.num_rows and self.lacking is not None and (upserts is None or upserts.any()):
             raise FrameError(self.lacking)
-        for field in self.schema:
-            column = rows.column(field.name)
-            if field.nullable or not column.null_count:
-                continue
-            bad = column.null_count if upserts is None else int((column.is_null().to_numpy(False) & upserts).sum())
-            if bad:
-                raise FrameError(f"column {field.name!r} is NOT NULL and null in {bad} upsert(s)", column=field.name)
+        self._check_required(rows, upserts, merger, config)
         present = [RowKind.UPDATE_AFTER] if kinds is None else [RowKind(k) for k in np.unique(kinds).tolist()]
         if rows.num_rows:
             merger.check_kinds(config.shape, frozenset(present))
@@ -72,6 +67,22 @@ class FramePlan:
         if upserts is not None and upserts.all():
             kinds = None
         return rows, kinds
+
+    def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger, config: TableConfig) -> None:
+        """Raise :class:`FrameError` where a row that is no delete has no value for a NOT NULL column."""
+        gaps = [f.name for f in self.schema if not f.nullable and rows.column(f.name).null_count]
+        if not gaps and self.missing is None:
+            return
+        kept = np.ones(rows.num_rows, dtype=np.bool_) if upserts is None else upserts
+        for name, values in merger.delete_marks(config.shape).items():
+            if name in rows.schema.names:
+                kept = kept & ~pc.is_in(rows.column(name), value_set=values).to_numpy(zero_copy_only=False)
+        if self.missing is not None and kept.any():
+            raise FrameError(self.missing)
+        for name in gaps:
+            bad = int((rows.column(name).is_null().to_numpy(zero_copy_only=False) & kept).sum())
+            if bad:
+                raise FrameError(f"column {name!r} is NOT NULL and null in {bad} upsert(s)", column=name)
 
     def _kinds(self, batch: pa.RecordBatch) -> Kinds | None:
         if self.kind_column is None:
@@ -126,14 +137,16 @@ def plan_frame(
     ordering = config.ordering if merger.uses_ordering(config.shape) else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
-    lacking = _lacking(missing, required)
+    lacking = f"upserts need the ordering column(s) {', '.join(missing)}" if missing else None
+    unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}" if required else None
+    may_delete = any(name in sources for name in merger.delete_marks(config.shape))
     if missing and len(missing) < len(ordering):
         problems.append(
             f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
             "only deletes"
         )
-    elif lacking is not None and kind_column is None and not deletes:
-        problems.append(lacking)
+    elif kind_column is None and not deletes and (lacking is not None or not may_delete):
+        problems += [text for text in (lacking, unfilled) if text is not None]
     if problems:
         raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
     carried = [field for field in config.schema if field.name in sources]
@@ -145,6 +158,7 @@ def plan_frame(
         key=config.key,
         full=len(carried) == len(config.schema),
         lacking=lacking,
+        missing=unfilled,
     )
 
 
@@ -193,11 +207,3 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
     if remedy and castable(field.type, grown.field(0).type):
         return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
     return f"{text}; cast it first"
-
-
-def _lacking(ordering: Sequence[str], required: Sequence[str]) -> str | None:
-    if ordering:
-        return f"upserts need the ordering column(s) {', '.join(ordering)}"
-    if required:
-        return f"upserts need the NOT NULL column(s) {', '.join(required)}"
-    return None

@@ -114,14 +114,16 @@ class Aggregate(Merger):
         for name, function in self.functions.items():
             if name not in groups.rows.column_names:
                 continue
+            # What a record does not carry it neither adds nor takes back.
+            sets = history.live & carried(groups, name)
             ignored = name in self.ignore_retract
             columns[name] = function.fold(
                 ColumnEvents(
                     groups=groups,
                     segments=history.segments,
                     column=name,
-                    adds=history.live & upserts & carried(groups, name),
-                    retracts=history.live & (np.zeros_like(retractions) if ignored else retractions),
+                    adds=sets & upserts,
+                    retracts=np.zeros_like(sets) if ignored else sets & retractions,
                     newer=history.newer,
                     first=first,
                     values=groups.column(name),

@@ -54,7 +54,7 @@ class _Capture(Merger):
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         return True
 
-    def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
+    def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {self.op_column: self.delete_when.array(shape)}
 
     def bare_delete_removes(self, shape: TableShape) -> bool:

@@ -55,7 +55,7 @@ class EventTime(Merger):
     def lone_upsert_is_row(self, shape: TableShape) -> bool:
         return True
 
-    def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
+    def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {} if self.delete_when is None else {self.delete_when.column: self.delete_when.array(shape)}
 
     def bare_delete_removes(self, shape: TableShape) -> bool:

@@ -95,8 +95,8 @@ class SequenceGroups:
             if all(schema.field(name).nullable for name in group.sequence if name in schema.names):
                 reader.nullable(group.members, f"a record without sequence {group.name!r} leaves null in it")
                 continue
-            defaulted = [name for name in group.members if unset.defaults.get(name) is not None]
-            reader.nullable(defaulted, "its default is unset, and leaves null in it where the row is new")
+            defaulted = [n for n in group.members if n in self.functions and unset.defaults.get(n) is not None]
+            reader.nullable(defaulted, "its default is unset, and its function makes null of nothing")
             functions = {name: self.functions.get(name) for name in group.members if name not in defaulted}
             blanking = [name for name, function in functions.items() if function is not None and function.blanks]
             reader.nullable(blanking, "its function may leave null in it")
@@ -156,7 +156,7 @@ class SequenceGroups:
         status = np.where(creator >= 0, Status.ROW, Status.ABSENT).astype(np.int8)
         columns: dict[str, pa.Array] = {}
         for group in shown:
-            columns |= self._fold_group(groups, group, turns[group.name], segments, live, unset)
+            columns |= self._fold_group(groups, group, turns[group.name], segments, live, creator, unset)
         for name in groups.rows.column_names:
             if name in groups.shape.values and name not in self._grouped:
                 columns[name] = _overwritten(groups, name, segments, live & upserts, creator, unset)
@@ -167,7 +167,14 @@ class SequenceGroups:
         return frozenset(name for group in self.groups for name in (*group.sequence, *group.members))
 
     def _fold_group(
-        self, groups: Groups, group: SequenceGroup, turns: Turns, segments: Segments, live: Bools, unset: Unset
+        self,
+        groups: Groups,
+        group: SequenceGroup,
+        turns: Turns,
+        segments: Segments,
+        live: Bools,
+        creator: Ints,
+        unset: Unset,
     ) -> dict[str, pa.Array]:
         upserts = upserts_of(groups)
         counted = live & turns.there
@@ -175,14 +182,18 @@ class SequenceGroups:
         first = np.zeros_like(live)
         opening = segments.first(counted)
         first[opening[opening >= 0]] = True
+        made = creator[creator >= 0]
         columns = {name: take(groups.column(name), segments.last(newer)) for name in group.sequence}
         for name in group.members:
             if name not in groups.rows.column_names:
                 continue
+            sets = unset.sets(groups, name, nulls=True)
             # A stored row has a value, if only null, whatever its sequence is.
-            adds = (counted | (live & groups.stored)) & upserts & unset.sets(groups, name, nulls=True)
+            adds = (counted | (live & groups.stored)) & upserts & sets
             function = self.functions.get(name)
             if function is None:
+                if unset.has_defaults:
+                    adds[made] |= counted[made] & carried(groups, name)[made]
                 picks = settle(segments, adds & (newer | groups.stored), newer & ~upserts, np.zeros_like(adds))
                 columns[name] = take(groups.column(name), picks)
                 continue
@@ -193,7 +204,7 @@ class SequenceGroups:
                     segments=segments,
                     column=name,
                     adds=adds,
-                    retracts=np.zeros_like(adds) if ignored else counted & ~upserts,
+                    retracts=np.zeros_like(adds) if ignored else counted & ~upserts & sets,
                     newer=newer | groups.stored,
                     first=first | groups.stored,
                     values=groups.column(name),

@@ -84,6 +84,9 @@ class PartialUpdate(Merger):
         self.members = [column for group in self.groups for column in group.members]
         self.functions = _functions(spec, self.members, None)
         self.ungrouped = [name for name in names if name not in taken and name not in spec.key]
+        removes = spec.options.get("remove_record_on_delete")
+        if removes and (self.groups or spec.options.get("ignore_delete")):
+            raise Misconfigured("remove_record_on_delete with sequence groups or ignore_delete")
         self.ignored = spec.options.get("ignore_retract", ())
 
     def unset_mode(self) -> str:
@@ -110,11 +113,17 @@ class PartialUpdate(Merger):
                 return True
 
     def new_row(self, record: Record) -> Row:
-        """The key, and the defaults that the record names as such."""
+        """The key, and the defaults that the record names as such. A function folds values that are set."""
         row = {column: record.values[column] for column in self.spec.key}
         if self.unset_mode() == "default":
-            row |= {c: v for c, v in record.values.items() if self.is_default(c, v) and c in self.ungrouped}
+            members = [c for group in self.groups if not self.skips(record, group) for c in group.members]
+            plain = [c for c in (*self.ungrouped, *members) if c in record.values and c not in self.functions]
+            row |= {c: record.values[c] for c in plain if self.is_default(c, record.values[c])}
         return row
+
+    @staticmethod
+    def skips(record: Record, group: _Group) -> bool:
+        return all(record.values.get(column) is None for column in group.sequence)
 
     def check(self, record: Record) -> None:
         if record.kind in ("+I", "+U"):
@@ -159,7 +168,7 @@ class PartialUpdate(Merger):
             row |= {c: record.values[c] for c in self.ungrouped if self.is_set(record, c)}
         for group in self.groups:
             sequence = [record.values.get(column) for column in group.sequence]
-            if all(value is None for value in sequence):
+            if self.skips(record, group):
                 continue
             stored = [row.get(column) for column in group.sequence]
             newer = [rank(v) for v in sequence] >= [rank(v) for v in stored]
@@ -178,7 +187,7 @@ class PartialUpdate(Merger):
         if record.kind in ("-D", "-U"):
             if function is None:
                 row[column] = None if newer else row.get(column)
-            elif column not in self.ignored:
+            elif column not in self.ignored and self.is_set(record, column, nulls=True):
                 row[column] = function.retract(row.get(column), x)
         elif self.is_set(record, column, nulls=True):
             if function is not None:
@@ -235,7 +244,7 @@ class AggregateMerger(Merger):
         for column, function in self.functions.items():
             x = record.values.get(column)
             if record.kind in ("-D", "-U"):
-                if column not in self.ignored:
+                if column not in self.ignored and column in record.values:
                     row[column] = function.retract(row.get(column), x)
             elif column in record.values:
                 first = not isinstance(state, dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -167,16 +168,25 @@ class Filter:
     def sql(self) -> str:
         if self.operator.startswith("is"):
             return f"{self.column} {self.operator}"
+        if isinstance(self.value, float) and not math.isfinite(self.value):
+            return f"{self.column} {self.operator} double('{self.value}')"
         text = "'" + self.value.replace("'", "''") + "'" if isinstance(self.value, str) else str(self.value)
         return f"{self.column} {self.operator} {text}"
 
     def expression(self) -> pc.Expression:
+        """The same condition in Arrow's terms, to which NaN equals nothing and is on no side of a number."""
         column: Any = pc.field(self.column)
         if self.operator == "is null":
             return cast("pc.Expression", column.is_null())
         if self.operator == "is not null":
             return cast("pc.Expression", column.is_valid())
-        return cast("pc.Expression", _OPERATORS[self.operator](column, pc.scalar(self.value)))
+        plain = _OPERATORS[self.operator](column, pc.scalar(self.value))
+        if not isinstance(self.value, float):
+            return cast("pc.Expression", plain)
+        if math.isnan(self.value):
+            of_nan = _OPERATORS[self.operator](1, 1), _OPERATORS[self.operator](0, 1)
+            return cast("pc.Expression", pc.if_else(column.is_nan(), *map(pc.scalar, of_nan)))
+        return cast("pc.Expression", plain | column.is_nan() if self.operator in (">", ">=") else plain)
 
     def keeps(self, value: Any) -> bool:
         if self.operator.startswith("is"):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge import LakeTable, Record, RecordRefusedError, RowMerger
+from lakemerge import FrameError, LakeTable, Record, RecordRefusedError, RowMerger
 from mergers.builtin.event_time import EventTime
 from mergers.contract import Kinds, TableShape
 
@@ -46,6 +46,23 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "rows": ("rows-checked", {}, DDL),
     "inherited": ("newest-checked", {}, DDL),
 }
+
+
+def test_a_first_load_does_not_check_what_its_operations_delete(spark: SparkSession, tmp_path: Path) -> None:
+    """The kernel tells them from rows that lack a value; a load inside the JVM does not."""
+    ddl = "id BIGINT, op STRING, v STRING NOT NULL"
+    table = LakeTable.create(
+        tmp_path, ddl, key=["id"], merger="aws-dms", options={"op_column": "op"}, buckets=1, spark=spark
+    )
+    frame = ddl.removesuffix(" NOT NULL")
+    for bad in ([(1, "I", "a"), (2, "D", None), (3, "U", None)], [(3, "U", None)]):
+        with pytest.raises(FrameError, match=r"'v' is.* null in 1"):
+            table.upsert(spark.createDataFrame(bad, frame))
+    assert table.version == 0
+    table.upsert(spark.createDataFrame([(1, "I", "a"), (2, "D", None)], frame))
+    assert table.to_arrow().to_pylist() == [{"id": 1, "op": "I", "v": "a"}]
+    table.upsert(spark.createDataFrame([(1, "D")], "id BIGINT, op STRING"))
+    assert table.to_arrow().num_rows == 0
 
 
 @pytest.mark.parametrize("name", CASES)
