@@ -66,9 +66,7 @@ class Model:
         aliases = [alias for _, alias in pairs]
         self._check_order(order, full=full)
         kept = {table: self._seen(table) for table in order}
-        everything = {
-            (offset, key): one for offset, table in enumerate(order) for key, one in kept[table].items()
-        }
+        everything = {(offset, key): one for offset, table in enumerate(order) for key, one in kept[table].items()}
         clusters = _clusters(everything, config, aliases)
         limit = config.get("max_merged", 50_000)
         if any(len(cluster) > limit for cluster in clusters):
@@ -189,9 +187,7 @@ def _classes(config: Mapping[str, Any]) -> list[list[Any]]:
 
 def _alias(expression: Any, aliases: Sequence[str]) -> str:
     return next(
-        text.partition(".")[0]
-        for text in _strings(expression)
-        if text.partition(".")[0] in aliases and "." in text
+        text.partition(".")[0] for text in _strings(expression) if text.partition(".")[0] in aliases and "." in text
     )
 
 
