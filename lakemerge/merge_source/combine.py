@@ -18,7 +18,7 @@ from lakemerge.merge_source.texts import plain_texts
 from lakemerge.merge_source.types import Property, properties_of
 from mergers.builtin.functions.equal import equality_codes
 
-__all__ = ["FIXED", "MEMBER", "Combined", "OutputShape", "Part", "combine"]
+__all__ = ["FIXED", "MEMBER", "Combined", "OutputShape", "Part", "combine", "members_of"]
 
 MEMBER = pa.struct([("dataset", pa.int32()), ("id", pa.string())])
 FIXED = pa.schema(
@@ -87,6 +87,7 @@ class Combined:
     rows: pa.Table
     """All columns but ``_updated``."""
     hashes: Ints
+    """Of what an entity is; its members are not part of it."""
     singles: pa.Array
     """Names of properties that are a single value, though there is a dataset where they are lists."""
 
@@ -100,9 +101,9 @@ def combine(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> Co
         "$ids": ids,
         "_deleted": deleted,
         "$replaced": pa.array(np.zeros(len(clusters), dtype=np.bool_)),
-        "_members": members_of(clusters),
+        "_members": members_of(clusters.offsets, clusters.datasets, clusters.ids),
     }
-    hashed = {"_id": clusters.output_ids, "$ids": ids, "_members": fixed["_members"], "_deleted": _if_true(deleted)}
+    hashed = {"_id": clusters.output_ids, "$ids": ids, "_deleted": _if_true(deleted)}
     if shape.strategy == "list":
         own: dict[str, pa.Array] = {"$merged": _as_they_are(clusters, parts, shape)}
         singles: list[tuple[str, Bools]] = []
@@ -120,11 +121,10 @@ def combine(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> Co
     )
 
 
-def members_of(clusters: Clusters) -> pa.Array:
-    members = pa.StructArray.from_arrays(
-        [pa.array(clusters.datasets.astype(np.int32)), contiguous(clusters.ids)], fields=list(MEMBER)
-    )
-    return list_array(clusters.offsets, members)
+def members_of(offsets: Ints, datasets: Ints, ids: pa.Array) -> pa.Array:
+    """Clusters' members as lists."""
+    members = pa.StructArray.from_arrays([pa.array(datasets.astype(np.int32)), contiguous(ids)], fields=list(MEMBER))
+    return list_array(offsets, members)
 
 
 def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:

@@ -20,7 +20,7 @@ from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import VALUE, State, deletes, records
 from lakemerge.merge_source.values import Held, columns_needed
 
-__all__ = ["all_entities", "gone_entities", "index_records", "leftover_records", "remembered"]
+__all__ = ["all_entities", "gone_entities", "index_records", "leftover_records", "remembered", "still_there"]
 
 
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
@@ -38,35 +38,20 @@ def _of_dataset(one: Input, rules: Rules) -> Iterator[Fresh]:
         yield fresh_of_rows(one, rules, rows, ids, np.zeros(len(ids), dtype=np.bool_), None)
 
 
-def remembered(state: State, offsets: Sequence[int]) -> pa.Table:
-    """The state's records of entities, with the offsets that their datasets have now; -1 for datasets that are there
-    no longer.
-
-    :param offsets: by the offset of then, the one of now.
-    """
+def remembered(state: State) -> pa.Table:
+    """The state's records of all entities."""
     none = np.empty(0, dtype=np.int64)
-    old = pa.concat_tables([state.entities(none, pa.array([], pa.string())), *state.all_entities()])
-    now = np.array([*offsets, -1], dtype=np.int32)
-    if np.array_equal(now[:-1], np.arange(len(offsets))):
-        return old
-    members = contiguous(old.column("members"))
-    inside = pc.list_flatten(members)
-    moved = pa.StructArray.from_arrays(
-        [pa.array(now[inside.field("dataset").to_numpy(zero_copy_only=False)]), contiguous(inside.field("id"))],
-        fields=list(members.type.value_type),
-    )
-    rebuilt_members = pa.ListArray.from_arrays(
-        pa.array(np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(members), 0))]), pa.int32()),
-        moved,
-        type=members.type,
-        mask=members.is_null(),
-    )
-    changed = {
-        "dataset": pa.array(now[ints(old, "dataset")]),
-        "first_dataset": pa.array(now[ints(old, "first_dataset")]),
-        "members": rebuilt_members,
-    }
-    return pa.table([changed.get(name, old.column(name)) for name in old.column_names], schema=old.schema)
+    return pa.concat_tables([state.entities(none, pa.array([], pa.string())), *state.all_entities()])
+
+
+def still_there(old: pa.Table, offsets: Sequence[int]) -> pa.Table:
+    """Those records whose datasets are there still, with the offsets that these have now.
+
+    :param offsets: by the offset of then, the one of now, or -1.
+    """
+    now = np.array([*offsets, -1], dtype=np.int32)[ints(old, "dataset")]
+    moved = old.set_column(old.schema.get_field_index("dataset"), "dataset", pa.array(now))
+    return moved.filter(pa.array(now >= 0))
 
 
 def gone_entities(
@@ -78,7 +63,7 @@ def gone_entities(
     :param versions: of the datasets, when the state was written.
     """
     own = key_texts(ints(old, "dataset"), strings(old, "id"))
-    missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False) & (ints(old, "dataset") >= 0)
+    missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False)
     went_before = missing & strings(old, "gone").fill_null(False).to_numpy(zero_copy_only=False)
     parts = [_as_gone(old, went_before, strings(old, "chunk"), ints(old, "place"))]
     chunks: dict[str, pa.Table] = {}

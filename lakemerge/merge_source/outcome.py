@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import IdCollisionError, MaxMergedError
 from lakemerge.merge_source.clusters import Clusters, Link, links_of
+from lakemerge.merge_source.combine import members_of
+from lakemerge.merge_source.content import hash_values
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.known import Known, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, run_starts, spread
@@ -39,7 +41,8 @@ class OldClusters:
     """Clusters that are output, as the state has them."""
 
     records: pa.Table
-    """``output_id``, ``hash``, ``updated``, ``run`` and ``singles``."""
+    """``output_id``, ``hash``, ``updated``, ``run`` and ``singles``, and ``written``: a hash of the members as they
+    were written."""
     offsets: Ints
     datasets: Ints
     """Of the members; -1 for a dataset that is there no longer."""
@@ -68,9 +71,16 @@ class OldClusters:
         pick = np.where(alone[group], len(listed) + group, starts[group] + place)
         datasets = np.concatenate([listed.field("dataset").to_numpy().astype(np.int64), ints(shown, "dataset")])
         ids = contiguous(pa.chunked_array([listed.field("id"), strings(shown, "id")], pa.string()))
-        names = ["output_id", "hash", "updated", "run", "singles"]
+        datasets, ids = datasets[pick], ids.take(pa.array(pick))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-        return OldClusters(shown.select(names), offsets, datasets[pick], ids.take(pa.array(pick)))
+        told = shown.select(["output_id", "hash", "updated", "run", "singles"])
+        written = pa.array(hash_values(members_of(offsets, datasets, ids)).view(np.int64))
+        return OldClusters(told.append_column("written", written), offsets, datasets, ids)
+
+    def moved(self, offsets: Sequence[int]) -> OldClusters:
+        """With the offsets that datasets have now: by that of then, the one of now, or -1."""
+        now = np.array([*offsets, -1], dtype=np.int64)
+        return replace(self, datasets=now[np.minimum(self.datasets, len(offsets))])
 
 
 def check_sizes(rules: Rules, aliases: Sequence[str], known: Known, clusters: Clusters, limit: int) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakemerge.merge_source.clusters import Clusters, find_clusters
 from lakemerge.merge_source.combine import OutputShape, combine, members_of
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.content import hash_rows, hash_values
 from lakemerge.merge_source.known import Known, held_lists, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.outcome import (
@@ -45,6 +45,8 @@ class Plan:
     """``_id``, ``$replaced`` and ``_updated``."""
     updated: int = 0
     """The next number of an emitted entity."""
+    changed: int = 0
+    """Rows of ``emitted`` that are emitted; others only have other members, and keep their numbers."""
     deleted: int = 0
     """Deleted entities among the emitted ones."""
     clusters: int = 0
@@ -62,7 +64,16 @@ class Plan:
 
     @property
     def emitted_count(self) -> int:
+        return self.changed + self.retired_count
+
+    @property
+    def rows(self) -> int:
         return self.emitted.rows + self.retired_count
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write to the output."""
+        return self.rows > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +147,20 @@ def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Ta
         record = given.old.records.take(before)
         last = strings(record, "hash")
         changed = ~pc.fill_null(pc.equal(last, pa.array(combined.hashes)), False).to_numpy(zero_copy_only=False)
+        written = pa.array(hash_values(combined.rows.column("_members").combine_chunks()).view(np.int64))
+        same_members = pc.fill_null(pc.equal(strings(record, "written"), written), False)
+        rewritten = changed | ~same_members.to_numpy(zero_copy_only=False)
         fresh = np.cumsum(changed) - 1 + plan.updated
         numbers = pc.if_else(pa.array(changed), pa.array(fresh), strings(record, "updated"))
         plan.updated += int(changed.sum())
+        plan.changed += int(changed.sum())
         plan.deleted += int((part.deleted & changed).sum())
-        if changed.any():
+        if rewritten.any():
             rows = combined.rows.append_column("_updated", numbers)
-            plan.emitted.add(0, rows.filter(pa.array(changed)))
+            plan.emitted.add(0, rows.filter(pa.array(rewritten)))
         hashes.append(pa.array(combined.hashes))
         updated.append(numbers)
-        runs.append(pc.if_else(pa.array(changed), pa.scalar(given.run, pa.int64()), strings(record, "run")))
+        runs.append(pc.if_else(pa.array(rewritten), pa.scalar(given.run, pa.int64()), strings(record, "run")))
         singles.append(combined.singles)
     place = np.full(count, -1, dtype=np.int64)
     place[shown] = np.arange(len(shown))
@@ -193,7 +208,7 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
         "chunk": known.chunks,
         "place": pa.array(known.places.astype(np.int32), mask=known.chunks.is_null().to_numpy(zero_copy_only=False)),
         "held": held_lists(known.held, count),
-        "members": members_of(clusters).take(pa.array(listed, mask=listed < 0)),
+        "members": members_of(clusters.offsets, clusters.datasets, clusters.ids).take(pa.array(listed, mask=listed < 0)),
         **{name: contiguous(leading.column(name)).take(at) for name in leading.column_names},
     }
     now = pa.table([contiguous(columns[one.name]).cast(one.type) for one in ENTITY], schema=ENTITY)

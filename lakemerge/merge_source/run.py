@@ -26,6 +26,7 @@ from lakemerge.merge_source.everything import (
     index_records,
     leftover_records,
     remembered,
+    still_there,
 )
 from lakemerge.merge_source.inputs import Access, Input, open_input
 from lakemerge.merge_source.known import Fresh, Known, assemble
@@ -228,19 +229,19 @@ class _Run:
     ) -> Meta:
         config, state, meta = self._config, self._state, self._meta
         remembers = state if meta.run else None
-        old = remembered(state, before.offsets)
+        old = remembered(state)
+        there = still_there(old, before.offsets)
         fresh = all_entities(inputs, config.rules)
         versions = _versions_now(meta, before, len(inputs))
-        gone, kept = gone_entities(inputs, versions, old, fresh, self._number)
+        gone, kept = gone_entities(inputs, versions, there, fresh, self._number)
         chunks = Chunks(state, kept)
-        there = old.filter(pc.greater_equal(old.column("dataset"), 0))
         shifted = any(now not in (then, -1) for then, now in enumerate(before.offsets))
         known = assemble(there, Fresh.together([fresh, gone]))
         if shifted:
             known = replace(known, was=np.zeros(len(known), dtype=np.bool_))
         clusters, updated = OldClusters.of(old), meta.updated
         if not trusted or self._done < meta.emitted_run:
-            clusters, last = seen_clusters(self._output, shape, clusters, before.offsets)
+            clusters, last = seen_clusters(self._output, shape, clusters)
             updated = max(updated, last + 1)
         settling = Settling(
             config=config,
@@ -248,7 +249,7 @@ class _Run:
             updated=updated,
             shape=shape,
             known=known,
-            old=clusters,
+            old=clusters.moved(before.offsets),
             bystanders=Bystanders.none(),
             rows=lambda formed: ScannedRows(inputs, known, formed, chunks),
         )
@@ -272,7 +273,7 @@ class _Run:
             raise collision(taken.column("_id")[0].as_py())
 
     def _meta_after(self, meta: Meta, plan: Plan, inputs: Sequence[Input]) -> Meta:
-        emits = bool(plan.emitted_count)
+        emits = plan.writes
         chunks = -(-plan.retired_count // _RETIRED_ROWS)
         return replace(
             meta,
@@ -299,7 +300,7 @@ class _Run:
 
     def _retired_records(self, plan: Plan, meta: Meta) -> Iterator[pa.Table]:
         """The ids that this run retires, in the place of those of the last one."""
-        if not plan.emitted_count or plan.retired is None:
+        if not plan.writes or plan.retired is None:
             return
         for number in range(meta.retired_chunks):
             data = write_rows(plan.retired.slice(number * _RETIRED_ROWS, _RETIRED_ROWS))
@@ -310,8 +311,8 @@ class _Run:
             yield deletes("r", pa.array([""] * len(stale)), stale, np.zeros_like(stale))
 
     def _publish(self, plan: Plan, target: pa.Schema) -> None:
-        if plan.emitted_count:
-            publish(self._output, target, _planned_rows(plan), plan.emitted_count, self._number)
+        if plan.writes:
+            publish(self._output, target, _planned_rows(plan), plan.rows, self._number)
         try:
             self._tables.state.maintain()
         except (LakeMergeError, OSError):

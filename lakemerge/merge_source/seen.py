@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.combine import FIXED, OutputShape
-from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.content import hash_rows, hash_values
 from lakemerge.merge_source.known import strings
 from lakemerge.merge_source.lists import Ints, contiguous, lengths_of, offsets_of
 from lakemerge.merge_source.outcome import OldClusters
@@ -19,13 +17,10 @@ from lakemerge.table import LakeTable
 __all__ = ["seen_clusters"]
 
 
-def seen_clusters(
-    output: LakeTable, shape: OutputShape, remembered: OldClusters, offsets: Sequence[int]
-) -> tuple[OldClusters, int]:
+def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters) -> tuple[OldClusters, int]:
     """The clusters that the output shows, and the highest number of its rows.
 
     :param remembered: the state's, which tell single values from lists of one.
-    :param offsets: by a dataset's offset of then, the one of now; -1 where it is there no longer.
     """
     records, members, last = [], [], -1
     for batch in output.scan():
@@ -35,14 +30,13 @@ def seen_clusters(
         if shown.num_rows:
             records.append(_records(shown, shape, remembered))
             members.append(contiguous(shown.column("_members")))
-    names = ["output_id", "hash", "updated", "run", "singles"]
-    empty = pa.schema([ENTITY.field(name) for name in names]).empty_table()
+    fields = [ENTITY.field(name) for name in ("output_id", "hash", "updated", "run", "singles")]
+    empty = pa.schema([*fields, ("written", pa.int64())]).empty_table()
     lists = contiguous(pa.chunked_array(members, FIXED.field("_members").type))
     inside = pc.list_flatten(lists)
     datasets = inside.field("dataset").to_numpy(zero_copy_only=False).astype(np.int64)
-    now = np.array([*offsets, *([-1] * (int(datasets.max(initial=-1)) + 1))], dtype=np.int64)
     found = pa.concat_tables([empty, *records])
-    return OldClusters(found, offsets_of(lists), now[datasets], contiguous(inside.field("id"))), last
+    return OldClusters(found, offsets_of(lists), datasets, contiguous(inside.field("id"))), last
 
 
 def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.Table:
@@ -55,6 +49,7 @@ def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.
             "updated": strings(rows, "_updated"),
             "run": pa.array(np.zeros(rows.num_rows, dtype=np.int64)),
             "singles": singles,
+            "written": pa.array(hash_values(contiguous(rows.column("_members"))).view(np.int64)),
         }
     )
 
@@ -62,7 +57,7 @@ def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.
 def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
     """As :func:`lakemerge.merge_source.combine.combine` makes them."""
     own = [name for name in rows.column_names if name not in FIXED.names]
-    hashed = {name: contiguous(rows.column(name)) for name in ("_id", "$ids", "_members", *own)}
+    hashed = {name: contiguous(rows.column(name)) for name in ("_id", "$ids", *own)}
     deleted = strings(rows, "_deleted")
     hashed["_deleted"] = pc.if_else(deleted, deleted, pa.scalar(None, pa.bool_()))
     for one in shape.properties if shape.strategy != "list" else ():

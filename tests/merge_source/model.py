@@ -44,7 +44,7 @@ class Output:
 
 @dataclass
 class Model:
-    """A merge source over tables whose rows are dictionaries. Tables are told apart by a name that no renaming changes."""
+    """A merge source over tables whose rows are dictionaries; a table's name is what no renaming changes."""
 
     tables: dict[str, dict[str, Entity]] = field(default_factory=dict)
     kept: dict[str, dict[str, Kept]] = field(default_factory=dict)
@@ -202,15 +202,22 @@ def _strings(expression: Any) -> Iterator[str]:
 def _evaluate(expression: Any, row: Entity, key: str, aliases: Sequence[str]) -> list[Any]:
     if isinstance(expression, list):
         values = [_evaluate(part, row, key, aliases) for part in expression[1:]]
+        if expression[0] == "concat":
+            literal = [isinstance(part, str) and not _is_path(part, aliases) for part in expression[1:]]
+            return _concat(values, literal)
         return _FUNCTIONS[expression[0]](values)
-    alias, dot, path = expression.partition(".")
-    if not dot or alias not in aliases:
+    path = expression.partition(".")[2]
+    if not _is_path(expression, aliases):
         return [expression]
     if path == "_id":
         return [key]
     if path == "$ids" and row.get("$ids") is None:
         return [key]
     return list(_at(row, path.split(".")))
+
+
+def _is_path(text: str, aliases: Sequence[str]) -> bool:
+    return "." in text and text.partition(".")[0] in aliases
 
 
 def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
@@ -232,9 +239,18 @@ def _of_strings(change: Any) -> Any:
     return lambda values: [change(value) for value in _flat(values) if isinstance(value, str)]
 
 
-def _concat(values: list[list[Any]]) -> list[Any]:
-    texts = [value for value in _flat(values) if isinstance(value, str)]
-    return ["".join(texts)] if texts and all(values) else []
+def _concat(values: list[list[Any]], literal: list[bool]) -> list[Any]:
+    """All strings in one; literals alone make none."""
+    own = [value for part, fixed in zip(values, literal, strict=True) if not fixed for value in part]
+    if not any(isinstance(value, str) for value in own):
+        return []
+    return ["".join(value for value in _flat(values) if isinstance(value, str))]
+
+
+def _coalesce(values: list[list[Any]]) -> list[Any]:
+    if len(values) == 1:
+        return values[0][:1]
+    return next((part for part in values if part), [])
 
 
 def _text(value: Any) -> str:
@@ -249,10 +265,9 @@ _FUNCTIONS: dict[str, Any] = {
     "lower": _of_strings(str.lower),
     "upper": _of_strings(str.upper),
     "strip": _of_strings(str.strip),
-    "concat": _concat,
     "string": lambda values: [_text(value) for value in _flat(values)],
     "list": _flat,
-    "coalesce": lambda values: next((part for part in values if part), []),
+    "coalesce": _coalesce,
     "tuples": lambda values: [tuple(part) for part in product(*values)],
 }
 
