@@ -20,12 +20,18 @@ from mergers.errors import (
 __all__ = [
     "CommitConflictError",
     "CompactFirstError",
+    "DatasetsRemovedError",
+    "DatasetsReorderedError",
     "DependencyMissingError",
     "FilterError",
     "FrameError",
+    "FullRunNeededError",
+    "IdCollisionError",
     "InputError",
     "InstallError",
     "LakeMergeError",
+    "MaxMergedError",
+    "MergeConfigError",
     "MergeOverflowError",
     "MergeValueError",
     "MergerConfigurationError",
@@ -75,6 +81,42 @@ class NotATableError(InputError):
     """There is no LakeMerge table at the path: nothing there, or a plain Delta table."""
 
     code = "not-a-table"
+
+
+class MergeConfigError(InputError):
+    """A merge source's configuration cannot be used; every problem is listed in ``problems``."""
+
+    code = "merge-config"
+
+
+class DatasetsReorderedError(InputError):
+    """A merge source's datasets are in another order than in its last run, or one was put before others."""
+
+    code = "datasets-reordered"
+
+
+class DatasetsRemovedError(InputError):
+    """A dataset left a merge source's configuration; only a full run can take that up."""
+
+    code = "datasets-removed"
+
+
+class FullRunNeededError(InputError):
+    """A merge source cannot tell what changed since its last run; a full run can."""
+
+    code = "full-run-needed"
+
+
+class MaxMergedError(InputError):
+    """More entities would be merged into one than ``max_merged`` allows; ``rule``, ``value`` and ``count`` say which."""
+
+    code = "max-merged"
+
+
+class IdCollisionError(InputError):
+    """Two merged entities would have one id."""
+
+    code = "id-collision"
 
 
 class VersionNotFoundError(InputError):

@@ -1,0 +1,254 @@
+"""The entities that a run over what changed looks at.
+
+Those whose rows changed, the members of the clusters that they were in, and the clusters that their new values reach:
+a value counts only where two different expressions of a class hold it. No other entity can change its cluster, so
+that one look is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.clusters import Link
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.ids import ids_of, key_texts
+from lakemerge.merge_source.index import Heads, Holders, find_heads, find_holders, updated
+from lakemerge.merge_source.inputs import Input, Shape
+from lakemerge.merge_source.known import Fresh, held_of, ints, strings
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts
+from lakemerge.merge_source.outcome import Bystanders, too_many
+from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.state import State
+from lakemerge.merge_source.values import Held, columns_needed, held_values
+
+__all__ = ["Reached", "changed_entities", "fresh_of_rows", "reach"]
+
+
+def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[Fresh, pa.Table | None]:
+    """The entities of a dataset that commits after a version changed, and the last rows of those whose row went.
+
+    :param chunk: the name under which these rows are kept.
+    """
+    if one.shape is None:
+        return Fresh.together([]), None
+    shape = one.shape
+    narrow = _narrow_columns(one, rules, shape)
+    ids: list[pa.Array] = []
+    gone: list[Bools] = []
+    rows: list[pa.Table] = []
+    last: list[pa.Table] = []
+    for changed, went in one.changes(since):
+        ids.append(ids_of(changed, shape.id_columns))
+        gone.append(went.to_numpy(zero_copy_only=False))
+        rows.append(changed.select(narrow))
+        last.append(changed.filter(went).select(shape.kept))
+    if not ids:
+        return Fresh.together([]), None
+    texts, is_gone = contiguous(pa.chunked_array(ids)), np.concatenate(gone)
+    # The last event of an entity is what it is now.
+    codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    backwards = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    final = np.sort(backwards)
+    place_among_gone = np.cumsum(is_gone) - 1
+    kept = place_among_gone[final][is_gone[final]]
+    payload = pa.concat_tables(last).take(pa.array(kept)) if len(kept) else None
+    fresh = fresh_of_rows(
+        one, rules, pa.concat_tables(rows).take(pa.array(final)), texts.take(pa.array(final)), is_gone[final], chunk
+    )
+    return fresh, payload
+
+
+def _narrow_columns(one: Input, rules: Rules, shape: Shape) -> list[str]:
+    """What has to be known of every changed row: the rest is read of those that are output."""
+    flag = [] if shape.deleted is None else [shape.deleted]
+    needed = columns_needed(rules, one.offset, shape.schema.names)
+    return list(dict.fromkeys([*shape.id_columns, *flag, *needed]))
+
+
+def fresh_of_rows(one: Input, rules: Rules, rows: pa.Table, ids: pa.Array, gone: Bools, chunk: str | None) -> Fresh:
+    """Entities from rows of a dataset.
+
+    :param gone: which of the rows went; they are kept in the chunk, in their order.
+    """
+    deleted = gone | one.deleted_flags(rows).to_numpy(zero_copy_only=False)
+    live = np.flatnonzero(~deleted)
+    held = held_values(rules, one.offset, rows.take(pa.array(live)), ids.take(pa.array(live)))
+    names = pa.array([chunk], pa.string()).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=~gone))
+    return Fresh(
+        datasets=np.full(len(ids), one.offset, dtype=np.int64),
+        ids=ids,
+        deleted=deleted,
+        gone=gone,
+        chunks=names,
+        places=np.where(gone, np.cumsum(gone) - 1, 0),
+        held=Held(live[held.rows], held.expressions, held.values),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a run over what changed looks at."""
+
+    fresh: Fresh
+    """The changed entities, but for those that came and went unseen."""
+    old: pa.Table
+    """The state's records of all entities that may be in another cluster, or be shown otherwise."""
+    bystanders: Bystanders
+    records: list[pa.Table]
+    """Records of the index that change."""
+
+
+def reach(state: State, config: MergeConfig, fresh: Fresh) -> Reached:
+    """Everything that changed entities can change.
+
+    Raises :class:`lakemerge.MaxMergedError` for a value that alone holds too many together, without reading them all.
+    """
+    found = _Found(state)
+    seen = found.look_up(fresh.datasets, fresh.ids)
+    known = pc.is_in(fresh.texts, value_set=key_texts(ints(seen, "dataset"), strings(seen, "id")))
+    fresh = fresh.where(known.to_numpy(zero_copy_only=False) | ~fresh.gone)
+    heads, added, removed = _moves(state, config.rules, found.of(fresh.datasets, fresh.ids), fresh)
+    found.with_clusters()
+    holders = _joined_by(state, config, heads, added, removed)
+    found.look_up(holders.datasets, holders.ids)
+    found.with_clusters()
+    bystanders = Bystanders.none()
+    if config.identity == "first":
+        bystanders = found.with_namesakes(fresh, len(config.datasets))
+    return Reached(fresh, found.table, bystanders, list(updated(state, heads, added, removed)))
+
+
+class _Found:
+    """Records of the state that were looked up, each once."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._asked: pa.Array = pa.array([], pa.string())
+        none = np.empty(0, dtype=np.int64)
+        self.table = state.entities(none, pa.array([], pa.string()))
+
+    def look_up(self, datasets: Ints, ids: pa.Array) -> pa.Table:
+        """Look up what was not asked for yet; the records that there are."""
+        texts = key_texts(datasets, ids)
+        once = np.unique(
+            texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64), return_index=True
+        )[1]
+        new = once[~pc.is_in(texts.take(pa.array(once)), value_set=self._asked).to_numpy(zero_copy_only=False)]
+        found = self._state.entities(datasets[new], ids.take(pa.array(new)))
+        self._asked = pa.concat_arrays([self._asked, texts.take(pa.array(new))])
+        self.table = pa.concat_tables([self.table, found])
+        return found
+
+    def of(self, datasets: Ints, ids: pa.Array) -> pa.Table:
+        """The records of entities, in their order; null for those that the state has not."""
+        own = key_texts(ints(self.table, "dataset"), strings(self.table, "id"))
+        return self.table.take(pc.index_in(key_texts(datasets, ids), value_set=own))
+
+    def with_clusters(self) -> None:
+        """Look up all members of the clusters of what is there."""
+        self.look_up(ints(self.table, "first_dataset"), strings(self.table, "first_id"))
+        members = pc.list_flatten(strings(self.table, "members"))
+        datasets = members.field("dataset").to_numpy(zero_copy_only=False).astype(np.int64)
+        self.look_up(datasets, contiguous(members.field("id")))
+
+    def with_namesakes(self, fresh: Fresh, datasets: int) -> Bystanders:
+        """Entities of other datasets with the same ids: deleted ones join, since they show or hide by them; live
+        ones stand by."""
+        ids = contiguous(pa.chunked_array([strings(self.table, "id"), fresh.ids], pa.string())).unique()
+        before = self.table
+        every = np.tile(np.arange(datasets, dtype=np.int64), len(ids))
+        found = self.look_up(every, ids.take(pa.array(np.repeat(np.arange(len(ids)), datasets))))
+        deleted = strings(found, "deleted")
+        self.table = pa.concat_tables([before, found.filter(deleted)])
+        live = found.filter(pc.invert(deleted))
+        own = key_texts(ints(live, "dataset"), strings(live, "id"))
+        leads = pc.equal(key_texts(ints(live, "first_dataset"), strings(live, "first_id")), own)
+        return Bystanders(ints(live, "dataset"), strings(live, "id"), leads.to_numpy(zero_copy_only=False))
+
+
+def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Heads, Holders, Holders]:
+    """Which values came and went: the heads of all of them and of what they may meet, and both as holders.
+
+    :param old: the records of the changed entities, in their order.
+    """
+    before = held_of(strings(old, "held"))
+    after = fresh.held
+    values = contiguous(pa.chunked_array([before.values, after.values], pa.string()))
+    codes = values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = np.concatenate([before.rows, after.rows])
+    numbers = np.concatenate([before.expressions, after.expressions])
+    is_after = np.arange(len(rows)) >= len(before)
+    order = np.lexsort((is_after, codes, numbers, rows))
+    starts = run_starts(rows[order], numbers[order], codes[order])
+    sizes = np.diff(np.append(starts, len(order)))
+    # What is there before and after did not move.
+    moved = order[starts[sizes == 1]]
+    came, went = moved[is_after[moved]], moved[~is_after[moved]]
+    others, other_values = _others(rules, numbers[came], values.take(pa.array(came)))
+    heads = find_heads(
+        state,
+        np.concatenate([numbers[moved], others]),
+        contiguous(pa.chunked_array([values.take(pa.array(moved)), other_values], pa.string())),
+    )
+
+    def as_holders(at: Ints) -> Holders:
+        pairs = heads.places(numbers[at], values.take(pa.array(at)))
+        return Holders(pairs, fresh.datasets[rows[at]], fresh.ids.take(pa.array(rows[at])))
+
+    return heads, as_holders(came), as_holders(went)
+
+
+def _others(rules: Rules, numbers: Ints, values: pa.Array) -> tuple[Ints, pa.Array]:
+    """The pairs that hold the same values through other expressions of their classes."""
+    expressions: list[Ints] = [np.empty(0, dtype=np.int64)]
+    places: list[Ints] = [np.empty(0, dtype=np.int64)]
+    for group in rules.classes:
+        inside = np.flatnonzero(np.isin(numbers, group))
+        for number in group:
+            expressions.append(np.full(len(inside), number, dtype=np.int64))
+            places.append(inside)
+    return np.concatenate(expressions), values.take(pa.array(np.concatenate(places)))
+
+
+def _joined_by(state: State, config: MergeConfig, heads: Heads, added: Holders, removed: Holders) -> Holders:
+    """The holders of the values that hold entities together now, and that somebody new holds."""
+    change = np.bincount(added.pairs, minlength=len(heads)) - np.bincount(removed.pairs, minlength=len(heads))
+    counts = heads.counts + change
+    codes = heads.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    is_new = np.zeros(len(heads), dtype=np.bool_)
+    is_new[added.pairs] = True
+    wanted = np.zeros(len(heads), dtype=np.bool_)
+    for number, group in enumerate(config.rules.classes):
+        inside = np.isin(heads.expressions, group) & (counts > 0)
+        through = np.bincount(codes[inside], minlength=len(heads) + 1)
+        fresh = np.bincount(codes[inside & is_new], minlength=len(heads) + 1)
+        joining = inside & (through[codes] > 1) & (fresh[codes] > 0)
+        _check_counts(config, number, heads, counts, codes, joining)
+        wanted |= joining
+    return find_holders(state, heads, wanted)
+
+
+def _check_counts(config: MergeConfig, number: int, heads: Heads, counts: Ints, codes: Ints, joining: Bools) -> None:
+    """Raise :class:`lakemerge.MaxMergedError` where heads alone tell that a value has too many holders: entities of
+    two datasets are two, and an expression counts each once."""
+    rules = config.rules
+    least: dict[int, dict[int, int]] = {}
+    for place in _large(joining, counts, config.max_merged, codes):
+        dataset = rules.expressions[int(heads.expressions[place])].dataset
+        by_dataset = least.setdefault(int(codes[place]), {})
+        by_dataset[dataset] = max(by_dataset.get(dataset, 0), int(counts[place]))
+        if sum(by_dataset.values()) > config.max_merged:
+            same = np.flatnonzero(joining & (codes == codes[place]))
+            link = Link(number, heads.values[place].as_py(), tuple(sorted(heads.expressions[same].tolist())), ())
+            raise too_many(rules, config.aliases, link, None, config.max_merged)
+
+
+def _large(joining: Bools, counts: Ints, limit: int, codes: Ints) -> Iterator[int]:
+    """Pairs of values that all their expressions together give to more entities than allowed."""
+    totals = np.bincount(codes, weights=np.where(joining, counts, 0), minlength=len(codes))
+    yield from np.flatnonzero(joining & (totals[codes] > limit)).tolist()

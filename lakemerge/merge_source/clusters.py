@@ -1,0 +1,156 @@
+"""Which entities are the same: connected components over the values that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.merge_source.ids import composite_ids
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts, spread
+from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.values import Held
+
+__all__ = ["Clusters", "Link", "components", "find_clusters", "links_of"]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters in the order of their first members; members in order. A deleted entity is alone."""
+
+    offsets: Ints
+    """Where each cluster's members begin, and the last one's end."""
+    datasets: Ints
+    """Of the members."""
+    ids: pa.Array
+    """Of the members."""
+    deleted: Bools
+    """Of the clusters."""
+    output_ids: pa.Array
+    """Of the clusters."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def of_members(self) -> Ints:
+        """The cluster of each member."""
+        return spread(np.diff(self.offsets))[0]
+
+    def range(self, start: int, end: int) -> Clusters:
+        """Some consecutive clusters."""
+        first, last = int(self.offsets[start]), int(self.offsets[end])
+        return Clusters(
+            self.offsets[start : end + 1] - first,
+            self.datasets[first:last],
+            contiguous(self.ids.slice(first, last - first)),
+            self.deleted[start:end],
+            contiguous(self.output_ids.slice(start, end - start)),
+        )
+
+    def batches(self, members: int) -> Iterator[tuple[int, Clusters]]:
+        """All clusters, about so many members at a time; each time with the number of the first."""
+        start = 0
+        while start < len(self):
+            limit = int(self.offsets[start]) + members
+            end = max(start + 1, int(np.searchsorted(self.offsets, limit, side="right")) - 1)
+            yield start, self.range(start, end)
+            start = end
+
+    def named(self, output_ids: pa.Array) -> Clusters:
+        return replace(self, output_ids=output_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A value that holds entities together within a class of expressions."""
+
+    class_number: int
+    value: str
+    expressions: tuple[int, ...]
+    entities: tuple[int, ...]
+    """Their places, ascending."""
+
+
+def components(count: int, left: Ints, right: Ints) -> Ints:
+    """For each of so many nodes, the smallest node that edges connect it with.
+
+    Roots hook to smaller roots, and pointers jump until all point to roots: a few rounds, each over whole arrays.
+    """
+    root = np.arange(count, dtype=np.int64)
+    while len(left):
+        one, other = root[left], root[right]
+        apart = one != other
+        left, right, one, other = left[apart], right[apart], one[apart], other[apart]
+        # Where several hook the same root, one of them wins; the others come again.
+        root[np.maximum(one, other)] = np.minimum(one, other)
+        while True:
+            further = root[root]
+            if np.array_equal(further, root):
+                break
+            root = further
+    return root
+
+
+def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, held: Held) -> Clusters:
+    """The clusters of entities, with composite ids.
+
+    :param datasets: of the entities, which are sorted by dataset and id.
+    :param held: the values of the entities; deleted ones hold none.
+    """
+    left, right = _edges(rules, held)
+    root = components(len(datasets), left, right)
+    order = np.argsort(root, kind="stable")
+    starts = run_starts(root[order])
+    offsets = np.concatenate([starts, np.array([len(order)], dtype=np.int64)])
+    member_datasets, member_ids = datasets[order], ids.take(pa.array(order))
+    return Clusters(
+        offsets=offsets,
+        datasets=member_datasets,
+        ids=member_ids,
+        deleted=deleted[order[starts]],
+        output_ids=composite_ids(offsets, member_datasets, member_ids),
+    )
+
+
+def links_of(rules: Rules, held: Held) -> list[Link]:
+    """The values that hold entities together, the most widely held first."""
+    found = []
+    for number, rows, codes, numbers in _by_class(rules, held):
+        starts = run_starts(codes)
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True):
+            expressions = tuple(np.unique(numbers[start:end]).tolist())
+            if len(expressions) > 1:
+                entities = tuple(np.unique(rows[start:end]).tolist())
+                value = held.values.dictionary_encode().dictionary[int(codes[start])].as_py()
+                found.append(Link(number, value, expressions, entities))
+    return sorted(found, key=lambda link: (-len(link.entities), link.class_number, link.value))
+
+
+def _edges(rules: Rules, held: Held) -> tuple[Ints, Ints]:
+    """Pairs of entities that share a value through two expressions of a class: each with the first that holds it."""
+    left: list[Ints] = [np.empty(0, dtype=np.int64)]
+    right: list[Ints] = [np.empty(0, dtype=np.int64)]
+    for _, rows, codes, numbers in _by_class(rules, held):
+        starts = run_starts(codes)
+        sizes = np.diff(np.append(starts, len(codes)))
+        run = np.repeat(np.arange(len(starts)), sizes)
+        # Expressions ascend within a value: where the first is not the last, there are two.
+        active = (numbers[starts] != numbers[starts + sizes - 1])[run]
+        left.append(rows[starts][run][active])
+        right.append(rows[active])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _by_class(rules: Rules, held: Held) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+    """By class, what is held through its expressions: rows, codes of the values, and expressions, sorted by value and
+    expression."""
+    codes = held.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    for number, expressions in enumerate(rules.classes):
+        inside = np.flatnonzero(np.isin(held.expressions, expressions))
+        order = inside[np.lexsort((held.expressions[inside], codes[inside]))]
+        if len(order):
+            yield number, held.rows[order], codes[order], held.expressions[order]

@@ -1,0 +1,212 @@
+"""What a merge source is told: its datasets, when their entities are the same, and how to combine these."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, get_args
+
+from lakemerge.errors import MergeConfigError
+from lakemerge.merge_source.rules import Rules, parse_rules
+from lakemerge.table import LakeTable
+
+__all__ = ["Dataset", "MergeConfig", "TableLike"]
+
+TableLike = str | os.PathLike[str] | LakeTable
+Identity = Literal["composite", "first"]
+Strategy = Literal["default", "compact", "list"]
+TypeConflicts = Literal["refuse", "string"]
+Transitive = Literal["values", "entities"]
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "identity": get_args(Identity),
+    "strategy": get_args(Strategy),
+    "type_conflicts": get_args(TypeConflicts),
+    "transitive": get_args(Transitive),
+}
+_FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
+_ALIAS = re.compile(r"[^\s.`'\"(),=]+")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A table whose rows are entities.
+
+    :param table: a path or URL, or an open :class:`lakemerge.LakeTable`.
+    :param name: what to call it in messages and results; by default its alias.
+    :param id: the column, or columns, of an entity's id; by default the table's key. A plain Delta table needs one.
+    :param deleted: the BOOLEAN column that marks deleted entities; by default ``_deleted``, where there is one.
+    :param storage_options: as for :meth:`lakemerge.LakeTable.open`, where they differ from the source's own.
+    """
+
+    table: TableLike
+    name: str | None = None
+    id: str | Sequence[str] | None = None
+    deleted: str | None = None
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.table.url if isinstance(self.table, LakeTable) else os.fspath(self.table)
+
+    @property
+    def id_columns(self) -> tuple[str, ...] | None:
+        if self.id is None or isinstance(self.id, str):
+            return None if self.id is None else (self.id,)
+        return tuple(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeConfig:
+    """A merge source's configuration. Everything is checked when it is made.
+
+    :param datasets: in order, by alias. Never change the order: add new ones at the end.
+    :param equality: pairs of expressions of two datasets, as ``["eq", "a.x", ["lower", "b.y"]]`` or as
+        ``"a.x = lower(b.y)"``.
+    :param equality_sets: lists of expressions that are all equal.
+    :param identity: ``composite``: ids of all members; ``first``: the id of the first member.
+    :param strategy: how members are combined: ``default`` (all values), ``compact`` (each value once), ``list`` (the
+        members as they are).
+    :param max_merged: how many entities may become one; a run that finds more fails, and changes nothing.
+    :param initial_datasets: names of the datasets that must have been filled before anything is output; by default all.
+    :param ignore_non_existent_datasets: whether one of those may be missing.
+    :param supports_signalling: whether :meth:`MergeSource.follow` runs as soon as an input commits.
+    :param type_conflicts: columns of one name and of types without a common one are refused, or become ``string``.
+    :param transitive: ``values``: rules that share an expression are one; ``entities``: each rule by itself.
+    :raises lakemerge.MergeConfigError: something cannot be used; every problem is listed.
+    """
+
+    datasets: Mapping[str, TableLike | Dataset]
+    equality: Sequence[object] = ()
+    equality_sets: Sequence[Sequence[object]] = ()
+    identity: Identity = "composite"
+    strategy: Strategy = "default"
+    max_merged: int = 50_000
+    initial_datasets: Sequence[str] | None = None
+    ignore_non_existent_datasets: bool = True
+    supports_signalling: bool = False
+    version: int | None = 2
+    type_conflicts: TypeConflicts = "refuse"
+    transitive: Transitive = "values"
+    rules: Rules = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        datasets = _datasets(self.datasets, problems)
+        _check_choices(self, problems)
+        names = {name for alias, dataset in datasets.items() for name in (alias, dataset.name)}
+        initial = _initial(self.initial_datasets, names, problems)
+        equality = _listed(self.equality, "equality", problems)
+        sets = _listed(self.equality_sets, "equality_sets", problems)
+        rules = parse_rules(equality, sets, list(datasets), pairwise=self.transitive == "entities", problems=problems)
+        if problems:
+            raise MergeConfigError(
+                "the merge source cannot be configured that way: " + "; ".join(problems), problems=tuple(problems)
+            )
+        if self.version != 2:
+            _logger.warning(
+                "merge source version %s is deprecated and is read as version 2; set version to 2", self.version or 1
+            )
+        checked = {"datasets": datasets, "equality": equality, "equality_sets": sets, "initial_datasets": initial}
+        for name, value in (checked | {"rules": rules, "version": 2}).items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_sesam(
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], tables: Mapping[str, TableLike | Dataset]
+    ) -> MergeConfig:
+        """From Sesam's JSON: the configuration of a pipe, or of its source.
+
+        :param source: a mapping, JSON text or the path of a file.
+        :param tables: the table behind each dataset id that the configuration names.
+        :raises lakemerge.MergeConfigError: it cannot be used; every problem is listed.
+        """
+        from lakemerge.merge_source.sesam import load_sesam
+
+        return cls(**load_sesam(source, tables))
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(self.datasets)
+
+    @property
+    def inputs(self) -> tuple[Dataset, ...]:
+        """The datasets by offset, each with a name."""
+        return tuple(dataset for dataset in self.datasets.values() if isinstance(dataset, Dataset))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(str(dataset.name) for dataset in self.inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a run needs, without credentials; :meth:`from_json` gives it back."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("datasets", "rules")}
+        described = {
+            alias: {"table": dataset.url, "name": dataset.name, "id": dataset.id_columns, "deleted": dataset.deleted}
+            for alias, dataset in zip(self.aliases, self.inputs, strict=True)
+        }
+        return told | {"datasets": described}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> MergeConfig:
+        datasets = {alias: Dataset(**told) for alias, told in stored["datasets"].items()}
+        return cls(**{**stored, "datasets": datasets})
+
+
+def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
+    if not isinstance(given, Mapping) or not given:
+        problems.append("datasets must be a mapping of at least one alias to its table")
+        return {}
+    found: dict[str, Dataset] = {}
+    for alias, value in given.items():
+        if not isinstance(alias, str) or _ALIAS.fullmatch(alias) is None:
+            problems.append(f"datasets: {alias!r} is no alias; use a word without dots, quotes and brackets")
+            continue
+        if not isinstance(value, Dataset | str | os.PathLike | LakeTable):
+            problems.append(f"datasets: {alias!r} must be a path, a LakeTable or a Dataset, not {value!r}")
+            continue
+        dataset = value if isinstance(value, Dataset) else Dataset(value)
+        found[alias] = Dataset(
+            dataset.table, dataset.name or alias, dataset.id_columns, dataset.deleted, dataset.storage_options
+        )
+    for what in ("name", "url"):
+        values = [str(getattr(dataset, what)).rstrip("/") for dataset in found.values()]
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            problems.append(f"datasets: {', '.join(map(repr, twice))} appears twice; a dataset appears once")
+    return found
+
+
+def _check_choices(config: MergeConfig, problems: list[str]) -> None:
+    for name, choices in _CHOICES.items():
+        if getattr(config, name) not in choices:
+            problems.append(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(config, name)!r}")
+    for name in _FLAGS:
+        if not isinstance(getattr(config, name), bool):
+            problems.append(f"{name} must be true or false, not {getattr(config, name)!r}")
+    limit: Any = config.max_merged
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        problems.append(f"max_merged must be a whole number from 1 on, not {limit!r}")
+    if config.version not in (None, 1, 2) or isinstance(config.version, bool):
+        problems.append(f"version must be 2 (1 is read as 2), not {config.version!r}")
+
+
+def _initial(given: Any, names: set[str | None], problems: list[str]) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        problems.append(f"initial_datasets must be a list of names, not {given!r}")
+        return None
+    problems += [f"initial_datasets: there is no dataset {name!r}" for name in given if name not in names]
+    return tuple(given)
+
+
+def _listed(given: Any, name: str, problems: list[str]) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        problems.append(f"{name} must be a list, not {given!r}")
+        return ()
+    return tuple(given)

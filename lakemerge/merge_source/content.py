@@ -1,0 +1,98 @@
+"""Hashes of values of any type, which tell whether what was output has changed.
+
+Equal values have equal hashes: a number whatever its type, a struct whatever the order of its fields and whichever of
+them are null. So a column that becomes wider, or a new one that is null, changes no hash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.lists import contiguous, offsets_of, spread
+from lakemerge.merge_source.texts import number_texts
+from lakemerge.slices.xxhash64 import hash_columns
+
+__all__ = ["Hashes", "hash_rows", "hash_values"]
+
+Hashes = npt.NDArray[np.uint64]
+
+_PLACE = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0x2545F4914F6CDD1D)
+_LONG = 2.0**63
+
+
+def hash_rows(rows: pa.Table) -> Hashes:
+    """One hash a row, of the columns that are not null and their names."""
+    total = np.zeros(rows.num_rows, dtype=np.uint64)
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        total += _named(name, contiguous(column))
+    return _mixed(total)
+
+
+def hash_values(values: pa.Array) -> Hashes:
+    """One hash a value."""
+    hashes = _hashes(values)
+    if values.null_count:
+        hashes = np.where(values.is_valid().to_numpy(zero_copy_only=False), hashes, _NULL)
+    return hashes
+
+
+def _hashes(values: pa.Array) -> Hashes:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        total = np.zeros(len(values), dtype=np.uint64)
+        for field, child in zip(kind, values.flatten(), strict=True):
+            total += _named(field.name, child)
+        return _mixed(total)
+    if pa.types.is_map(kind):
+        return _hashes(values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+    if pa.types.is_list(kind):
+        return _of_lists(values)
+    if pa.types.is_floating(kind):
+        return _of_doubles(values.cast(pa.float64()))
+    if pa.types.is_decimal(kind):
+        return _scalars(number_texts(values))
+    if pa.types.is_integer(kind):
+        return _scalars(values.cast(pa.int64()))
+    return _scalars(values)
+
+
+def _named(name: str, values: pa.Array) -> Hashes:
+    """What a column or field adds to the hash of its row: nothing where it is null."""
+    own = _scalars(pa.array([name]))[0]
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(there, _mixed(hash_values(values) ^ own), np.uint64(0))
+
+
+def _of_lists(values: pa.Array) -> Hashes:
+    offsets = offsets_of(values)
+    counts = np.diff(offsets)
+    _, place = spread(counts)
+    elements = _mixed(hash_values(pc.list_flatten(values)) + (place.astype(np.uint64) + np.uint64(1)) * _PLACE)
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(elements, dtype=np.uint64)])
+    return _mixed(sums[offsets[1:]] - sums[offsets[:-1]] + counts.astype(np.uint64) * _PLACE)
+
+
+def _of_doubles(values: pa.Array) -> Hashes:
+    """A whole number as the integer of that value."""
+    given = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+    whole = (np.floor(given) == given) & (np.abs(given) < _LONG)
+    as_integer = np.where(whole, given, 0.0).astype(np.int64)
+    bits = np.where(np.isnan(given), np.nan, given).view(np.int64)
+    return _scalars(pa.array(np.where(whole, as_integer, bits)))
+
+
+def _scalars(values: pa.Array) -> Hashes:
+    hashes: Hashes = hash_columns([values]).view(np.uint64)
+    return hashes
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """The finish of SplitMix64, so that sums of hashes are hashes again."""
+    mixed = values + _PLACE
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,189 @@
+"""The entities that a full run looks at: all of them, as the datasets have them and as the state remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import LakeMergeError
+from lakemerge.merge_source.changes import fresh_of_rows
+from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.ids import ids_of, key_texts
+from lakemerge.merge_source.index import Heads, Holders, find_heads, rebuilt
+from lakemerge.merge_source.inputs import Input
+from lakemerge.merge_source.known import Fresh, Known, ints, strings
+from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.state import VALUE, State, deletes, records
+from lakemerge.merge_source.values import Held, columns_needed
+
+__all__ = ["all_entities", "gone_entities", "index_records", "leftover_records", "remembered", "still_there"]
+
+
+def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
+    """The entities that the datasets have."""
+    parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
+    return Fresh.together(parts)
+
+
+def _of_dataset(one: Input, rules: Rules) -> Iterator[Fresh]:
+    if one.shape is None:
+        return
+    flag = [] if one.shape.deleted is None else [one.shape.deleted]
+    for rows in one.scan([*flag, *columns_needed(rules, one.offset, one.shape.schema.names)]):
+        ids = ids_of(rows, one.shape.id_columns)
+        yield fresh_of_rows(one, rules, rows, ids, np.zeros(len(ids), dtype=np.bool_), None)
+
+
+def remembered(state: State) -> pa.Table:
+    """The state's records of all entities."""
+    none = np.empty(0, dtype=np.int64)
+    return pa.concat_tables([state.entities(none, pa.array([], pa.string())), *state.all_entities()])
+
+
+def still_there(old: pa.Table, offsets: Sequence[int]) -> pa.Table:
+    """Those records whose datasets are there still, with the offsets that these have now.
+
+    :param offsets: by the offset of then, the one of now, or -1.
+    """
+    now = np.array([*offsets, -1], dtype=np.int32)[ints(old, "dataset")]
+    moved = old.set_column(old.schema.get_field_index("dataset"), "dataset", pa.array(now))
+    return moved.filter(pa.array(now >= 0))
+
+
+def gone_entities(
+    inputs: Sequence[Input], versions: Sequence[int | None], old: pa.Table, fresh: Fresh, run: int
+) -> tuple[Fresh, dict[str, pa.Table]]:
+    """Entities of the state that the datasets do not have, and the rows of those that went since, as far as they can
+    still be read.
+
+    :param versions: of the datasets, when the state was written.
+    """
+    own = key_texts(ints(old, "dataset"), strings(old, "id"))
+    missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False)
+    went_before = missing & strings(old, "gone").fill_null(False).to_numpy(zero_copy_only=False)
+    parts = [_as_gone(old, went_before, strings(old, "chunk"), ints(old, "place"))]
+    chunks: dict[str, pa.Table] = {}
+    for one in inputs:
+        went = missing & ~went_before & (ints(old, "dataset") == one.offset)
+        if not went.any():
+            continue
+        name = f"{run:020d}-{one.offset}"
+        ids = strings(old, "id").filter(pa.array(went))
+        kept, rows = _last_rows(one, versions[one.offset], ids)
+        if rows is not None:
+            chunks[name] = rows
+        at = pc.index_in(ids, value_set=kept)
+        names = pa.array([name]).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=at.is_null().to_numpy(False)))
+        places = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        whole_names = _spread(names, went)
+        whole_places = np.zeros(len(went), dtype=np.int64)
+        whole_places[went] = places
+        parts.append(_as_gone(old, went, whole_names, whole_places))
+    return Fresh.together(parts), chunks
+
+
+def _as_gone(old: pa.Table, which: Bools, chunks: pa.Array, places: Ints) -> Fresh:
+    count = int(which.sum())
+    yes = np.ones(count, dtype=np.bool_)
+    none = np.empty(0, dtype=np.int64)
+    chosen = pa.array(which)
+    return Fresh(
+        ints(old, "dataset")[which],
+        strings(old, "id").filter(chosen),
+        yes,
+        yes,
+        chunks.filter(chosen),
+        places[which],
+        Held(none, none, pa.array([], pa.string())),
+    )
+
+
+def _spread(values: pa.Array, where: Bools) -> pa.Array:
+    place = np.cumsum(where) - 1
+    return values.take(pa.array(np.where(where, place, 0), mask=~where))
+
+
+def _last_rows(one: Input, version: int | None, ids: pa.Array) -> tuple[pa.Array, pa.Table | None]:
+    """Rows as they were when the state was written. Where that version cannot be read any more, nothing is left of
+    them but their ids."""
+    none = pa.array([], pa.string()), None
+    if version is None or one.table is None or one.shape is None:
+        return none
+    try:
+        earlier = one.earlier(version)
+        if earlier.table_id != one.table_id or earlier.shape is None:
+            return none
+        found, rows = earlier.find(ids, earlier.shape.kept)
+    except (LakeMergeError, FileNotFoundError):
+        return none
+    return found, rows.select(earlier.shape.kept)
+
+
+def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
+    """What changes in the index so that it tells what all entities hold."""
+    held = known.held
+    heads = find_heads(None, held.expressions, held.values)
+    old = _old_index(state)
+    if old is not None:
+        heads = _with_pages(heads, old)
+    pairs = heads.places(held.expressions, held.values)
+    wanted, hashes = rebuilt(heads, Holders(pairs, known.datasets[held.rows], known.ids.take(pa.array(held.rows))))
+    changed = np.ones(wanted.num_rows, dtype=np.bool_)
+    if old is not None:
+        keys, old_keys = _index_keys(wanted), _index_keys(old)
+        at = pc.index_in(keys, value_set=old_keys)
+        there = at.is_valid().to_numpy(zero_copy_only=False)
+        changed = ~there
+        place = at.fill_null(0).to_numpy(zero_copy_only=False)
+        changed[there] = ints(old, "hash")[place[there]] != hashes[there]
+        gone = ~pc.is_in(old_keys, value_set=keys).to_numpy(zero_copy_only=False)
+        if gone.any():
+            left = old.filter(pa.array(gone))
+            yield deletes("v", strings(left, "k"), ints(left, "a"), ints(left, "b"))
+    if changed.any():
+        rows = wanted.filter(pa.array(changed))
+        columns = {name: contiguous(rows.column(name)) for name in VALUE.names}
+        yield records("v", strings(rows, "k"), ints(rows, "a"), ints(rows, "b"), columns)
+
+
+def _old_index(state: State | None) -> pa.Table | None:
+    """The keys of the index, the pages of its heads, and a hash of each record."""
+    if state is None:
+        return None
+    parts = []
+    for table in state.all_values():
+        hashes = pa.array(hash_rows(table.select(["k", "a", "b", *VALUE.names])).view(np.int64))
+        parts.append(table.select(["k", "a", "b", "pages"]).append_column("hash", hashes))
+    return pa.concat_tables(parts) if parts else None
+
+
+def _index_keys(table: pa.Table) -> pa.Array:
+    numbers = ints(table, "a") * (1 << 31) + ints(table, "b")
+    return key_texts(numbers, strings(table, "k"))
+
+
+def _with_pages(heads: Heads, old: pa.Table) -> Heads:
+    first = old.filter(pc.equal(old.column("b"), 0))
+    at = pc.index_in(heads.texts, value_set=key_texts(ints(first, "a"), strings(first, "k")))
+    pages = strings(first, "pages").take(at).fill_null(1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Heads(heads.expressions, heads.values, heads.counts, np.maximum(pages, 1), heads.holders, heads.texts)
+
+
+def leftover_records(state: State, offsets: Sequence[int], known: Known) -> Iterator[pa.Table]:
+    """Deletes of what the state has and nothing needs: entities under offsets that they no longer have, and rows of
+    entities that came back."""
+    if any(now != before for before, now in enumerate(offsets)):
+        for part in state.all_entities():
+            datasets, ids = ints(part, "dataset"), strings(part, "id")
+            stale = known.places_of(datasets, ids) < 0
+            if stale.any():
+                yield deletes("e", ids.filter(pa.array(stale)), datasets[stale], np.zeros(stale.sum(), dtype=np.int64))
+    needed = set(known.chunks.drop_null().unique().to_pylist())
+    unneeded = [name for name in state.all_chunks() if name not in needed]
+    if unneeded:
+        zeros = np.zeros(len(unneeded), dtype=np.int64)
+        yield deletes("d", pa.array(unneeded), zeros, zeros)

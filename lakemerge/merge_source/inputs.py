@@ -1,0 +1,217 @@
+"""The datasets of a merge source at one version each: what their rows are, and how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FullRunNeededError, InputError, NotATableError, VersionNotFoundError
+from lakemerge.log import Snapshot
+from lakemerge.merge_source.config import Dataset
+from lakemerge.merge_source.ids import ids_of, keys_of
+from lakemerge.merge_source.lists import contiguous
+from lakemerge.opening import open_handle
+from lakemerge.options import Settings
+from lakemerge.table import LakeTable
+from mergers import Merger
+
+__all__ = ["RESERVED", "Access", "Input", "Shape", "open_input", "shape_of"]
+
+RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members"})
+"""Columns that say something of an entity and are no properties."""
+
+_KIND = "_row_kind"
+_GET_KEYS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How tables that are given by path are opened."""
+
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+    mergers: tuple[type[Merger], ...] = ()
+    settings: Settings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the rows of a dataset are."""
+
+    schema: pa.Schema
+    id_columns: tuple[str, ...]
+    deleted: str | None
+    """The column that marks deleted entities."""
+    properties: tuple[str, ...]
+    """Columns that go into the output, in order."""
+
+    @property
+    def ids(self) -> str | None:
+        return "$ids" if "$ids" in self.schema.names else None
+
+    @property
+    def kept(self) -> list[str]:
+        """The columns that make up an entity's part of the output."""
+        return [*([] if self.ids is None else [self.ids]), *self.properties]
+
+
+def shape_of(dataset: Dataset, schema: pa.Schema, key: Sequence[str]) -> Shape:
+    """Raises :class:`InputError` where rows cannot be taken for entities."""
+    names = {name.lower(): name for name in schema.names}
+    wanted = dataset.id_columns or tuple(key)
+    if unknown := [name for name in wanted if name.lower() not in names]:
+        raise InputError(f"dataset {dataset.name!r} has no column {unknown[0]!r} for its id", dataset=dataset.name)
+    id_columns = tuple(names[name.lower()] for name in wanted)
+    if not id_columns:
+        raise InputError(
+            f"dataset {dataset.name!r} is a plain Delta table, which has no key: say Dataset(..., id=...)",
+            dataset=dataset.name,
+        )
+    if key and sorted(id_columns) != sorted(key):
+        raise InputError(
+            f"the id of dataset {dataset.name!r} must be its key: {', '.join(key)}; rows are found by it",
+            dataset=dataset.name,
+        )
+    if "_id" in names and id_columns != (names["_id"],):
+        raise InputError(
+            f"dataset {dataset.name!r} has a column _id that is not its id; rename it, or make it the key",
+            dataset=dataset.name,
+        )
+    deleted = _deleted_column(dataset, schema, names)
+    hidden = {*RESERVED, *([] if deleted is None else [deleted.lower()])}
+    properties = tuple(name for name in schema.names if name.lower() not in hidden)
+    return Shape(schema, id_columns, deleted, properties)
+
+
+def _deleted_column(dataset: Dataset, schema: pa.Schema, names: Mapping[str, str]) -> str | None:
+    found = names.get((dataset.deleted or "_deleted").lower())
+    if found is None and dataset.deleted is None:
+        return None
+    if found is None or not pa.types.is_boolean(schema.field(found).type):
+        raise InputError(
+            f"dataset {dataset.name!r} has no BOOLEAN column {dataset.deleted or '_deleted'!r} to mark deleted entities",
+            dataset=dataset.name,
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A dataset at one version; or one that is not there, which is empty."""
+
+    offset: int
+    dataset: Dataset
+    table: LakeTable | None
+    """It stands at the version; ``None``: there is none."""
+    shape: Shape | None
+
+    @property
+    def name(self) -> str:
+        return str(self.dataset.name)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.table is None else self.table.view.snapshot
+
+    @property
+    def version(self) -> int | None:
+        return None if self.table is None else self.table.version
+
+    @property
+    def table_id(self) -> str | None:
+        return None if self.snapshot is None else self.snapshot.metadata.id
+
+    @property
+    def restore_epoch(self) -> int:
+        return 0 if self.table is None else self.table.view.state.restore_epoch
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether anybody has ever written rows to it, even none."""
+        if self.table is None or self.version == 0:
+            return False
+        if not self.table.view.is_empty:
+            return True
+        definitions = ("CREATE TABLE", "ALTER TABLE", "RESERVE ORDINALS")
+        history = self.table.history()
+        return history[-1].version > 0 or any(entry.operation not in definitions for entry in history)
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, the id's columns among the named ones, in tables of bounded size."""
+        if self.table is None or self.shape is None:
+            return
+        names = list(dict.fromkeys([*self.shape.id_columns, *columns]))
+        for batch in self.table.scan(columns=names):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+    def find(self, ids: pa.Array, columns: Sequence[str]) -> tuple[pa.Array, pa.Table]:
+        """The rows of some entities, in no particular order, and their ids."""
+        if self.table is None or self.shape is None or not len(ids):
+            return pa.array([], pa.string()), pa.table({})
+        names = list(dict.fromkeys([*self.shape.id_columns, *columns]))
+        found = []
+        for start in range(0, len(ids), _GET_KEYS):
+            keys = keys_of(ids.slice(start, _GET_KEYS), self.shape.id_columns, self.shape.schema)
+            found.append(self.table.get(keys, columns=names))
+        rows = pa.concat_tables(found).combine_chunks()
+        return ids_of(rows, self.shape.id_columns), rows
+
+    def deleted_flags(self, rows: pa.Table) -> pa.Array:
+        """Which rows are marked as deleted."""
+        if self.shape is None or self.shape.deleted is None:
+            return pa.array([False]).take(pa.array([0] * rows.num_rows, pa.int64()))
+        return contiguous(rows.column(self.shape.deleted)).fill_null(False)
+
+    def earlier(self, version: int) -> Input:
+        """The same at an earlier version. Raises :class:`VersionNotFoundError`."""
+        if self.table is None:
+            raise InputError(f"dataset {self.name!r} is not there")
+        handle = self.table.handle
+        before = LakeTable(handle, handle.log.snapshot(version=version), pinned=True, spark=None)
+        return Input(self.offset, self.dataset, before, shape_of(self.dataset, before.schema, before.key))
+
+    def changes(self, since: int) -> Iterator[tuple[pa.Table, pa.Array]]:
+        """What commits after a version left of the rows that they changed, and whether the row went; in order.
+
+        :raises lakemerge.FullRunNeededError: that version cannot be read any more.
+        """
+        if self.table is None:
+            return
+        try:
+            reader = self.table.changes(since)
+        except VersionNotFoundError as error:
+            raise FullRunNeededError(
+                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: {error.message}. "
+                "Run with full=True",
+                dataset=self.name,
+                version=since,
+            ) from error
+        for batch in reader:
+            kinds = batch.column(batch.schema.get_field_index(_KIND))
+            kept = pc.not_equal(kinds, "-U")
+            rows = pa.Table.from_batches([batch]).filter(kept)
+            if rows.num_rows:
+                yield rows, pc.equal(contiguous(rows.column(_KIND)), "-D")
+
+
+def open_input(offset: int, dataset: Dataset, access: Access) -> Input:
+    """The dataset at its latest version."""
+    table = dataset.table if isinstance(dataset.table, LakeTable) else _opened(dataset, access)
+    if table is None:
+        return Input(offset, dataset, None, None)
+    # A table that follows the tip must stand still for as long as a run reads it.
+    pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
+    return Input(offset, dataset, pinned, shape_of(dataset, pinned.schema, pinned.key))
+
+
+def _opened(dataset: Dataset, access: Access) -> LakeTable | None:
+    options = access.storage_options if dataset.storage_options is None else dataset.storage_options
+    try:
+        return LakeTable.open(dataset.url, storage_options=options, mergers=access.mergers, settings=access.settings)
+    except NotATableError:
+        if open_handle(dataset.url, options, (), None).log.exists():
+            raise
+        return None

@@ -1,0 +1,195 @@
+"""The entities that a run looks at: as the state has them, and as they are now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.ids import key_texts
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, spread
+from lakemerge.merge_source.state import ENTITY, HOLDING
+from lakemerge.merge_source.values import Held
+
+__all__ = ["Fresh", "Known", "assemble", "held_lists", "held_of", "ints", "strings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Entities that may have changed, each once."""
+
+    datasets: Ints
+    ids: pa.Array
+    deleted: Bools
+    gone: Bools
+    """Whether the row went from its table."""
+    chunks: pa.Array
+    """Of those, the name of the chunk that keeps the row; null where nothing is kept."""
+    places: Ints
+    """And its place in the chunk."""
+    held: Held
+    """What they hold; deleted ones hold nothing."""
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+    @property
+    def texts(self) -> pa.Array:
+        return key_texts(self.datasets, self.ids)
+
+    def where(self, keep: Bools) -> Fresh:
+        """Some of the entities."""
+        place = np.cumsum(keep) - 1
+        held = keep[self.held.rows]
+        chosen = pa.array(keep)
+        return Fresh(
+            self.datasets[keep],
+            self.ids.filter(chosen),
+            self.deleted[keep],
+            self.gone[keep],
+            self.chunks.filter(chosen),
+            self.places[keep],
+            Held(place[self.held.rows[held]], self.held.expressions[held], self.held.values.filter(pa.array(held))),
+        )
+
+    @staticmethod
+    def together(parts: list[Fresh]) -> Fresh:
+        starts = np.cumsum([0, *(len(part) for part in parts)])
+        none = np.empty(0, dtype=np.int64)
+        held = Held(
+            np.concatenate([none, *(part.held.rows + start for part, start in zip(parts, starts, strict=False))]),
+            np.concatenate([none, *(part.held.expressions for part in parts)]),
+            _texts([part.held.values for part in parts]),
+        )
+        return Fresh(
+            np.concatenate([none, *(part.datasets for part in parts)]),
+            _texts([part.ids for part in parts]),
+            np.concatenate([none.astype(np.bool_), *(part.deleted for part in parts)]),
+            np.concatenate([none.astype(np.bool_), *(part.gone for part in parts)]),
+            _texts([part.chunks for part in parts]),
+            np.concatenate([none, *(part.places for part in parts)]),
+            held,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Entities, sorted by dataset and id."""
+
+    datasets: Ints
+    ids: pa.Array
+    texts: pa.Array
+    """One text for each, by which it is found."""
+    deleted: Bools
+    gone: Bools
+    chunks: pa.Array
+    places: Ints
+    held: Held
+    fresh: Bools
+    """Whether it may have changed."""
+    was: Bools
+    """Whether the state has it."""
+    old: pa.Table
+    """What the state has, in the columns of :data:`lakemerge.merge_source.state.ENTITY`; null for what it has not."""
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+    def places_of(self, datasets: Ints, ids: pa.Array) -> Ints:
+        """Where entities are; -1 for those that are not among these."""
+        found = pc.index_in(key_texts(datasets, ids), value_set=self.texts)
+        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    @property
+    def old_firsts(self) -> Ints:
+        """The entities that were the first of their cluster."""
+        first = key_texts(ints(self.old, "first_dataset"), strings(self.old, "first_id").fill_null(""))
+        return np.flatnonzero(self.was & pc.equal(first, self.texts).to_numpy(zero_copy_only=False))
+
+
+def assemble(old: pa.Table, fresh: Fresh) -> Known:
+    """Entities of the state, and those that may have changed, as they are now.
+
+    :param old: records of entities, each once.
+    """
+    datasets = np.concatenate([ints(old, "dataset"), fresh.datasets])
+    ids = _texts([strings(old, "id"), fresh.ids])
+    old_texts, fresh_texts = key_texts(ints(old, "dataset"), strings(old, "id")), fresh.texts
+    encoded = key_texts(datasets, ids).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    once = np.unique(codes, return_index=True)[1]
+    ranks = pc.rank(ids.take(pa.array(once)), tiebreaker="dense").to_numpy() if len(once) else once
+    chosen = once[np.lexsort((ranks, datasets[once]))]
+    datasets, ids = datasets[chosen], ids.take(pa.array(chosen))
+    texts = key_texts(datasets, ids)
+    at_old, at_fresh = pc.index_in(texts, value_set=old_texts), pc.index_in(texts, value_set=fresh_texts)
+    was, is_fresh = (at.is_valid().to_numpy(zero_copy_only=False) for at in (at_old, at_fresh))
+    aligned = pa.table([contiguous(old.column(name)).take(at_old) for name in ENTITY.names], schema=ENTITY)
+    place = at_fresh.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def chosen_flags(name: str, now: Bools) -> Bools:
+        before = contiguous(aligned.column(name)).fill_null(False).to_numpy(zero_copy_only=False)
+        return np.where(is_fresh, now[place], before) if len(now) else before
+
+    chunks = strings(aligned, "chunk")
+    places = ints(aligned, "place")
+    if len(fresh):
+        chunks = pc.if_else(pa.array(is_fresh), fresh.chunks.take(pa.array(place)), chunks)
+        places = np.where(is_fresh, fresh.places[place], places)
+    return Known(
+        datasets=datasets,
+        ids=ids,
+        texts=texts,
+        deleted=chosen_flags("deleted", fresh.deleted),
+        gone=chosen_flags("gone", fresh.gone),
+        chunks=chunks,
+        places=places,
+        held=_held(aligned, is_fresh, at_fresh, fresh),
+        fresh=is_fresh,
+        was=was,
+        old=aligned,
+    )
+
+
+def _held(aligned: pa.Table, is_fresh: Bools, at_fresh: pa.Array, fresh: Fresh) -> Held:
+    before = held_of(contiguous(aligned.column("held")))
+    kept = ~is_fresh[before.rows]
+    now_at = np.full(len(fresh), -1, dtype=np.int64)
+    now_at[at_fresh.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)] = np.flatnonzero(is_fresh)
+    rows = np.concatenate([before.rows[kept], now_at[fresh.held.rows]])
+    numbers = np.concatenate([before.expressions[kept], fresh.held.expressions])
+    values = _texts([before.values.filter(pa.array(kept)), fresh.held.values])
+    order = np.argsort(rows, kind="stable")
+    return Held(rows[order], numbers[order], values.take(pa.array(order)))
+
+
+def held_of(lists: pa.Array) -> Held:
+    """What the lists of records say, by the place of the record."""
+    rows, _ = spread(lengths_of(lists))
+    holdings = pc.list_flatten(lists)
+    expressions = holdings.field("expression").to_numpy(zero_copy_only=False).astype(np.int64)
+    return Held(rows, expressions, contiguous(holdings.field("value")))
+
+
+def held_lists(held: Held, count: int) -> pa.Array:
+    """The lists of so many records; null for those that hold nothing."""
+    holdings = pa.StructArray.from_arrays(
+        [pa.array(held.expressions.astype(np.int32)), held.values], fields=list(HOLDING)
+    )
+    counts = np.bincount(held.rows, minlength=count)
+    return list_array(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]), holdings, counts > 0)
+
+
+def ints(table: pa.Table, name: str) -> Ints:
+    """A column of integers; 0 for null."""
+    return contiguous(table.column(name)).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def strings(table: pa.Table, name: str) -> pa.Array:
+    return contiguous(table.column(name))
+
+
+def _texts(parts: list[pa.Array]) -> pa.Array:
+    return contiguous(pa.chunked_array(parts, pa.string()))

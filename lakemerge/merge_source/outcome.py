@@ -1,0 +1,193 @@
+"""What clusters are called in the output, which of them show there, and which ids no longer apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import IdCollisionError, MaxMergedError
+from lakemerge.merge_source.clusters import Clusters, Link, links_of
+from lakemerge.merge_source.combine import members_of
+from lakemerge.merge_source.content import hash_values
+from lakemerge.merge_source.ids import key_texts
+from lakemerge.merge_source.known import Known, ints, strings
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, run_starts, spread
+from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.values import Held
+
+__all__ = ["Bystanders", "OldClusters", "check_ids", "check_sizes", "retired_ids", "too_many", "with_first_ids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bystanders:
+    """Live entities that have the id of one that a run looks at, and are not looked at themselves."""
+
+    datasets: Ints
+    ids: pa.Array
+    leads: Bools
+    """Whether they are the first of their cluster, so that its id is theirs."""
+
+    @staticmethod
+    def none() -> Bystanders:
+        return Bystanders(np.empty(0, np.int64), pa.array([], pa.string()), np.empty(0, np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class OldClusters:
+    """Clusters that are output, as the state has them."""
+
+    records: pa.Table
+    """``output_id``, ``hash``, ``updated``, ``run`` and ``singles``, and ``written``: a hash of the members as they
+    were written."""
+    offsets: Ints
+    datasets: Ints
+    """Of the members; -1 for a dataset that is there no longer."""
+    ids: pa.Array
+
+    def __len__(self) -> int:
+        return self.records.num_rows
+
+    @property
+    def output_ids(self) -> pa.Array:
+        return strings(self.records, "output_id")
+
+    @staticmethod
+    def of(old: pa.Table) -> OldClusters:
+        """From records of entities."""
+        own = key_texts(ints(old, "dataset"), strings(old, "id"))
+        lead = pc.equal(key_texts(ints(old, "first_dataset"), strings(old, "first_id")), own)
+        shown = old.filter(pc.and_(lead, strings(old, "output_id").is_valid()))
+        members = contiguous(shown.column("members"))
+        alone = ~members.is_valid().to_numpy(zero_copy_only=False)
+        sizes = np.where(alone, 1, lengths_of(members))
+        group, place = spread(sizes)
+        starts = np.cumsum(lengths_of(members)) - lengths_of(members)
+        listed = pc.list_flatten(members)
+        # A cluster of one lists no members: it is its own.
+        pick = np.where(alone[group], len(listed) + group, starts[group] + place)
+        datasets = np.concatenate([listed.field("dataset").to_numpy().astype(np.int64), ints(shown, "dataset")])
+        ids = contiguous(pa.chunked_array([listed.field("id"), strings(shown, "id")], pa.string()))
+        datasets, ids = datasets[pick], ids.take(pa.array(pick))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        told = shown.select(["output_id", "hash", "updated", "run", "singles"])
+        written = pa.array(hash_values(members_of(offsets, datasets, ids)).view(np.int64))
+        return OldClusters(told.append_column("written", written), offsets, datasets, ids)
+
+    def moved(self, offsets: Sequence[int]) -> OldClusters:
+        """With the offsets that datasets have now: by that of then, the one of now, or -1."""
+        now = np.array([*offsets, -1], dtype=np.int64)
+        return replace(self, datasets=now[np.minimum(self.datasets, len(offsets))])
+
+
+def check_sizes(rules: Rules, aliases: Sequence[str], known: Known, clusters: Clusters, limit: int) -> None:
+    """Raise :class:`MaxMergedError` for a cluster of more members than allowed."""
+    sizes = np.diff(clusters.offsets)
+    if not len(sizes) or int(sizes.max()) <= limit:
+        return
+    widest = clusters.range(int(sizes.argmax()), int(sizes.argmax()) + 1)
+    inside = np.isin(known.held.rows, known.places_of(widest.datasets, widest.ids))
+    held = Held(known.held.rows[inside], known.held.expressions[inside], known.held.values.filter(pa.array(inside)))
+    link = links_of(rules, held)[0]
+    raise too_many(rules, aliases, link, len(widest.datasets), limit)
+
+
+def too_many(rules: Rules, aliases: Sequence[str], link: Link, count: int | None, limit: int) -> MaxMergedError:
+    """:param count: of the entities; ``None`` where the rest was not read."""
+    rule = " = ".join(rules.shown(number, aliases) for number in link.expressions)
+    many = f"{count}" if count is not None else f"more than {limit}"
+    return MaxMergedError(
+        f"{many} entities would be merged into one, and max_merged is {limit}; the value {shown_value(link.value)} of "
+        f"the rule {rule} holds most of them together. Nothing was changed. Leave such values out of the rule, or raise "
+        "max_merged",
+        rule=rule,
+        value=shown_value(link.value),
+        count=limit + 1 if count is None else count,
+        limit=limit,
+    )
+
+
+def shown_value(text: str) -> str:
+    """A value as people write it: strings in quotes."""
+    return repr(text[1:]) if text[0] == "s" else text[1:]
+
+
+def with_first_ids(known: Known, clusters: Clusters, bystanders: Bystanders) -> Clusters:
+    """Clusters under the ids of their first members; deleted entities do not show where another entity has the id:
+    a live one, or a deleted one of an earlier dataset."""
+    firsts = clusters.offsets[:-1]
+    datasets, ids = clusters.datasets[firsts], clusters.ids.take(pa.array(firsts))
+    live = contiguous(pa.chunked_array([known.ids.filter(pa.array(~known.deleted)), bystanders.ids], pa.string()))
+    taken = pc.is_in(ids, value_set=live).to_numpy(zero_copy_only=False)
+    dead = np.flatnonzero(clusters.deleted)
+    codes = ids.take(pa.array(dead)).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    order = np.lexsort((datasets[dead], codes))
+    earliest = np.zeros(len(clusters), dtype=np.bool_)
+    earliest[dead[order[run_starts(codes[order])]]] = True
+    hidden = clusters.deleted & (taken | ~earliest)
+    return clusters.named(pc.if_else(pa.array(hidden), pa.scalar(None, pa.string()), ids))
+
+
+def check_ids(
+    rules: Rules, names: Sequence[str], known: Known, clusters: Clusters, bystanders: Bystanders, *, first: bool
+) -> None:
+    """Raise :class:`IdCollisionError` where an id would stand for two things."""
+    if first:
+        _check_datasets(rules, names, known, bystanders)
+    shown = clusters.output_ids.drop_null()
+    counts = pc.value_counts(shown)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if first:
+        leading = bystanders.ids.filter(pa.array(bystanders.leads))
+        twice = pa.concat_arrays([twice, shown.filter(pc.is_in(shown, value_set=leading))])
+    if len(twice):
+        raise collision(twice[0].as_py())
+
+
+def collision(output_id: str) -> IdCollisionError:
+    return IdCollisionError(
+        f"two merged entities would have the id {output_id!r}. Nothing was changed. Give their entities ids that differ",
+        id=output_id,
+    )
+
+
+def _check_datasets(rules: Rules, names: Sequence[str], known: Known, bystanders: Bystanders) -> None:
+    live = ~known.deleted
+    ids = contiguous(pa.chunked_array([known.ids.filter(pa.array(live)), bystanders.ids], pa.string()))
+    encoded = ids.dictionary_encode()
+    there = np.zeros((len(encoded.dictionary), len(names)), dtype=np.bool_)
+    datasets = np.concatenate([known.datasets[live], bystanders.datasets])
+    there[encoded.indices.to_numpy(zero_copy_only=False), datasets] = True
+    shared = np.flatnonzero(there.sum(axis=1) > 1)
+    patterns, firsts = np.unique(there[shared], axis=0, return_index=True)
+    for pattern, place in zip(patterns, firsts.tolist(), strict=True):
+        offsets = np.flatnonzero(pattern).tolist()
+        if not rules.covers_ids(offsets):
+            example = encoded.dictionary[int(shared[place])].as_py()
+            where = ", ".join(repr(names[offset]) for offset in offsets)
+            raise IdCollisionError(
+                f"the id {example!r} is in the datasets {where}, and no rule compares the ids of all of them. With "
+                "identity 'first' the output could not tell them apart: add a rule on _id or $ids, or use composite "
+                "ids. Nothing was changed",
+                id=example,
+                datasets=tuple(names[offset] for offset in offsets),
+            )
+
+
+def retired_ids(known: Known, clusters: Clusters, old: OldClusters) -> tuple[pa.Array, Bools]:
+    """The output ids that no longer apply, in order, and whether something of each lives on under another."""
+    gone = ~pc.is_in(old.output_ids, value_set=clusters.output_ids).to_numpy(zero_copy_only=False)
+    cluster_of = np.full(len(known) + 1, -1, dtype=np.int64)
+    cluster_of[known.places_of(clusters.datasets, clusters.ids)] = clusters.of_members
+    shows = np.append(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False), False)
+    member = known.places_of(old.datasets, old.ids)
+    lives = shows[cluster_of[member]] & (member >= 0)
+    group, _ = spread(np.diff(old.offsets))
+    replaced = np.bincount(group, weights=lives, minlength=len(old)) > 0
+    places = np.flatnonzero(gone)
+    ids = old.output_ids.take(pa.array(places))
+    order = pc.sort_indices(ids).to_numpy(zero_copy_only=False)
+    return ids.take(pa.array(order)), replaced[places][order]

@@ -1,0 +1,225 @@
+"""What a run changes: from the entities that it looks at to the rows of the output and the records of the state.
+
+Nothing is written here. The same steps serve a run over what changed and one over everything; they differ in which
+entities they look at, and in where the rows come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.clusters import Clusters, find_clusters
+from lakemerge.merge_source.combine import OutputShape, combine, members_of
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.content import hash_rows, hash_values
+from lakemerge.merge_source.known import Known, held_lists, ints, strings
+from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.outcome import (
+    Bystanders,
+    OldClusters,
+    check_ids,
+    check_sizes,
+    retired_ids,
+    with_first_ids,
+)
+from lakemerge.merge_source.rows import MemberRows
+from lakemerge.merge_source.spool import Spool
+from lakemerge.merge_source.state import ENTITY, records
+
+__all__ = ["Plan", "Settling", "settle"]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a run would do. ``emitted`` holds the rows of the output, in order, in part 0."""
+
+    emitted: Spool
+    records: list[pa.Table] = field(default_factory=list)
+    """Of the state, but for the record ``m``."""
+    retired: pa.Table | None = None
+    """``_id``, ``$replaced`` and ``_updated``."""
+    updated: int = 0
+    """The next number of an emitted entity."""
+    changed: int = 0
+    """Rows of ``emitted`` that are emitted; others only have other members, and keep their numbers."""
+    deleted: int = 0
+    """Deleted entities among the emitted ones."""
+    clusters: int = 0
+    """Clusters that were formed anew, those of one entity included."""
+    output_ids: pa.Array | None = None
+    """The ids of these."""
+
+    @property
+    def replaced_count(self) -> int:
+        return 0 if self.retired is None else int(pc.sum(self.retired.column("$replaced")).as_py() or 0)
+
+    @property
+    def retired_count(self) -> int:
+        return 0 if self.retired is None else self.retired.num_rows
+
+    @property
+    def emitted_count(self) -> int:
+        return self.changed + self.retired_count
+
+    @property
+    def rows(self) -> int:
+        return self.emitted.rows + self.retired_count
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write to the output."""
+        return self.rows > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """What a run knows when it begins to settle what is the same."""
+
+    config: MergeConfig
+    run: int
+    updated: int
+    shape: OutputShape
+    known: Known
+    old: OldClusters
+    bystanders: Bystanders
+    rows: Callable[[Clusters], MemberRows]
+
+
+def settle(given: Settling, plan: Plan) -> None:
+    """Fill the plan. Raises :class:`lakemerge.MaxMergedError` and :class:`lakemerge.IdCollisionError`."""
+    config, known = given.config, given.known
+    clusters = find_clusters(config.rules, known.datasets, known.ids, known.deleted, known.held)
+    check_sizes(config.rules, config.aliases, known, clusters, config.max_merged)
+    first = config.identity == "first"
+    if first:
+        clusters = with_first_ids(known, clusters, given.bystanders)
+    check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
+    ids, replaced = retired_ids(known, clusters, given.old)
+    numbers = np.arange(given.updated, given.updated + len(ids), dtype=np.int64)
+    plan.retired = pa.table({"_id": ids, "$replaced": pa.array(replaced), "_updated": pa.array(numbers)})
+    plan.updated = given.updated + len(ids)
+    same = _unchanged(known, clusters)
+    plan.clusters = int((~same).sum())
+    plan.output_ids = clusters.output_ids.drop_null()
+    leading = _emit(given, clusters, same, plan)
+    plan.records += _entity_records(known, clusters, leading)
+
+
+def _unchanged(known: Known, clusters: Clusters) -> Bools:
+    """Which clusters have the members that they had, none of which may have changed."""
+    members = known.places_of(clusters.datasets, clusters.ids)
+    firsts = clusters.offsets[:-1]
+    lead = clusters.of_members
+    same = known.was[members] & ~known.fresh[members]
+    same &= ints(known.old, "first_dataset")[members] == clusters.datasets[firsts][lead]
+    before = strings(known.old, "first_id").take(pa.array(members))
+    now = clusters.ids.take(pa.array(firsts[lead]))
+    same &= pc.fill_null(pc.equal(before, now), False).to_numpy(zero_copy_only=False)
+    listed = pc.list_value_length(strings(known.old, "members").take(pa.array(members[firsts])))
+    sizes = listed.fill_null(1).to_numpy(zero_copy_only=False)
+    all_same = np.bincount(lead, weights=~same, minlength=len(clusters)) == 0
+    shown = clusters.output_ids.is_valid()
+    had = strings(known.old, "output_id").take(pa.array(members[firsts]))
+    same_id = pc.or_(
+        pc.and_(pc.invert(shown), had.is_null()), pc.fill_null(pc.equal(had, clusters.output_ids), False)
+    ).to_numpy(zero_copy_only=False)
+    unchanged: Bools = all_same & (sizes == np.diff(clusters.offsets)) & same_id
+    return unchanged
+
+
+def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Table:
+    """Spool the rows that changed; what to remember of each cluster, in the columns of :data:`ENTITY` that say it."""
+    known, count = given.known, len(clusters)
+    firsts = known.places_of(clusters.datasets, clusters.ids)[clusters.offsets[:-1]]
+    names = ["output_id", "hash", "updated", "run", "singles"]
+    kept = {name: contiguous(known.old.column(name)).take(pa.array(firsts, mask=~same)) for name in names}
+    shown = np.flatnonzero(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False) & ~same)
+    formed = _chosen(clusters, shown)
+    hashes, updated, runs, singles = [], [], [], []
+    for _, part, parts in given.rows(formed).batches():
+        combined = combine(part, parts, given.shape)
+        before = pc.index_in(part.output_ids, value_set=given.old.output_ids)
+        record = given.old.records.take(before)
+        last = strings(record, "hash")
+        changed = ~pc.fill_null(pc.equal(last, pa.array(combined.hashes)), False).to_numpy(zero_copy_only=False)
+        written = pa.array(hash_values(combined.rows.column("_members").combine_chunks()).view(np.int64))
+        same_members = pc.fill_null(pc.equal(strings(record, "written"), written), False)
+        rewritten = changed | ~same_members.to_numpy(zero_copy_only=False)
+        fresh = np.cumsum(changed) - 1 + plan.updated
+        numbers = pc.if_else(pa.array(changed), pa.array(fresh), strings(record, "updated"))
+        plan.updated += int(changed.sum())
+        plan.changed += int(changed.sum())
+        plan.deleted += int((part.deleted & changed).sum())
+        if rewritten.any():
+            rows = combined.rows.append_column("_updated", numbers)
+            plan.emitted.add(0, rows.filter(pa.array(rewritten)))
+        hashes.append(pa.array(combined.hashes))
+        updated.append(numbers)
+        runs.append(pc.if_else(pa.array(rewritten), pa.scalar(given.run, pa.int64()), strings(record, "run")))
+        singles.append(combined.singles)
+    place = np.full(count, -1, dtype=np.int64)
+    place[shown] = np.arange(len(shown))
+    at = pa.array(place, mask=place < 0)
+    made = {"output_id": [formed.output_ids], "hash": hashes, "updated": updated, "run": runs, "singles": singles}
+    columns = {}
+    for name in names:
+        now = contiguous(pa.chunked_array(made[name], ENTITY.field(name).type)).take(at)
+        columns[name] = pc.if_else(pa.array(same), kept[name], now)
+    return pa.table(columns)
+
+
+def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
+    """Some of the clusters, in order."""
+    if len(wanted) == len(clusters):
+        return clusters
+    sizes = np.diff(clusters.offsets)[wanted]
+    inside = np.isin(clusters.of_members, wanted)
+    return Clusters(
+        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)]),
+        clusters.datasets[inside],
+        clusters.ids.filter(pa.array(inside)),
+        clusters.deleted[wanted],
+        clusters.output_ids.take(pa.array(wanted)),
+    )
+
+
+def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iterator[pa.Table]:
+    """Records of the entities of which the state knows something else, or nothing."""
+    members = known.places_of(clusters.datasets, clusters.ids)
+    count, firsts = len(known), clusters.offsets[:-1]
+    cluster = np.empty(count, dtype=np.int64)
+    cluster[members] = clusters.of_members
+    lead = np.full(count, -1, dtype=np.int64)
+    lead[members[firsts]] = np.arange(len(clusters))
+    at = pa.array(lead, mask=lead < 0)
+    alone = np.diff(clusters.offsets) == 1
+    listed = lead.copy()
+    listed[listed >= 0] = np.where(alone[listed[listed >= 0]], -1, listed[listed >= 0])
+    columns: dict[str, pa.Array] = {
+        "first_dataset": pa.array(clusters.datasets[firsts][cluster].astype(np.int32)),
+        "first_id": clusters.ids.take(pa.array(firsts[cluster])),
+        "deleted": pa.array(known.deleted),
+        "gone": pa.array(known.gone),
+        "chunk": known.chunks,
+        "place": pa.array(known.places.astype(np.int32), mask=known.chunks.is_null().to_numpy(zero_copy_only=False)),
+        "held": held_lists(known.held, count),
+        "members": members_of(clusters.offsets, clusters.datasets, clusters.ids).take(pa.array(listed, mask=listed < 0)),
+        **{name: contiguous(leading.column(name)).take(at) for name in leading.column_names},
+    }
+    now = pa.table([contiguous(columns[one.name]).cast(one.type) for one in ENTITY], schema=ENTITY)
+    changed = np.flatnonzero(~known.was | (hash_rows(now) != hash_rows(known.old)))
+    if len(changed):
+        written = now.take(pa.array(changed))
+        zeros = np.zeros(len(changed), dtype=np.int64)
+        yield records(
+            "e",
+            known.ids.take(pa.array(changed)),
+            known.datasets[changed],
+            zeros,
+            {name: written.column(name) for name in ENTITY.names},
+        )

@@ -1,0 +1,148 @@
+"""Writing to the output what the state says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.casts import safe_cast
+from lakemerge.errors import SchemaError
+from lakemerge.merge_source.clusters import Clusters
+from lakemerge.merge_source.combine import OutputShape, combine
+from lakemerge.merge_source.inputs import Input
+from lakemerge.merge_source.known import Fresh, assemble, strings
+from lakemerge.merge_source.lists import contiguous
+from lakemerge.merge_source.outcome import OldClusters
+from lakemerge.merge_source.rows import Chunks, SoughtRows
+from lakemerge.merge_source.state import APPLICATION, State
+from lakemerge.merge_source.types import common_type, loosened
+from lakemerge.schema import needs_timestamp_ntz, type_ddl
+from lakemerge.table import LakeTable
+from lakemerge.widening import is_wider
+
+__all__ = ["output_number", "publish", "target_schema", "unpublished_rows"]
+
+_BATCH_ROWS = 1 << 16
+
+
+def output_number(output: LakeTable) -> int:
+    """The number of the last run that the output has."""
+    done = output.view.snapshot.txns.get(APPLICATION)
+    return 0 if done is None else done.version
+
+
+def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
+    """The output's columns once it holds such rows.
+
+    Raises :class:`SchemaError` for what a table cannot become; nothing was changed.
+    """
+    fields = {field.name.lower(): field for field in output}
+    problems = []
+    for field in shape.fields:
+        known = fields.get(field.name.lower())
+        if known is None:
+            fields[field.name.lower()] = field
+            continue
+        common = common_type(loosened(known.type), field.type)
+        if common is None or not _can_become(loosened(known.type), common):
+            problems.append(f"{known.name!r} is {type_ddl(known.type)} there and would be {type_ddl(field.type)}")
+        else:
+            fields[field.name.lower()] = known.with_type(common)
+    target = pa.schema(list(fields.values()))
+    if needs_timestamp_ntz(target) and not needs_timestamp_ntz(output):
+        problems.append("a TIMESTAMP_NTZ column cannot be added to a table that has none")
+    if problems:
+        raise SchemaError(
+            "the output cannot hold the merged entities: " + "; ".join(problems) + ". Create the source at a new path",
+            problems=tuple(problems),
+        )
+    return target
+
+
+def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], rows: int, number: int) -> None:
+    """Write rows whole, once for the run's number; wider types first, new columns in the same commit.
+
+    :param rows: how many there are, about.
+    """
+    wider = {path: kind for field in output.schema for path, kind in _widened(field, target.field(field.name).type)}
+    if wider:
+        output.alter(widen=wider)
+    batches = (batch for table in tables for batch in _conformed(table, target).to_batches(max_chunksize=_BATCH_ROWS))
+    frame: object = pa.RecordBatchReader.from_batches(target, batches)
+    if rows <= _BATCH_ROWS:
+        # The size of a table is known, and a first write takes as many buckets as it needs.
+        frame = pa.Table.from_batches(list(batches), schema=target)
+    output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
+
+
+def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, *, after: int) -> Iterator[pa.Table]:
+    """The rows of runs after a number, as the state has them.
+
+    :param inputs: at the versions that the state has taken up.
+    """
+    retired = state.retired()
+    if retired.num_rows:
+        yield retired_rows(retired)
+    newer = [table.filter(pc.greater(table.column("run"), after)) for table in state.all_entities()]
+    leading = pa.concat_tables([state.entities(np.empty(0, np.int64), pa.array([], pa.string())), *newer])
+    old = OldClusters.of(leading)
+    members = state.entities(old.datasets, old.ids)
+    known = assemble(members, Fresh.together([]))
+    dead = known.deleted[known.places_of(old.datasets, old.ids)[old.offsets[:-1]]]
+    clusters = Clusters(old.offsets, old.datasets, old.ids, dead, old.output_ids)
+    numbers = strings(old.records, "updated")
+    for start, part, parts in SoughtRows(inputs, known, clusters, Chunks(state)).batches():
+        yield combine(part, parts, shape).rows.append_column("_updated", numbers.slice(start, len(part)))
+
+
+def retired_rows(retired: pa.Table) -> pa.Table:
+    """Ids that no longer apply, as rows."""
+    yes = pa.array(np.ones(retired.num_rows, dtype=np.bool_))
+    return retired.append_column("_deleted", yes)
+
+
+def _conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Rows with all columns of the output, in their types; what they lack is null, since rows are written whole."""
+    given = {name.lower(): contiguous(column) for name, column in zip(rows.column_names, rows.columns, strict=True)}
+    columns = [given.get(field.name.lower(), pa.nulls(rows.num_rows, field.type)) for field in target]
+    batch = pa.RecordBatch.from_arrays(columns, names=target.names)
+    return pa.Table.from_batches([safe_cast(batch, target)])
+
+
+def _can_become(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether a column of one type can get the other by wider types and new fields."""
+    if before == after or is_wider(before, after):
+        return True
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        types = {field.name: field.type for field in after}
+        return all(field.name in types and _can_become(field.type, types[field.name]) for field in before)
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return _can_become(before.value_type, after.value_type)
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        return before.key_type == after.key_type and _can_become(before.item_type, after.item_type)
+    return False
+
+
+def _widened(field: pa.Field, after: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Paths of what gets a wider type, and that type."""
+    yield from _widened_below(_quoted(field.name), field.type, after)
+
+
+def _widened_below(path: str, before: pa.DataType, after: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(before):
+        types = {field.name: field.type for field in after}
+        for field in before:
+            yield from _widened_below(f"{path}.{_quoted(field.name)}", field.type, types[field.name])
+    elif pa.types.is_list(before):
+        yield from _widened_below(f"{path}.element", before.value_type, after.value_type)
+    elif pa.types.is_map(before):
+        yield from _widened_below(f"{path}.value", before.item_type, after.item_type)
+    elif before != after:
+        yield path, after
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

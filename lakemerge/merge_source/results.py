@@ -1,0 +1,111 @@
+"""What a merge source tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "WideValue"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run did or, as a dry run, would do."""
+
+    emitted: int
+    """Entities written to the output: new and changed ones, and ids that no longer apply."""
+    replaced: int
+    """Ids that no longer apply, whose entities live on under others."""
+    deleted: int
+    """Deleted entities, and ids that no longer apply of which nothing lives on."""
+    clusters: int
+    """Clusters that were formed or combined anew, those of one entity included."""
+    versions: Mapping[str, int | None]
+    """By dataset, the version up to which it is taken up; ``None`` where there is no table, or nothing is yet."""
+    populated: bool
+    """False: datasets that must be filled first are not, and nothing was done."""
+    full: bool
+    """Whether every entity was looked at."""
+    dry_run: bool
+    number: int
+    """The run's number; the same as before where there was nothing to do."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """What the next run would take up."""
+
+    datasets: Mapping[str, tuple[int | None, int | None]]
+    """By dataset that has newer versions: the version taken up, and its latest."""
+    unpublished: bool
+    """Whether the last run was cut short before it wrote to the output; the next one makes that good."""
+
+    def __bool__(self) -> bool:
+        return bool(self.datasets) or self.unpublished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLink:
+    """A value that holds members together."""
+
+    rule: str
+    """The expressions through which it does."""
+    value: str
+    members: tuple[tuple[str, str], ...]
+    """Dataset and id."""
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{dataset} {entity!r}" for dataset, entity in self.members)
+        return f"{self.rule}: {self.value} holds {held}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why an entity of the output is what it is."""
+
+    id: str
+    deleted: bool
+    replaced: bool
+    """Whether the id no longer applies, and its entities live on under others."""
+    members: tuple[tuple[str, str], ...]
+    """Dataset and id, in order; none for an id that no longer applies."""
+    links: tuple[ClusterLink, ...]
+    """The values that hold them together, the most widely held first."""
+
+    def __str__(self) -> str:
+        state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
+        lines = [f"{self.id} {state}", *(f"  {dataset} {entity!r}" for dataset, entity in self.members)]
+        return "\n".join([*lines, *(f"  by {link}" for link in self.links)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideValue:
+    """A value that many entities hold."""
+
+    value: str
+    holders: Mapping[str, int]
+    """By expression, how many."""
+    active: bool
+    """Whether it holds entities together: two expressions of one class have it."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.holders.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A source at a glance."""
+
+    entities: Mapping[str, int]
+    """By dataset, deleted ones included."""
+    deleted: int
+    clusters: int
+    """Clusters of live entities, those of one included."""
+    merged: int
+    """Those of more than one."""
+    largest: tuple[tuple[str, int], ...]
+    """The clusters with the most members: output id and count."""
+    widest: tuple[WideValue, ...]
+    """The values that the most entities hold."""

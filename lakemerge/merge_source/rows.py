@@ -1,0 +1,162 @@
+"""The rows of clusters' members: looked up where few are wanted, in one pass where all are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FullRunNeededError
+from lakemerge.merge_source.clusters import Clusters
+from lakemerge.merge_source.combine import Part
+from lakemerge.merge_source.ids import ids_of
+from lakemerge.merge_source.inputs import Input, Shape
+from lakemerge.merge_source.known import Known
+from lakemerge.merge_source.lists import Ints, contiguous
+from lakemerge.merge_source.spool import Spool
+from lakemerge.merge_source.state import State
+
+__all__ = ["BATCH_MEMBERS", "Chunks", "MemberRows", "ScannedRows", "SoughtRows"]
+
+BATCH_MEMBERS = 1 << 16
+"""Members whose rows are in memory at a time, about."""
+_PLACE = "\0place"
+
+
+class MemberRows(Protocol):
+    """Gives the rows of clusters' members."""
+
+    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+        """All clusters in order, some at a time, with the number of the first and the rows of the members."""
+
+
+@dataclass(slots=True)
+class Chunks:
+    """Rows that went from their tables, by the name of their chunk: those of this run, and those of the state."""
+
+    state: State | None
+    fresh: dict[str, pa.Table] = field(default_factory=dict)
+
+    def parts(self, known: Known, members: Ints, places: Ints, shapes: Sequence[Shape | None]) -> Iterator[Part]:
+        """The kept rows of some members.
+
+        :param members: their places among the known entities.
+        :param places: and among the members that are wanted.
+        """
+        names = known.chunks.take(pa.array(members))
+        there = names.is_valid().to_numpy(zero_copy_only=False)
+        members, places, names = members[there], places[there], names.drop_null()
+        if not len(members):
+            return
+        tables = self._tables(names.unique().to_pylist())
+        for name, table in tables.items():
+            own = pc.equal(names, name).to_numpy(zero_copy_only=False)
+            dataset = int(known.datasets[members[own][0]])
+            shape = shapes[dataset]
+            if shape is not None:
+                rows = table.take(pa.array(known.places[members[own]]))
+                yield Part(dataset, places[own], _with_columns(rows, shape))
+
+    def _tables(self, names: Sequence[str]) -> Mapping[str, pa.Table]:
+        found = {name: self.fresh[name] for name in names if name in self.fresh}
+        missing = [name for name in names if name not in found]
+        return found | (self.state.chunks(missing) if missing and self.state is not None else {})
+
+
+def _with_columns(rows: pa.Table, shape: Shape) -> pa.Table:
+    """Kept rows with the columns that the dataset has now."""
+    columns = {
+        name: rows.column(name) if name in rows.column_names else pa.nulls(rows.num_rows, shape.schema.field(name).type)
+        for name in shape.kept
+    }
+    return pa.table(columns)
+
+
+@dataclass(slots=True)
+class SoughtRows:
+    """Rows that are looked up in the datasets."""
+
+    inputs: Sequence[Input]
+    known: Known
+    clusters: Clusters
+    chunks: Chunks
+
+    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+        for start, part in self.clusters.batches(BATCH_MEMBERS):
+            yield start, part, list(self._parts(part))
+
+    def _parts(self, clusters: Clusters) -> Iterator[Part]:
+        yield from _gone(self, clusters)
+        gone = self.known.gone[self.known.places_of(clusters.datasets, clusters.ids)]
+        for one in self.inputs:
+            places = np.flatnonzero((clusters.datasets == one.offset) & ~gone)
+            if len(places) and one.shape is not None:
+                yield self._found(one, one.shape, clusters.ids.take(pa.array(places)), places)
+
+    @staticmethod
+    def _found(one: Input, shape: Shape, ids: pa.Array, places: Ints) -> Part:
+        found, rows = one.find(ids, shape.kept)
+        at = pc.index_in(ids, value_set=found)
+        if at.null_count:
+            missing = ids.filter(at.is_null())[0].as_py()
+            raise FullRunNeededError(
+                f"dataset {one.name!r} has no entity {missing!r}, which the state takes for one of it. Run with full=True",
+                dataset=one.name,
+                id=missing,
+            )
+        return Part(one.offset, places, rows.take(at))
+
+
+@dataclass(slots=True)
+class ScannedRows:
+    """Rows of all clusters: each dataset is read once, and its rows wait, batch by batch of clusters."""
+
+    inputs: Sequence[Input]
+    known: Known
+    clusters: Clusters
+    chunks: Chunks
+
+    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+        parts = list(self.clusters.batches(BATCH_MEMBERS))
+        firsts = np.array([int(self.clusters.offsets[start]) for start, _ in parts], dtype=np.int64)
+        members = self.known.places_of(self.clusters.datasets, self.clusters.ids)
+        place_of = np.full(len(self.known) + 1, -1, dtype=np.int64)
+        place_of[members] = np.arange(len(members))
+        with Spool() as spool:
+            for one in self.inputs:
+                self._sort_out(one, place_of, firsts, spool)
+            for number, (start, clusters) in enumerate(parts):
+                waiting = self._waiting(spool, number, int(firsts[number]))
+                yield start, clusters, [*waiting, *_gone(self, clusters)]
+
+    def _sort_out(self, one: Input, place_of: Ints, firsts: Ints, spool: Spool) -> None:
+        """Put the rows of a dataset to the batch of their cluster."""
+        if one.shape is None:
+            return
+        for rows in one.scan(one.shape.kept):
+            datasets = np.full(rows.num_rows, one.offset, dtype=np.int64)
+            places = place_of[self.known.places_of(datasets, ids_of(rows, one.shape.id_columns))]
+            batch = np.searchsorted(firsts, places, side="right") - 1
+            labelled = rows.select(one.shape.kept).append_column(_PLACE, pa.array(places))
+            for number in np.unique(batch[places >= 0]).tolist():
+                own = labelled.filter(pa.array((batch == number) & (places >= 0)))
+                spool.add(number * len(self.inputs) + one.offset, own)
+
+    def _waiting(self, spool: Spool, number: int, first: int) -> Iterator[Part]:
+        for one in self.inputs:
+            tables = list(spool.tables(number * len(self.inputs) + one.offset))
+            if tables:
+                rows = pa.concat_tables(tables)
+                places = contiguous(rows.column(_PLACE)).to_numpy(zero_copy_only=False).astype(np.int64)
+                yield Part(one.offset, places - first, rows.drop_columns([_PLACE]))
+
+
+def _gone(rows: SoughtRows | ScannedRows, clusters: Clusters) -> Iterator[Part]:
+    """The kept rows of members whose rows went."""
+    members = rows.known.places_of(clusters.datasets, clusters.ids)
+    gone = np.flatnonzero(rows.known.gone[members])
+    yield from rows.chunks.parts(rows.known, members[gone], gone, [one.shape for one in rows.inputs])

@@ -1,0 +1,114 @@
+"""Equality rules: expressions, and the classes within which equal values make entities the same.
+
+Rules that share an expression form a class. A value holds entities together where at least two different
+expressions of a class have it: through one and the same expression alone, entities stay apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from lakemerge.merge_source.expressions import (
+    Expression,
+    ExpressionError,
+    Path,
+    parse_equality,
+    parse_expression,
+    shown,
+)
+
+__all__ = ["IDS", "Rules", "parse_rules"]
+
+IDS = ("_id", "$ids")
+"""Properties that tell an entity's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all rules of a configuration come to. Equal where they mean the same, in whatever order they are written."""
+
+    expressions: tuple[Expression, ...]
+    """Each once, in the order of their texts; their places are their numbers."""
+    classes: tuple[tuple[int, ...], ...]
+    """Numbers of expressions. With rules taken pair by pair, an expression may be in several."""
+
+    def of_dataset(self, offset: int) -> list[int]:
+        """Numbers of the expressions over a dataset."""
+        return [number for number, expression in enumerate(self.expressions) if expression.dataset == offset]
+
+    def classes_of(self, number: int) -> list[int]:
+        """The classes that an expression is in."""
+        return [place for place, numbers in enumerate(self.classes) if number in numbers]
+
+    def covers_ids(self, offsets: Iterable[int]) -> bool:
+        """Whether a class compares the ids of entities of all these datasets."""
+        wanted = set(offsets)
+        return any(wanted <= self._by_id(numbers) for numbers in _joined(self.classes))
+
+    def _by_id(self, numbers: Iterable[int]) -> set[int]:
+        found = [self.expressions[number] for number in numbers]
+        return {one.dataset for one in found if isinstance(one.node, Path) and one.node.names in [(x,) for x in IDS]}
+
+    def shown(self, number: int, aliases: Sequence[str]) -> str:
+        return shown(self.expressions[number], aliases)
+
+    @property
+    def text(self) -> list[object]:
+        """As JSON; the same where the rules mean the same."""
+        return [[expression.text for expression in self.expressions], [list(numbers) for numbers in self.classes]]
+
+
+def parse_rules(
+    equality: Sequence[object],
+    equality_sets: Sequence[object],
+    aliases: Sequence[str],
+    *,
+    pairwise: bool,
+    problems: list[str],
+) -> Rules:
+    """Read all rules; what is wrong with them goes into ``problems``, each with its place.
+
+    :param pairwise: each rule is a class of its own, and each pair of a set.
+    """
+    pairs: list[tuple[Expression, Expression]] = []
+    for place, rule in enumerate(equality):
+        try:
+            pairs.append(parse_equality(rule, aliases))
+        except ExpressionError as error:
+            problems.append(f"equality[{place}]: {error}")
+    for place, given in enumerate(equality_sets):
+        pairs += combinations(_set(given, f"equality_sets[{place}]", aliases, problems), 2)
+    by_text = {expression.text: expression for pair in pairs for expression in pair}
+    expressions = [by_text[text] for text in sorted(by_text)]
+    numbers = {expression.text: number for number, expression in enumerate(expressions)}
+    groups = {tuple(sorted({numbers[one.text], numbers[other.text]})) for one, other in pairs}
+    classes = groups if pairwise else {tuple(sorted(group)) for group in _joined(groups)}
+    return Rules(tuple(expressions), tuple(sorted(classes)))
+
+
+def _set(given: object, where: str, aliases: Sequence[str], problems: list[str]) -> list[Expression]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        problems.append(f"{where} is no list of expressions: {given!r}")
+        return []
+    found: dict[str, Expression] = {}
+    for place, part in enumerate(given):
+        try:
+            expression = parse_expression(part, aliases)
+            found[expression.text] = expression
+        except ExpressionError as error:
+            problems.append(f"{where}[{place}]: {error}")
+    return list(found.values())
+
+
+def _joined(groups: Iterable[Iterable[int]]) -> list[set[int]]:
+    """Groups that share a number, as one."""
+    joined: list[set[int]] = []
+    for group in groups:
+        whole = set(group)
+        for other in [other for other in joined if other & whole]:
+            joined.remove(other)
+            whole |= other
+        joined.append(whole)
+    return joined

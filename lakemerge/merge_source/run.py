@@ -1,0 +1,380 @@
+"""One run: what changed, what that comes to, and the two commits that say so.
+
+The commit of the state decides. The output follows with the same number, from what the state says is newer; where a
+run was cut short in between, the next one begins with that. Of two runs at once one gets the number, and the other
+plans again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import CommitConflictError, FullRunNeededError, LakeMergeError, VersionNotFoundError
+from lakemerge.merge_source.changes import changed_entities, reach
+from lakemerge.merge_source.combine import OutputShape
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.everything import (
+    all_entities,
+    gone_entities,
+    index_records,
+    leftover_records,
+    remembered,
+    still_there,
+)
+from lakemerge.merge_source.inputs import Access, Input, open_input
+from lakemerge.merge_source.known import Fresh, Known, assemble
+from lakemerge.merge_source.outcome import Bystanders, OldClusters, collision
+from lakemerge.merge_source.plan import Plan, Settling, settle
+from lakemerge.merge_source.publish import output_number, publish, retired_rows, target_schema, unpublished_rows
+from lakemerge.merge_source.results import RunResult
+from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
+from lakemerge.merge_source.seen import seen_clusters
+from lakemerge.merge_source.spool import Spool
+from lakemerge.merge_source.state import (
+    APPLICATION,
+    DatasetState,
+    Meta,
+    State,
+    chunk_rows,
+    deletes,
+    records,
+    write_rows,
+)
+from lakemerge.merge_source.succession import Succession, dataset_states, succession
+from lakemerge.table import LakeTable
+
+__all__ = ["Tables", "is_populated", "run_once", "with_tables"]
+
+_ATTEMPTS = 20
+_RETIRED_ROWS = 100_000
+_STATE_TABLE_BYTES = 256 * 2**20
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where a source writes, and how it opens what it reads."""
+
+    output: LakeTable
+    state: LakeTable
+    access: Access
+
+
+def run_once(
+    tables: Tables, config_of: Callable[[Meta], MergeConfig], *, full: bool = False, dry_run: bool = False
+) -> RunResult:
+    """Take up what changed; see :meth:`lakemerge.merge_source.MergeSource.run`.
+
+    :param config_of: the configuration to run with, given what the state has.
+    """
+    started = time.monotonic()
+    for _ in range(_ATTEMPTS):
+        state = State.at(tables.state)
+        config = config_of(state.meta)
+        done = _Run(tables, state, config, full=full, dry_run=dry_run, started=started).go()
+        if done is not None:
+            return done
+    raise CommitConflictError(f"other runs were faster {_ATTEMPTS} times; nothing was changed, try again")
+
+
+def is_populated(config: MergeConfig, inputs: Sequence[Input]) -> bool:
+    """Whether all datasets that must be filled first are."""
+    initial = config.initial_datasets
+    for alias, one in zip(config.aliases, inputs, strict=True):
+        if initial is not None and alias not in initial and one.name not in initial:
+            continue
+        if one.table is None:
+            if not config.ignore_non_existent_datasets:
+                return False
+        elif not one.is_filled:
+            return False
+    return True
+
+
+class _Run:
+    """One attempt."""
+
+    def __init__(
+        self, tables: Tables, state: State, config: MergeConfig, *, full: bool, dry_run: bool, started: float
+    ) -> None:
+        self._tables = tables
+        self._state = state
+        self._meta = state.meta
+        self._config = config
+        self._full = full
+        self._dry_run = dry_run
+        self._started = started
+        self._output = tables.output
+        self._done = output_number(self._output)
+        self._number = max(state.number, self._done) + 1
+
+    def go(self) -> RunResult | None:
+        """``None``: another run was faster."""
+        trusted = self._check_own_tables()
+        if trusted and not self._dry_run:
+            self._catch_up()
+        inputs = [open_input(place, one, self._tables.access) for place, one in enumerate(self._config.inputs)]
+        if not is_populated(self._config, inputs):
+            return self._result(None, inputs, populated=False, everything=False)
+        before = succession(self._meta, self._config, inputs, full=self._full)
+        if self._is_idle(before, inputs):
+            return self._result(None, inputs, populated=True, everything=False)
+        shape = OutputShape.of(
+            [one.shape for one in inputs],
+            strategy=self._config.strategy,
+            as_text=self._config.type_conflicts == "string",
+        )
+        target = target_schema(self._output.schema, shape)
+        with Spool() as spool:
+            plan = Plan(spool)
+            if before.everything:
+                meta = self._plan_everything(plan, shape, before, inputs, trusted=trusted)
+            else:
+                meta = self._plan_changes(plan, shape, inputs)
+            if not self._dry_run:
+                meta = self._meta_after(meta, plan, inputs)
+                if not self._commit(plan, meta):
+                    return None
+                self._publish(plan, target)
+            return self._result(plan, inputs, populated=True, everything=before.everything)
+
+    def _check_own_tables(self) -> bool:
+        """Whether output and state are as runs left them. Raises :class:`FullRunNeededError` where they are not, and
+        the run is not a full one."""
+        meta, view = self._meta, self._output.view
+        problem = None
+        if meta.run and self._state.restore_epoch != meta.state_epoch:
+            problem = "its state"
+        elif meta.run and (view.snapshot.metadata.id, view.state.restore_epoch) != (meta.output_id, meta.output_epoch):
+            problem = "its output"
+        if problem is not None and not self._full:
+            raise FullRunNeededError(
+                f"{problem} was restored to an earlier version, or made anew, since the last run of the merge source "
+                f"{self._output.url}. Run with full=True"
+            )
+        return problem is None
+
+    def _catch_up(self) -> None:
+        """Write to the output what a run that was cut short left out."""
+        meta = self._meta
+        if self._done >= meta.emitted_run:
+            return
+        config = MergeConfig.from_json(meta.config)
+        try:
+            inputs = [
+                _as_taken_up(open_input(place, one, self._tables.access), meta.datasets[place])
+                for place, one in enumerate(with_tables(config, self._config).inputs)
+            ]
+            shape = OutputShape.of(
+                [one.shape for one in inputs], strategy=config.strategy, as_text=config.type_conflicts == "string"
+            )
+            rows = unpublished_rows(self._state, inputs, shape, after=self._done)
+            target = target_schema(self._output.schema, shape)
+            publish(self._output, target, rows, _RETIRED_ROWS, meta.emitted_run)
+        except VersionNotFoundError as error:
+            if not self._full:
+                raise FullRunNeededError(
+                    "the last run was cut short, and what it read cannot be read any more: "
+                    f"{error.message}. Run with full=True"
+                ) from error
+        self._done = output_number(self._output)
+
+    def _is_idle(self, before: Succession, inputs: Sequence[Input]) -> bool:
+        if before.everything:
+            return False
+        told = self._config.to_json() == dict(MergeConfig.from_json(self._meta.config).to_json())
+        return told and dataset_states(inputs) == self._meta.datasets
+
+    def _plan_changes(self, plan: Plan, shape: OutputShape, inputs: Sequence[Input]) -> Meta:
+        config, state, meta = self._config, self._state, self._meta
+        chunks = Chunks(state)
+        parts = []
+        for one, last in zip(inputs, meta.datasets, strict=True):
+            name = f"{self._number:020d}-{one.offset}"
+            since = 0 if last.version is None else last.version
+            fresh, kept = changed_entities(one, config.rules, since, name)
+            parts.append(fresh)
+            if kept is not None:
+                chunks.fresh[name] = kept
+        reached = reach(state, config, Fresh.together(parts))
+        known = assemble(reached.old, reached.fresh)
+        settling = Settling(
+            config=config,
+            run=self._number,
+            updated=meta.updated,
+            shape=shape,
+            known=known,
+            old=OldClusters.of(reached.old),
+            bystanders=reached.bystanders,
+            rows=lambda clusters: SoughtRows(inputs, known, clusters, chunks),
+        )
+        plan.records += reached.records
+        settle(settling, plan)
+        bars = meta.bars or _has_bars(known)
+        if bars and config.identity == "composite":
+            self._check_collisions(plan, settling.old)
+        plan.records += [chunk_rows(name, rows) for name, rows in chunks.fresh.items()]
+        return replace(meta, bars=bars)
+
+    def _plan_everything(
+        self, plan: Plan, shape: OutputShape, before: Succession, inputs: Sequence[Input], *, trusted: bool
+    ) -> Meta:
+        config, state, meta = self._config, self._state, self._meta
+        remembers = state if meta.run else None
+        old = remembered(state)
+        there = still_there(old, before.offsets)
+        fresh = all_entities(inputs, config.rules)
+        versions = _versions_now(meta, before, len(inputs))
+        gone, kept = gone_entities(inputs, versions, there, fresh, self._number)
+        chunks = Chunks(state, kept)
+        shifted = any(now not in (then, -1) for then, now in enumerate(before.offsets))
+        known = assemble(there, Fresh.together([fresh, gone]))
+        if shifted:
+            known = replace(known, was=np.zeros(len(known), dtype=np.bool_))
+        clusters, updated = OldClusters.of(old), meta.updated
+        if not trusted or self._done < meta.emitted_run:
+            clusters, last = seen_clusters(self._output, shape, clusters)
+            updated = max(updated, last + 1)
+        settling = Settling(
+            config=config,
+            run=self._number,
+            updated=updated,
+            shape=shape,
+            known=known,
+            old=clusters.moved(before.offsets),
+            bystanders=Bystanders.none(),
+            rows=lambda formed: ScannedRows(inputs, known, formed, chunks),
+        )
+        settle(settling, plan)
+        plan.records += index_records(remembers, known)
+        if remembers is not None:
+            plan.records += leftover_records(state, before.offsets, known)
+        plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
+        return replace(meta, bars=_has_bars(known))
+
+    def _check_collisions(self, plan: Plan, old: OldClusters) -> None:
+        """Composite ids of other clusters can be equal only where ids have bars."""
+        if plan.output_ids is None:
+            return
+        new = plan.output_ids.filter(pc.invert(pc.is_in(plan.output_ids, value_set=old.output_ids)))
+        if not len(new):
+            return
+        found = self._output.get(pa.table({"_id": new}), columns=["_id", "_members"])
+        taken = found.filter(found.column("_members").is_valid())
+        if taken.num_rows:
+            raise collision(taken.column("_id")[0].as_py())
+
+    def _meta_after(self, meta: Meta, plan: Plan, inputs: Sequence[Input]) -> Meta:
+        emits = plan.writes
+        chunks = -(-plan.retired_count // _RETIRED_ROWS)
+        return replace(
+            meta,
+            config=self._config.to_json(),
+            run=self._number,
+            updated=plan.updated,
+            emitted_run=self._number if emits else meta.emitted_run,
+            retired_chunks=chunks if emits else meta.retired_chunks,
+            datasets=dataset_states(inputs),
+            output_id=self._output.view.snapshot.metadata.id,
+            output_epoch=self._output.view.state.restore_epoch,
+            state_epoch=self._state.restore_epoch,
+        )
+
+    def _commit(self, plan: Plan, meta: Meta) -> bool:
+        """Write the state; false where another run was faster."""
+        tables = [*plan.records, *self._retired_records(plan, meta), _meta_record(meta)]
+        whole = pa.concat_tables(tables)
+        frame: object = whole
+        if whole.nbytes > _STATE_TABLE_BYTES:
+            frame = whole.to_reader(max_chunksize=1 << 16)
+        result = self._tables.state.upsert(frame, kind_column="_kind", txn=(APPLICATION, self._number))
+        return result.mode != "repeated"
+
+    def _retired_records(self, plan: Plan, meta: Meta) -> Iterator[pa.Table]:
+        """The ids that this run retires, in the place of those of the last one."""
+        if not plan.writes or plan.retired is None:
+            return
+        for number in range(meta.retired_chunks):
+            data = write_rows(plan.retired.slice(number * _RETIRED_ROWS, _RETIRED_ROWS))
+            zero = np.zeros(1, dtype=np.int64)
+            yield records("r", pa.array([""]), zero + number, zero, {"data": pa.array([data], pa.binary())})
+        stale = np.arange(meta.retired_chunks, self._meta.retired_chunks, dtype=np.int64)
+        if len(stale):
+            yield deletes("r", pa.array([""] * len(stale)), stale, np.zeros_like(stale))
+
+    def _publish(self, plan: Plan, target: pa.Schema) -> None:
+        if plan.writes:
+            publish(self._output, target, _planned_rows(plan), plan.rows, self._number)
+        try:
+            self._tables.state.maintain()
+        except (LakeMergeError, OSError):
+            _logger.warning("maintenance of the state %s failed", self._tables.state.url, exc_info=True)
+
+    def _result(self, plan: Plan | None, inputs: Sequence[Input], *, populated: bool, everything: bool) -> RunResult:
+        taken = {one.name: one.version for one in inputs}
+        if not populated:
+            known = dict(zip(MergeConfig.from_json(self._meta.config).names, self._meta.datasets, strict=False))
+            taken = {name: known[name].version if name in known else None for name in taken}
+        return RunResult(
+            emitted=0 if plan is None else plan.emitted_count,
+            replaced=0 if plan is None else plan.replaced_count,
+            deleted=0 if plan is None else plan.deleted + plan.retired_count - plan.replaced_count,
+            clusters=0 if plan is None else plan.clusters,
+            versions=taken,
+            populated=populated,
+            full=everything,
+            dry_run=self._dry_run,
+            number=self._meta.run if plan is None or self._dry_run else self._number,
+            seconds=time.monotonic() - self._started,
+        )
+
+
+def _planned_rows(plan: Plan) -> Iterator[pa.Table]:
+    if plan.retired is not None and plan.retired.num_rows:
+        yield retired_rows(plan.retired)
+    yield from plan.emitted.tables(0)
+
+
+def _meta_record(meta: Meta) -> pa.Table:
+    zero = np.zeros(1, dtype=np.int64)
+    return records("m", pa.array([""]), zero, zero, {"text": pa.array([meta.to_text()])})
+
+
+def _has_bars(known: Known) -> bool:
+    return bool(pc.any(pc.match_substring(known.ids, "|")).as_py())
+
+
+def _versions_now(meta: Meta, before: Succession, count: int) -> list[int | None]:
+    """By offset of now, the version that the state has taken up."""
+    versions: list[int | None] = [None] * count
+    for then, now in enumerate(before.offsets):
+        if now >= 0:
+            versions[now] = meta.datasets[then].version
+    return versions
+
+
+def _as_taken_up(one: Input, known: DatasetState) -> Input:
+    """A dataset at the version that the state has taken up. Raises :class:`VersionNotFoundError`."""
+    if one.table_id != known.table_id:
+        raise VersionNotFoundError(f"the table of dataset {one.name!r} is another one now")
+    return one if known.version is None else one.earlier(known.version)
+
+
+def with_tables(stored: MergeConfig, given: MergeConfig) -> MergeConfig:
+    """A stored configuration, whose tables are opened as a given one opens them."""
+    known = {one.url.rstrip("/"): one for one in given.inputs}
+    datasets = {
+        alias: replace(one, table=known[url].table, storage_options=known[url].storage_options)
+        if (url := one.url.rstrip("/")) in known
+        else one
+        for alias, one in zip(stored.aliases, stored.inputs, strict=True)
+    }
+    return replace(stored, datasets=datasets)

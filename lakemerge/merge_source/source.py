@@ -1,0 +1,229 @@
+"""``MergeSource``: a table with one merged entity for each that several tables describe."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from lakemerge.errors import InputError, NotATableError, TableExistsError
+from lakemerge.merge_source.combine import OutputShape
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.entities import entities_of
+from lakemerge.merge_source.inputs import Access, Input, open_input, shape_of
+from lakemerge.merge_source.publish import output_number
+from lakemerge.merge_source.results import Pending, RunResult
+from lakemerge.merge_source.run import Tables, is_populated, run_once, with_tables
+from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
+from lakemerge.options import Settings
+from lakemerge.schema import from_delta_json
+from lakemerge.table import LakeTable
+from mergers import Merger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["MergeSource"]
+
+_ROLE = "mergeSource.role"
+_CONFIG = "mergeSource.config"
+_SIGNAL_SECONDS = 1.0
+
+
+class MergeSource:
+    """Finds which rows of several tables are the same by equality rules, and keeps a table with one merged entity of
+    each. Make one with :meth:`create` or :meth:`open`.
+    """
+
+    def __init__(self, tables: Tables, config: MergeConfig) -> None:
+        self._tables = tables
+        self._config = config
+
+    @classmethod
+    def create(
+        cls,
+        output_path: str | os.PathLike[str],
+        config: MergeConfig,
+        *,
+        spark: SparkSession | None = None,
+        storage_options: Mapping[str, object] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+    ) -> MergeSource:
+        """Create the output, an empty table, and beside it the table of the source's state. Nothing is merged yet.
+
+        :param storage_options: for both, and for datasets that are given by path and have none of their own.
+        :param mergers: merger classes of the datasets, beside the registered ones.
+        :raises lakemerge.TableExistsError: there is a table at the path.
+        :raises lakemerge.SchemaError: columns of one name have types without a common one.
+        """
+        access = Access(storage_options, tuple(mergers), settings)
+        inputs = [open_input(place, one, access) for place, one in enumerate(config.inputs)]
+        shape = _shape([one.shape for one in inputs], config)
+        options: dict[str, Any] = {"storage_options": storage_options, "merger": "commit-time"}
+        try:
+            LakeTable.create(
+                output_path, shape.schema, key=["_id"], properties={_ROLE: "output"}, settings=settings, **options
+            )
+        except TableExistsError:
+            if not _is_unfinished(output_path, storage_options):
+                raise
+        told = orjson.dumps(config.to_json()).decode()
+        LakeTable.create(
+            _state_path(output_path), SCHEMA, key=KEY, properties={_ROLE: "state", _CONFIG: told}, **options
+        )
+        return cls(_open_tables(output_path, access, spark), config)
+
+    @classmethod
+    def open(
+        cls,
+        output_path: str | os.PathLike[str],
+        *,
+        spark: SparkSession | None = None,
+        storage_options: Mapping[str, object] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+    ) -> MergeSource:
+        """Open a source by the path of its output, with the configuration of its last run.
+
+        :raises lakemerge.NotATableError: there is no merge source at the path.
+        """
+        tables = _open_tables(output_path, Access(storage_options, tuple(mergers), settings), spark)
+        return cls(tables, MergeConfig.from_json(State.at(tables.state).meta.config))
+
+    @property
+    def table(self) -> LakeTable:
+        """The output, which follows the latest run."""
+        return self._tables.output
+
+    @property
+    def config(self) -> MergeConfig:
+        """The configuration of the last run."""
+        return self._current(State.at(self._tables.state).meta)
+
+    @property
+    def populated(self) -> bool:
+        """Whether all datasets are filled that must be before anything is output."""
+        return is_populated(self.config, self._inputs(self.config))
+
+    def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
+        """Take up what changed in the datasets since the last run, and write what that changes in the output.
+
+        :param full: look at everything; still only differences are written. Needed where a dataset was removed, or a
+            table restored, or where a dataset has no record of what changed.
+        :param dry_run: only say what would be done.
+        :param config: the configuration from this run on; it is taken over only by a run that succeeds.
+        :raises lakemerge.MaxMergedError: more entities would become one than ``max_merged`` allows.
+        :raises lakemerge.IdCollisionError: two merged entities would have one id.
+        :raises lakemerge.FullRunNeededError: what changed cannot be told.
+        :raises lakemerge.DatasetsReorderedError: the datasets are in another order.
+        :raises lakemerge.DatasetsRemovedError: a dataset is gone.
+        """
+        result = run_once(self._tables, lambda meta: config or self._current(meta), full=full, dry_run=dry_run)
+        if config is not None and not dry_run:
+            self._config = config
+        return result
+
+    def pending(self) -> Pending:
+        """What the next run would take up; false where there is nothing."""
+        meta = State.at(self._tables.state).meta
+        config = self._current(meta)
+        known = dict(zip(config.names, (one.version for one in meta.datasets), strict=False))
+        inputs = self._inputs(config)
+        newer = {one.name: (known.get(one.name), one.version) for one in inputs if known.get(one.name) != one.version}
+        return Pending(datasets=newer, unpublished=output_number(self.table) < meta.emitted_run)
+
+    def follow(self, *, every: float | dt.timedelta = 60, stop: threading.Event | None = None) -> Iterator[RunResult]:
+        """Run again and again, and give what each run did that found something to do.
+
+        With ``supports_signalling`` the datasets are looked at every second at least, and a run begins as soon as one
+        of them has a newer version. A run is never interrupted.
+
+        :param every: seconds between runs.
+        :param stop: ends it when set, after the run under way.
+        """
+        pause = every.total_seconds() if isinstance(every, dt.timedelta) else float(every)
+        if pause < 0:
+            raise InputError(f"every must be a number of seconds, not {every!r}")
+        waiting = stop or threading.Event()
+        before = State.at(self._tables.state).meta.run
+        while not waiting.is_set():
+            if self.pending():
+                result = self.run()
+                if result.number != before:
+                    before = result.number
+                    yield result
+            step = min(pause, _SIGNAL_SECONDS) if self._config.supports_signalling else pause
+            waiting.wait(step)
+
+    def entities(self, since: int | None = None) -> list[dict[str, Any]]:
+        """The output in Sesam's form, in order of ``_updated``: what is null is absent, and a value that is no list in
+        its dataset is no list.
+
+        :param since: only those whose ``_updated`` is higher.
+        """
+        state = State.at(self._tables.state)
+        condition = None if since is None else f"_updated > {int(since)}"
+        rows = self.table.to_arrow(filter=condition)
+        return list(entities_of(rows, _shape_of_meta(state.meta), state))
+
+    def _inputs(self, config: MergeConfig) -> list[Input]:
+        return [open_input(place, one, self._tables.access) for place, one in enumerate(config.inputs)]
+
+    def _current(self, meta: Meta) -> MergeConfig:
+        """The configuration of the last run, with tables opened as this source was told to."""
+        return with_tables(MergeConfig.from_json(meta.config), self._config)
+
+    def __repr__(self) -> str:
+        return f"MergeSource({self.table.url!r}, datasets={list(self._config.names)})"
+
+
+def _state_path(output_path: str | os.PathLike[str]) -> str:
+    return os.fspath(output_path).rstrip("/") + "_state"
+
+
+def _is_unfinished(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> bool:
+    """Whether the output is there, but nothing else: making the source was cut short."""
+    table = LakeTable.open(path, storage_options=storage_options)
+    if table.version or table.view.snapshot.metadata.configuration.get(_ROLE) != "output":
+        return False
+    try:
+        LakeTable.open(_state_path(path), storage_options=storage_options)
+    except NotATableError:
+        return True
+    return False
+
+
+def _open_tables(output_path: str | os.PathLike[str], access: Access, spark: SparkSession | None) -> Tables:
+    options: dict[str, Any] = {"storage_options": access.storage_options}
+    small = replace(access.settings or Settings(), row_group_rows=STATE_SETTINGS.row_group_rows)
+    try:
+        state = LakeTable.open(_state_path(output_path), settings=small, **options)
+    except NotATableError as error:
+        raise NotATableError(
+            f"there is no merge source at {os.fspath(output_path)}: no table of its state; make one with "
+            "MergeSource.create",
+            url=os.fspath(output_path),
+        ) from error
+    output = LakeTable.open(output_path, spark=spark, settings=access.settings, **options)
+    return Tables(output, state, access)
+
+
+def _shape(shapes: Sequence[Any], config: MergeConfig) -> OutputShape:
+    return OutputShape.of(shapes, strategy=config.strategy, as_text=config.type_conflicts == "string")
+
+
+def _shape_of_meta(meta: Meta) -> OutputShape:
+    """The properties of the output as the last run had them."""
+    config = MergeConfig.from_json(meta.config)
+    shapes = []
+    for dataset, known in zip(config.inputs, meta.datasets, strict=False):
+        schema: pa.Schema | None = from_delta_json(known.schema) if known.schema else None
+        shapes.append(None if schema is None else shape_of(dataset, schema, known.key))
+    return _shape(shapes, config)

@@ -1,0 +1,263 @@
+"""What a merge source remembers, in a LakeMerge table beside the output.
+
+One table, so that one commit changes all of it. Every record is found by its whole key:
+
+- ``e``, an entity: its cluster (that of its first member), the values that it holds, and, at the first member, the
+  cluster's members and what was output of it;
+- ``v``, a value that an expression gives: how many entities hold it, and which. Beyond a page of them, they are
+  spread over pages by a hash of their ids, so that one more of a million costs a page;
+- ``d``, rows that went from their tables, some together, as an Arrow stream;
+- ``r``, the output ids that the last run retired;
+- ``m``, the run's number, the configuration, and the version of each dataset that was taken up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.combine import MEMBER
+from lakemerge.merge_source.lists import Ints, contiguous
+from lakemerge.options import Settings
+from lakemerge.table import LakeTable
+
+__all__ = [
+    "APPLICATION",
+    "ENTITY",
+    "HOLDING",
+    "KEY",
+    "SCHEMA",
+    "STATE_SETTINGS",
+    "VALUE",
+    "DatasetState",
+    "Meta",
+    "State",
+    "chunk_rows",
+    "deletes",
+    "records",
+]
+
+APPLICATION = "merge-source"
+"""The application id under which runs commit to both tables."""
+STATE_SETTINGS = Settings(row_group_rows=8192)
+"""Look-ups of single keys read whole row groups, so that these are small."""
+
+KEY = ("part", "k", "a", "b")
+HOLDING = pa.struct([("expression", pa.int32()), ("value", pa.string())])
+ENTITY = pa.schema(
+    [
+        ("first_dataset", pa.int32()),
+        ("first_id", pa.string()),
+        ("deleted", pa.bool_()),
+        ("gone", pa.bool_()),
+        ("chunk", pa.string()),
+        ("place", pa.int32()),
+        ("held", pa.list_(pa.field("element", HOLDING))),
+        ("members", pa.list_(pa.field("element", MEMBER))),
+        ("output_id", pa.string()),
+        ("hash", pa.int64()),
+        ("updated", pa.int64()),
+        ("run", pa.int64()),
+        ("singles", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
+"""What is known of an entity, beside its dataset and id. ``gone``: its row went; ``chunk`` and ``place`` say where it
+is kept. ``members`` is null for a cluster of one. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are of
+what was output last, at the first member; ``output_id`` is null where the entity is not output."""
+VALUE = pa.schema([("count", pa.int64()), ("pages", pa.int32()), ("holders", pa.list_(pa.field("element", MEMBER)))])
+"""What is known of a value and an expression: page 0 has the count and the number of pages, and, where it is the only
+page, the holders."""
+SCHEMA = pa.schema(
+    [
+        pa.field("part", pa.string(), nullable=False),
+        pa.field("k", pa.string(), nullable=False),
+        pa.field("a", pa.int32(), nullable=False),
+        pa.field("b", pa.int32(), nullable=False),
+        *ENTITY,
+        *VALUE,
+        ("data", pa.binary()),
+        ("text", pa.string()),
+    ]
+)
+_KIND = "_kind"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset as the last run saw it."""
+
+    table_id: str | None
+    version: int | None
+    restore_epoch: int
+    schema: str
+    """Delta's JSON; empty where there was no table."""
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The record ``m``."""
+
+    config: Mapping[str, Any]
+    run: int = 0
+    """The number of the last run; 0 before the first."""
+    updated: int = 0
+    """The next number of an emitted entity."""
+    emitted_run: int = 0
+    """The last run that emitted something: the output is behind while its own number is lower."""
+    retired_chunks: int = 0
+    """Records ``r`` of that run."""
+    datasets: tuple[DatasetState, ...] = ()
+    output_id: str = ""
+    output_epoch: int = 0
+    """The output's restore epoch, as far as this run has looked."""
+    state_epoch: int = 0
+    bars: bool = False
+    """Whether an id with a bar has been seen: only then can two composite ids be equal."""
+
+    def to_text(self) -> str:
+        return orjson.dumps(self).decode()
+
+    @staticmethod
+    def from_text(text: str) -> Meta:
+        told = orjson.loads(text)
+        datasets = tuple(DatasetState(**{**one, "key": tuple(one["key"])}) for one in told.pop("datasets", ()))
+        return Meta(**told, datasets=datasets)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state table at one version."""
+
+    table: LakeTable
+    meta: Meta = field(repr=False)
+
+    @staticmethod
+    def at(table: LakeTable) -> State:
+        """At the latest version of a table that follows the tip."""
+        pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
+        found = pinned.get({"part": "m", "k": "", "a": 0, "b": 0}, columns=["text"])
+        snapshot = pinned.view.snapshot
+        text = snapshot.metadata.configuration["mergeSource.config"] if found is None else found["text"]
+        meta = Meta(config=orjson.loads(text)) if found is None else Meta.from_text(text)
+        return State(pinned, meta)
+
+    @property
+    def number(self) -> int:
+        """The last number that was committed; after a restore it is above that of the last run."""
+        done = self.table.view.snapshot.txns.get(APPLICATION)
+        return 0 if done is None else done.version
+
+    @property
+    def restore_epoch(self) -> int:
+        return self.table.view.state.restore_epoch
+
+    def entities(self, datasets: Ints, ids: pa.Array) -> pa.Table:
+        """The records of those entities that there are, with ``dataset`` and ``id``, in no particular order."""
+        return _as_entities(self._found("e", ids, datasets, np.zeros_like(datasets), ENTITY.names))
+
+    def all_entities(self) -> Iterator[pa.Table]:
+        """Every record of an entity."""
+        for batch in self._scan("e", ENTITY.names):
+            yield _as_entities(batch)
+
+    def values(self, texts: pa.Array, expressions: Ints, pages: Ints) -> pa.Table:
+        """The records of those pages of values that there are: ``k``, ``a``, ``b`` and what :data:`VALUE` has."""
+        return self._found("v", texts, expressions, pages, VALUE.names)
+
+    def all_values(self) -> Iterator[pa.Table]:
+        yield from self._scan("v", VALUE.names)
+
+    def chunks(self, names: Sequence[str]) -> dict[str, pa.Table]:
+        """Kept rows of entities that went, by the name of their chunk."""
+        texts = pa.array(sorted(set(names)), pa.string())
+        zeros = np.zeros(len(texts), dtype=np.int64)
+        found = self._found("d", texts, zeros, zeros, ["data"])
+        return {name: read_rows(data) for name, data in zip(*(found.column(n).to_pylist() for n in ("k", "data")))}
+
+    def all_chunks(self) -> list[str]:
+        """The names of all chunks."""
+        return [name for batch in self._scan("d", []) for name in batch.column("k").to_pylist()]
+
+    def retired(self) -> pa.Table:
+        """The output ids that the last emitting run retired: ``_id``, ``$replaced`` and ``_updated``."""
+        numbers = np.arange(self.meta.retired_chunks, dtype=np.int64)
+        found = self._found("r", pa.array([""] * len(numbers), pa.string()), numbers, np.zeros_like(numbers), ["data"])
+        return pa.concat_tables([read_rows(data) for data in found.column("data").to_pylist()])
+
+    def _found(self, part: str, k: pa.Array, a: Ints, b: Ints, columns: Sequence[str]) -> pa.Table:
+        names = [*KEY[1:], *columns]
+        if not len(k):
+            return pa.schema([SCHEMA.field(name) for name in names]).empty_table()
+        keys = pa.table(
+            {
+                "part": pa.array([part]).take(pa.array(np.zeros(len(k), dtype=np.int64))),
+                "k": k,
+                "a": pa.array(a.astype(np.int32)),
+                "b": pa.array(b.astype(np.int32)),
+            }
+        )
+        return self.table.get(keys, columns=names)
+
+    def _scan(self, part: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        for batch in self.table.scan(columns=[*KEY[1:], *columns], filter=f"part = '{part}'"):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+
+def _as_entities(found: pa.Table) -> pa.Table:
+    return found.drop_columns(["b"]).rename_columns({"k": "id", "a": "dataset"})
+
+
+def records(part: str, k: pa.Array, a: Ints, b: Ints, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Records to write, whole."""
+    return _frame(part, k, a, b, columns, "+U")
+
+
+def deletes(part: str, k: pa.Array, a: Ints, b: Ints) -> pa.Table:
+    """Records to delete."""
+    return _frame(part, k, a, b, {}, "-D")
+
+
+def _frame(part: str, k: pa.Array, a: Ints, b: Ints, columns: Mapping[str, pa.Array], kind: str) -> pa.Table:
+    count = len(k)
+    given: dict[str, Any] = {
+        "part": _repeated(part, count),
+        "k": k,
+        "a": pa.array(a.astype(np.int32)),
+        "b": pa.array(b.astype(np.int32)),
+        **columns,
+    }
+    arrays = [given.get(one.name, None) for one in SCHEMA]
+    filled = [
+        pa.nulls(count, one.type) if array is None else contiguous(array).cast(one.type)
+        for one, array in zip(SCHEMA, arrays, strict=True)
+    ]
+    return pa.table([*filled, _repeated(kind, count)], schema=SCHEMA.append(pa.field(_KIND, pa.string())))
+
+
+def chunk_rows(name: str, rows: pa.Table) -> pa.Table:
+    """A record that keeps rows which went."""
+    data = pa.array([write_rows(rows)], pa.binary())
+    return records("d", pa.array([name]), np.zeros(1, np.int64), np.zeros(1, np.int64), {"data": data})
+
+
+def write_rows(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def read_rows(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _repeated(value: str, count: int) -> pa.Array:
+    return pa.array([value]).take(pa.array(np.zeros(count, dtype=np.int64)))

@@ -1,0 +1,161 @@
+"""Values as text, column by column: what ids, comparisons and conversions to strings are made of.
+
+Two kinds of text. *Plain* text is what a person writes: ``7``, ``true``, ``2026-07-01T12:00:00Z``; structs, lists and
+maps are JSON. A *match* text begins with a letter for the kind of the value, so that texts are equal where the values
+are: numbers by value whatever their type (1, 1.0 and 1.00), never a number and a string.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.lists import list_array, offsets_of
+
+__all__ = ["case_changed", "json_strings", "match_texts", "number_texts", "plain_texts"]
+
+_LONG = 2**63
+_DECIMAL = 1e38
+_EXACT_DIGITS = 15
+"""So many digits a double keeps, whatever they are."""
+_CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+
+
+def match_texts(values: pa.Array) -> pa.Array:
+    """The texts by which values are compared; null for null and NaN."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return _with("s", values)
+    if _is_number(kind):
+        return _with("n", number_texts(values))
+    if pa.types.is_nested(kind):
+        return _with("j", _nested(values, plain=False))
+    letters = ((pa.types.is_boolean, "b"), (pa.types.is_binary, "x"), (pa.types.is_date, "d"))
+    letter = next((letter for is_kind, letter in letters if is_kind(kind)), None)
+    return _with(letter or ("l" if kind.tz is None else "t"), plain_texts(values))
+
+
+def plain_texts(values: pa.Array) -> pa.Array:
+    """Values as people write them; null for null. NaN is ``NaN``."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return values
+    if pa.types.is_boolean(kind) or pa.types.is_date(kind):
+        return values.cast(pa.string())
+    if _is_number(kind):
+        return number_texts(values, nan="NaN")
+    if pa.types.is_binary(kind):
+        return pa.array([None if value is None else value.hex() for value in values.to_pylist()], pa.string())
+    if pa.types.is_timestamp(kind):
+        return _times(values)
+    return _nested(values, plain=True)
+
+
+def number_texts(values: pa.Array, *, nan: str | None = None) -> pa.Array:
+    """Numbers as text, the same for the same number of any type: whole ones have no point."""
+    if pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_decimal(values.type):
+        return _decimals(values)
+    return _doubles(values.cast(pa.float64()), nan)
+
+
+def json_strings(values: pa.Array) -> pa.Array:
+    """Strings in double quotes, as JSON has them."""
+    escaped = pc.replace_substring(pc.replace_substring(values, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(escaped, "[\x00-\x1f]")).as_py():
+        for number in range(0x20):
+            character = chr(number)
+            escaped = pc.replace_substring(escaped, character, _CONTROL.get(character, f"\\u{number:04x}"))
+    return pc.binary_join_element_wise('"', escaped, '"', "")
+
+
+def case_changed(values: pa.Array, *, upper: bool) -> pa.Array:
+    """Strings in lower or upper case, as Unicode has it: Arrow knows no character that becomes two, so that
+    distinct values with others than ASCII characters go one by one."""
+    change = pc.ascii_upper if upper else pc.ascii_lower
+    ascii_only = pc.string_is_ascii(values)
+    if pc.all(ascii_only).as_py() in (True, None):
+        return change(values)
+    encoded = values.dictionary_encode()
+    changed = [text.upper() if upper else text.lower() for text in encoded.dictionary.to_pylist()]
+    return pa.array(changed, pa.string()).take(encoded.indices)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _with(letter: str, texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(letter), texts, "")
+
+
+def _doubles(values: pa.Array, nan: str | None) -> pa.Array:
+    given = values.to_numpy(zero_copy_only=False)
+    there = values.is_valid().to_numpy(zero_copy_only=False) & ~np.isnan(given)
+    whole = there & (np.floor(given) == given)
+    texts = values.cast(pa.string())
+    for limit, kind in ((_DECIMAL, pa.decimal128(38, 0)), (_LONG, pa.int64())):
+        fits = whole & (np.abs(given) < limit)
+        if fits.any():
+            # Not text of the double: that of large ones is in powers of ten.
+            exact = pa.array(np.where(fits, given, 0.0)).cast(kind).cast(pa.string())
+            texts = pc.if_else(pa.array(fits), exact, texts)
+    missing = pa.scalar(nan, pa.string())
+    return pc.if_else(pa.array(np.isnan(given) & values.is_valid().to_numpy(zero_copy_only=False)), missing, texts)
+
+
+def _decimals(values: pa.Array) -> pa.Array:
+    """A decimal that a double can tell has the double's text, so that both are equal; others have all their digits."""
+    written = values.cast(pa.string())
+    if values.type.scale <= 0:
+        return written
+    trimmed = pc.if_else(pc.match_substring(written, "."), pc.utf8_rtrim(pc.utf8_rtrim(written, "0"), "."), written)
+    digits = pc.replace_substring_regex(pc.replace_substring_regex(trimmed, "E.*$", ""), "[-.]", "")
+    few = pc.less_equal(pc.utf8_length(pc.utf8_trim(digits, "0")), _EXACT_DIGITS)
+    whole = pc.invert(pc.match_substring_regex(trimmed, "[.E]"))
+    by_double = _doubles(trimmed.cast(pa.float64()), None)
+    return pc.if_else(pc.and_(few, pc.invert(whole)), by_double, trimmed)
+
+
+def _times(values: pa.Array) -> pa.Array:
+    """ISO 8601, in UTC; a fraction only where there is one."""
+    zone = "" if values.type.tz is None else "Z"
+    written = pc.replace_substring(pc.utf8_rtrim(values.cast(pa.string()), "Z"), " ", "T")
+    short = pc.replace_substring_regex(written, r"\.0+$", "")
+    return pc.binary_join_element_wise(short, pa.scalar(zone), "")
+
+
+def _nested(values: pa.Array, *, plain: bool) -> pa.Array:
+    """JSON of structs, lists and maps. A null field is left out; a null element is ``null``."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return _struct(values, plain=plain)
+    if pa.types.is_map(kind):
+        return _nested(values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))), plain=plain)
+    elements = _inside(pc.list_flatten(values), plain=plain).fill_null("null")
+    joined = pc.binary_join(list_array(offsets_of(values), elements), ",")
+    text = pc.binary_join_element_wise("[", joined, "]", "")
+    return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _struct(values: pa.Array, *, plain: bool) -> pa.Array:
+    text = pa.array([""]).take(pa.array(np.zeros(len(values), dtype=np.int64)))
+    for field, child in zip(values.type, values.flatten(), strict=True):
+        name = json_strings(pa.array([field.name]))[0].as_py()
+        part = pc.binary_join_element_wise(pa.scalar(f"{name}:"), _inside(child, plain=plain), "")
+        comma = pc.if_else(pc.equal(text, ""), "", ",")
+        longer = pc.binary_join_element_wise(text, comma, part, "")
+        text = pc.if_else(part.is_valid(), longer, text)
+    whole = pc.binary_join_element_wise("{", text, "}", "")
+    return pc.if_else(values.is_valid(), whole, pa.scalar(None, pa.string()))
+
+
+def _inside(values: pa.Array, *, plain: bool) -> pa.Array:
+    """Texts of what is inside of other values. In plain JSON, numbers and booleans stand as they are."""
+    if not plain:
+        return json_strings(match_texts(values))
+    texts = plain_texts(values)
+    bare = _is_number(values.type) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type)
+    return texts if bare else json_strings(texts)

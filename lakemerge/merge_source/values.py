@@ -1,0 +1,238 @@
+"""What the expressions of rules give for entities: for each row any number of values, as texts to compare.
+
+Null, NaN, missing properties and empty lists give nothing; elements of lists are values of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.expressions import Call, Literal, Node, Path
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, list_array, run_starts, spread
+from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.texts import case_changed, json_strings, match_texts, plain_texts
+
+__all__ = ["Held", "columns_needed", "held_values"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which values rows hold: three columns of one length, sorted by row, expression and value, each triple once."""
+
+    rows: Ints
+    expressions: Ints
+    values: pa.Array
+    """Texts of :func:`lakemerge.merge_source.texts.match_texts`."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Values of one type, none of them null, and the row of each; rows ascend."""
+
+    rows: Ints
+    values: pa.Array
+    ready: bool = False
+    """Whether they are texts to compare already."""
+    literal: bool = False
+
+    def kept(self, keep: Bools) -> _Part:
+        return _Part(self.rows[keep], self.values.filter(pa.array(keep)), self.ready, self.literal)
+
+
+def columns_needed(rules: Rules, offset: int, names: Sequence[str]) -> list[str]:
+    """The columns of a dataset that its expressions read."""
+    paths = [path for number in rules.of_dataset(offset) for path in _paths(rules.expressions[number].node)]
+    found = {_column(path.names[0], names) for path in paths}
+    return [name for name in names if name in found]
+
+
+def held_values(rules: Rules, offset: int, rows: pa.Table, ids: pa.Array) -> Held:
+    """The values that rows of a dataset hold, for each of its expressions.
+
+    :param ids: the entities' ids.
+    """
+    found: list[tuple[Ints, Ints, pa.Array]] = []
+    for number in rules.of_dataset(offset):
+        for part in _evaluated(rules.expressions[number].node, rows, ids):
+            texts = part.values if part.ready else match_texts(part.values)
+            there = texts.is_valid().to_numpy(zero_copy_only=False)
+            held = part.rows[there]
+            found.append((held, np.full(len(held), number, dtype=np.int64), texts.drop_null()))
+    if not found:
+        return Held(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
+    at, numbers = (np.concatenate([part[place] for part in found]) for place in (0, 1))
+    return _distinct(at, numbers, contiguous(pa.chunked_array([part[2] for part in found], pa.string())))
+
+
+def _distinct(rows: Ints, numbers: Ints, values: pa.Array) -> Held:
+    encoded = values.dictionary_encode()
+    ranks = pc.rank(encoded.dictionary, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64)
+    codes = ranks[encoded.indices.to_numpy(zero_copy_only=False)]
+    order = np.lexsort((codes, numbers, rows))
+    kept = order[run_starts(rows[order], numbers[order], codes[order])]
+    return Held(rows[kept], numbers[kept], values.take(pa.array(kept)))
+
+
+def _paths(node: Node) -> Iterator[Path]:
+    match node:
+        case Path():
+            yield node
+        case Call(_, arguments):
+            for part in arguments:
+                yield from _paths(part)
+
+
+def _column(name: str, names: Iterable[str]) -> str | None:
+    """A column by its name, or else by its name in another case."""
+    known = list(names)
+    if name in known:
+        return name
+    return next((column for column in known if column.lower() == name.lower()), None)
+
+
+def _evaluated(node: Node, rows: pa.Table, ids: pa.Array) -> list[_Part]:
+    match node:
+        case Path(names):
+            return list(_of_path(names, rows, ids))
+        case Literal(value):
+            every = np.arange(rows.num_rows, dtype=np.int64)
+            return [_Part(every, pa.array([value]).take(pa.array(np.zeros_like(every))), literal=True)]
+        case Call(function, arguments):
+            return _called(function, [_evaluated(part, rows, ids) for part in arguments], rows.num_rows)
+
+
+def _of_path(names: tuple[str, ...], rows: pa.Table, ids: pa.Array) -> Iterator[_Part]:
+    every = np.arange(rows.num_rows, dtype=np.int64)
+    if names == ("_id",):
+        yield _Part(every, ids)
+        return
+    column = _column(names[0], rows.column_names)
+    given = None if column is None else contiguous(rows.column(column))
+    if names == ("$ids",):
+        there = np.zeros(len(every), dtype=np.bool_)
+        if given is not None:
+            there = given.is_valid().to_numpy(zero_copy_only=False)
+            for part in _below(every, given, ()):
+                yield _Part(part.rows, plain_texts(part.values))
+        yield _Part(every[~there], ids.filter(pa.array(~there)))
+    elif given is not None:
+        yield from _below(every, given, names[1:])
+
+
+def _below(rows: Ints, values: pa.Array, names: tuple[str, ...]) -> Iterator[_Part]:
+    """The values at the end of a path through structs, lists of structs and maps."""
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(values.type):
+        there &= ~np.isnan(values.to_numpy(zero_copy_only=False))
+    if not there.all():
+        rows, values = rows[there], values.filter(pa.array(there))
+    kind = values.type
+    if pa.types.is_list(kind):
+        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False).astype(np.int64)
+        yield from _below(rows[parents], pc.list_flatten(values), names)
+    elif not names:
+        yield _Part(rows, values)
+    elif pa.types.is_struct(kind):
+        field = _column(names[0], [field.name for field in kind])
+        if field is not None:
+            yield from _below(rows, values.flatten()[kind.get_field_index(field)], names[1:])
+    elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        yield from _below(rows, pc.map_lookup(values, names[0], "first"), names[1:])
+
+
+def _called(function: str, arguments: list[list[_Part]], rows: int) -> list[_Part]:
+    everything = [part for parts in arguments for part in parts]
+    match function:
+        case "lower" | "upper":
+            return [_Part(p.rows, case_changed(p.values, upper=function == "upper")) for p in _strings(everything)]
+        case "strip":
+            return [_Part(part.rows, pc.utf8_trim_whitespace(part.values)) for part in _strings(everything)]
+        case "string":
+            return [_Part(part.rows, plain_texts(part.values)) for part in everything]
+        case "list":
+            return everything
+        case "coalesce":
+            return _coalesced(arguments, rows)
+        case "concat":
+            return _concatenated(_strings(everything), rows)
+        case "tuples":
+            return _tuples(arguments, rows)
+        case _:
+            raise AssertionError(f"the parser let an unknown function through: {function}")
+
+
+def _strings(parts: Iterable[_Part]) -> list[_Part]:
+    return [part for part in parts if pa.types.is_string(part.values.type) and not part.ready]
+
+
+def _coalesced(arguments: list[list[_Part]], rows: int) -> list[_Part]:
+    """The values of the first argument that has any; of a single one, its first value."""
+    if len(arguments) == 1:
+        arguments = [[part.kept(_firsts(part.rows))] for part in arguments[0]]
+    open_rows = np.ones(rows, dtype=np.bool_)
+    found: list[_Part] = []
+    for parts in arguments:
+        taken = [part.kept(open_rows[part.rows]) for part in parts]
+        for part in taken:
+            open_rows[part.rows] = False
+        found += taken
+    return found
+
+
+def _firsts(rows: Ints) -> Bools:
+    first = np.zeros(len(rows), dtype=np.bool_)
+    first[run_starts(rows)] = True
+    return first
+
+
+def _concatenated(parts: list[_Part], rows: int) -> list[_Part]:
+    """All strings of a row as one. Literals alone make none: what an entity lacks must not make it match."""
+    own = np.zeros(rows, dtype=np.bool_)
+    for part in parts:
+        if not part.literal:
+            own[part.rows] = True
+    parts = [part.kept(own[part.rows]) for part in parts]
+    if not own.any():
+        return []
+    at = np.concatenate([part.rows for part in parts])
+    order = np.argsort(at, kind="stable")
+    texts = contiguous(pa.chunked_array([part.values for part in parts], pa.string())).take(pa.array(order))
+    counts = np.bincount(at, minlength=rows)[own]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    return [_Part(np.flatnonzero(own), pc.binary_join(list_array(offsets, texts), ""))]
+
+
+def _tuples(arguments: list[list[_Part]], rows: int) -> list[_Part]:
+    """Every combination of one value of each argument."""
+    at = np.arange(rows, dtype=np.int64)
+    made: pa.Array | None = None
+    for parts in arguments:
+        own, texts = _sorted_texts(parts)
+        counts = np.bincount(own, minlength=rows).astype(np.int64)
+        starts = np.cumsum(counts) - counts
+        group, place = spread(counts[at])
+        chosen = texts.take(pa.array(starts[at[group]] + place))
+        before = None if made is None else made.take(pa.array(group))
+        made = chosen if before is None else pc.binary_join_element_wise(before, chosen, ",")
+        at = at[group]
+    whole = pc.binary_join_element_wise("u[", made, "]", "")
+    return [_Part(at, whole, ready=True)]
+
+
+def _sorted_texts(parts: list[_Part]) -> tuple[Ints, pa.Array]:
+    """The values of an argument, quoted, in the order of their rows."""
+    texts = [json_strings(part.values if part.ready else match_texts(part.values)) for part in parts]
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
+    joined = contiguous(pa.chunked_array(texts, pa.string()))
+    there = joined.is_valid().to_numpy(zero_copy_only=False)
+    rows, joined = rows[there], joined.drop_null()
+    order = np.argsort(rows, kind="stable")
+    return rows[order], joined.take(pa.array(order))
