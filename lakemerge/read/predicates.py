@@ -38,6 +38,7 @@ __all__ = [
     "is_in",
     "is_like",
     "is_null",
+    "like_regex",
 ]
 
 OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "!=": "=", ">=": "<", ">": "<="}
@@ -170,7 +171,7 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
 
 def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, negate: bool) -> Predicate:
     """``operand [NOT] LIKE pattern``, or ``ILIKE``. Raises :class:`FilterError` for a misplaced escape."""
-    regex, prefix = _like_regex(pattern, escape)
+    regex, prefix = like_regex(pattern, escape)
     matches = pc.match_substring_regex(operand.expression, regex, ignore_case=ignore_case)
     values = _has_values(operand)
     if negate:
@@ -217,7 +218,7 @@ def _known(expression: pc.Expression | None) -> pc.Expression:
     return pc.scalar(True) if expression is None else expression
 
 
-def _like_regex(pattern: str, escape: str) -> tuple[str, str]:
+def like_regex(pattern: str, escape: str) -> tuple[str, str]:
     """The whole pattern as an RE2 expression, and the literal text that it starts with."""
     parts: list[str] = []
     prefix: list[str] | None = []
