@@ -81,8 +81,9 @@ _CLASSES: dict[str, Callable[[pa.DataType], bool]] = {
 def _fails(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_integer(source) and pa.types.is_integer(target):
         return target.bit_width < source.bit_width
-    surely = {"float", "text", "boolean"} if not is_text(source) else {"text"}
-    return _class(target) not in surely and not pa.types.is_boolean(source)
+    if pa.types.is_boolean(source):
+        return pa.types.is_decimal(target)
+    return is_text(source) or _class(target) not in ("float", "text", "boolean")
 
 
 def _converted(

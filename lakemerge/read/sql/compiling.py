@@ -12,7 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql import nested, strings
+from lakemerge.read.predicates import like_regex
+from lakemerge.read.sql import nested
 from lakemerge.read.sql.arithmetic import arithmetic, negative
 from lakemerge.read.sql.casts import as_text, cast
 from lakemerge.read.sql.choosing import case, condition, junction, negation
@@ -24,7 +25,7 @@ from lakemerge.read.sql.nodes import Column, Constant, Node, all_nodes
 from lakemerge.read.sql.parsing import is_explicit, only, sql, unsupported
 from lakemerge.read.sql.patterns import like, pattern_call
 
-__all__ = ["compile_value", "number_literal", "type_named"]
+__all__ = ["check_order", "compile_value", "number_literal", "type_named"]
 
 _BOOL = pa.bool_()
 _COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
@@ -53,6 +54,13 @@ def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
     return found
 
 
+def check_order(node: Any) -> None:
+    """Raise :class:`FilterError` for ``a = b < c``: Spark compares from left to right, whatever the operator, and
+    sqlglot has read the second comparison first."""
+    if isinstance(node, _EQUALITIES) and isinstance(node.expression, exp.LT | exp.LTE | exp.GT | exp.GTE):
+        raise FilterError(f"{sql(node)}: put the second comparison in parentheses", construct=sql(node))
+
+
 def type_named(node: Any) -> pa.DataType:
     """The Arrow type of a type's name. Raises :class:`FilterError` for one that filters do not cast to."""
     if node.this == exp.DType.DECIMAL:
@@ -67,7 +75,7 @@ def type_named(node: Any) -> pa.DataType:
 
 def number_literal(text: str, shown: str) -> Constant:
     """An INT, a BIGINT or a decimal with the digits that are written, or a DOUBLE with an exponent."""
-    if text.isdecimal() or text[1:].isdecimal() and text[0] == "-":
+    if text.isdecimal() or (text[1:].isdecimal() and text[0] == "-"):
         value = int(text)
         for kind in (INT, BIGINT):
             if -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
@@ -171,9 +179,7 @@ class _Compiler:
         return concat([self.value(node.this), self.value(node.expression)], sql(node))
 
     def comparison(self, node: Any) -> Node:
-        if isinstance(node, _EQUALITIES) and isinstance(node.expression, exp.LT | exp.LTE | exp.GT | exp.GTE):
-            # Spark compares from left to right, whatever the operator.
-            raise FilterError(f"{sql(node)}: put the second comparison in parentheses", construct=sql(node))
+        check_order(node)
         left, right = self.value(node.this), self.value(node.expression)
         if isinstance(node, exp.NullSafeEQ):
             return null_safe(left, right, sql(node))
@@ -225,7 +231,10 @@ class _Compiler:
         texts, pattern = as_text(self.value(of.this)), as_text(self.value(of.expression))
         if isinstance(of, exp.ILike):
             texts, pattern = (FUNCTIONS["lower"].build([side], side.text) for side in (texts, pattern))
-        found = pattern_call(partial(like, escape=escape), texts, pattern, sql(node), fails=True)
+        known = isinstance(pattern, Constant)
+        if isinstance(pattern, Constant) and pattern.value is not None:
+            like_regex(pattern.value, escape)  # an escape that stands before no wildcard is an error now
+        found = pattern_call(partial(like, escape=escape), texts, pattern, sql(node), fails=not known)
         return negation(found, sql(node)) if of.args.get("negate") else found
 
     def java(self, node: Any) -> Node:

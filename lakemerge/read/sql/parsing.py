@@ -19,6 +19,7 @@ SUPPORTED = (
     "+ - * / % DIV ||, AND, OR, NOT, IN, BETWEEN, IS [NOT] NULL, IS [NOT] TRUE, IS [NOT] FALSE, IS [NOT] DISTINCT "
     "FROM, LIKE, ILIKE, RLIKE, CASE, IF, CAST, TRY_CAST, ::, and the functions " + ", ".join(sorted(FUNCTIONS))
 )
+_SparkParser: Any = Spark.Parser
 _SPECIAL_SYNTAX = ("TRY_CAST", "SUBSTRING", "TRIM")
 """Calls with words between their arguments."""
 
@@ -28,7 +29,7 @@ _EXPLICIT = "explicit"
 
 def _explicit_cast(parser: Any) -> Any:
     """``CAST(1 AS BIGINT)`` told from ``1L``."""
-    found = Spark.Parser.FUNCTION_PARSERS["CAST"](parser)
+    found = _SparkParser.FUNCTION_PARSERS["CAST"](parser)
     if found is not None:
         found.meta[_EXPLICIT] = True
     return found
@@ -37,12 +38,12 @@ def _explicit_cast(parser: Any) -> Any:
 class _Filters(Spark):
     """Spark's dialect, but for functions: sqlglot makes of those what it takes them for in all dialects together."""
 
-    class Parser(Spark.Parser):
+    class Parser(_SparkParser):  # type: ignore[misc]
         STRICT_CAST = True
         FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012 - as the base class has it
         NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
         FUNCTION_PARSERS = {  # noqa: RUF012
-            **{name: parser for name, parser in Spark.Parser.FUNCTION_PARSERS.items() if name in _SPECIAL_SYNTAX},
+            **{name: parser for name, parser in _SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL_SYNTAX},
             "CAST": _explicit_cast,
         }
 
