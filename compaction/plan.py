@@ -164,7 +164,7 @@ def _in_partitions(loads: Sequence[TileLoad], config: TableConfig, where: str | 
         for place, name in enumerate(config.partition_by)
     }
     numbered = pa.table({**columns, "number": pa.array(range(len(partitions)), pa.int64())})
-    kept = numbered.filter(condition.expression).column("number").to_pylist()
+    kept = condition.kept(numbered).column("number").to_pylist()
     chosen: set[Partition] = {partitions[number] for number in kept}
     return [load for load in loads if load.slice.partition in chosen]
 

@@ -20,20 +20,24 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
 from lakemerge.read.predicates import bind, constant
+from lakemerge.read.sql.nodes import Node, Rows, positions_of
 
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
 
 _SPLIT_COLUMNS = 3
 """Arrow expressions: nullable columns whose rows with and without a value are judged apart."""
+_BATCH_ROWS = 64 * 1024
+"""So many rows are computed with at a time."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition on rows. Rows for which ``expression`` is true are kept, false and null are not told
-    apart: its negation is not the opposite filter. Picklable."""
+    """A condition on rows. Rows for which ``expression`` and all of ``computed`` are true are kept, false and null are
+    not told apart: its negation is not the opposite filter. Picklable."""
 
     expression: pc.Expression
+    """What Arrow judges."""
     columns: frozenset[str]
     """The top-level columns that the expression reads, as the schema spells them."""
     schema: pa.Schema
@@ -45,13 +49,29 @@ class Filter:
     may_fail: bool = True
     """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
     overflows. Not known of Arrow expressions."""
+    computed: tuple[Node, ...] = ()
+    """Of SQL filters: conditions that Arrow's expressions do not state. A row that an earlier condition leaves out is
+    not asked for the next one."""
 
     def kept(self, rows: pa.Table) -> pa.Table:
         """The rows that match. Raises :class:`FilterError` where a row's values cannot be computed with."""
         try:
-            return rows.filter(self.expression)
+            found = rows.filter(self.expression)
         except pa.ArrowInvalid as error:
             raise FilterError(f"the filter cannot be judged: {error}") from error
+        if not self.computed:
+            return found
+        masks = [self._holds(batch) for batch in found.to_batches(max_chunksize=_BATCH_ROWS)]
+        return found.filter(pa.chunked_array(masks, pa.bool_()))
+
+    def _holds(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        left, places = Rows(batch), np.arange(batch.num_rows)
+        for node in self.computed:
+            holds = node.evaluate(left).fill_null(False)
+            left, places = left.where(holds), places[positions_of(holds)]
+        mask = np.zeros(batch.num_rows, dtype=np.bool_)
+        mask[places] = True
+        return pa.array(mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +115,16 @@ def parse_filter(
     if isinstance(filter, str):
         from lakemerge.read.sql_filter import compile_sql  # with the SQL parser, which takes time to load
 
-        predicate, columns, may_fail = compile_sql(filter, schema, zone)
-        known = predicate.may_match, predicate.points, may_fail
-        return Filter(predicate.expression, columns, _select(schema, columns), *known)
+        found = compile_sql(filter, schema, zone)
+        return Filter(
+            found.expression,
+            found.columns,
+            _select(schema, found.columns),
+            may_match=found.may_match,
+            points=found.points,
+            may_fail=found.may_fail,
+            computed=found.computed,
+        )
     if not isinstance(filter, pc.Expression):
         raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)
@@ -118,7 +145,7 @@ def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
     facts = [[_facts(file, column) for column in columns] for file in stats]
     if filter.may_match is not None:
         return _prune_table(filter.may_match, columns, facts)
-    if not columns:
+    if not columns or filter.computed:
         return np.ones(len(stats), dtype=np.bool_)
     return _prune_expression(filter.expression, filter.schema, columns, facts)
 

@@ -38,6 +38,7 @@ __all__ = [
     "is_in",
     "is_like",
     "is_null",
+    "like_regex",
 ]
 
 OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "!=": "=", ">=": "<", ">": "<="}
@@ -58,8 +59,8 @@ _WILDCARDS = frozenset("%_")
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    expression: pc.Expression
-    """True on the rows to keep; false or null on the others."""
+    expression: pc.Expression | None
+    """True on the rows to keep; false or null on the others. ``None``: no Arrow expression says which."""
     may_match: pc.Expression | None
     """Over the table of statistics: false only where no row can match. ``None``: nothing is known."""
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A column, a field of one, or a computed number."""
+    """A column, or a field of one."""
 
     expression: pc.Expression
     kind: pa.DataType
@@ -94,14 +95,14 @@ def all_of(parts: Sequence[Predicate]) -> Predicate:
     for part in parts:
         for column, values in part.points.items():
             points[column] = min(points.get(column, values), values, key=len)
-    return Predicate(_fold([part.expression for part in parts], both), _fold(known, both) if known else None, points)
+    return Predicate(_folded(parts, both), _fold(known, both) if known else None, points)
 
 
 def any_of(parts: Sequence[Predicate]) -> Predicate:
     known = [part.may_match for part in parts if part.may_match is not None]
     either: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left | right  # noqa: E731
     may_match = _fold(known, either) if len(known) == len(parts) else None
-    return Predicate(_fold([part.expression for part in parts], either), may_match)
+    return Predicate(_folded(parts, either), may_match)
 
 
 def is_null(operand: Operand, *, negate: bool) -> Predicate:
@@ -168,14 +169,14 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
     return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match, points)
 
 
-def is_like(operand: Operand, pattern: str, escape: str, *, ignore_case: bool, negate: bool) -> Predicate:
-    """``operand [NOT] LIKE pattern``, or ``ILIKE``. Raises :class:`FilterError` for a misplaced escape."""
-    regex, prefix = _like_regex(pattern, escape)
-    matches = pc.match_substring_regex(operand.expression, regex, ignore_case=ignore_case)
+def is_like(operand: Operand, pattern: str, escape: str, *, negate: bool) -> Predicate:
+    """``operand [NOT] LIKE pattern``. Raises :class:`FilterError` for a misplaced escape."""
+    regex, prefix = like_regex(pattern, escape)
+    matches = pc.match_substring_regex(operand.expression, regex)
     values = _has_values(operand)
     if negate:
         return Predicate(~matches, values)
-    if values is None or ignore_case or not prefix:
+    if values is None or not prefix:
         return Predicate(matches, values)
     lowest, start = operand.statistic("min"), pc.scalar(prefix)
     below = (lowest <= start) | pc.starts_with(lowest, prefix)
@@ -199,6 +200,13 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
         raise FilterError(f"the filter does not fit the table: {error}") from error
 
 
+def _folded(
+    parts: Sequence[Predicate], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
+) -> pc.Expression | None:
+    found = [part.expression for part in parts]
+    return None if any(expression is None for expression in found) else _fold(found, join)
+
+
 def _fold(
     parts: Sequence[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
 ) -> pc.Expression:
@@ -217,7 +225,7 @@ def _known(expression: pc.Expression | None) -> pc.Expression:
     return pc.scalar(True) if expression is None else expression
 
 
-def _like_regex(pattern: str, escape: str) -> tuple[str, str]:
+def like_regex(pattern: str, escape: str) -> tuple[str, str]:
     """The whole pattern as an RE2 expression, and the literal text that it starts with."""
     parts: list[str] = []
     prefix: list[str] | None = []

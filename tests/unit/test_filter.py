@@ -62,7 +62,7 @@ TABLE = pa.Table.from_pylist(ROWS, SCHEMA)
 def ids(filter_: str | pc.Expression) -> list[int]:
     parsed = parse_filter(filter_, SCHEMA)
     assert parsed is not None
-    found: Any = TABLE.filter(parsed.expression)["id"].to_pylist()
+    found: Any = parsed.kept(TABLE)["id"].to_pylist()
     return list(found)
 
 
@@ -172,8 +172,8 @@ def ids(filter_: str | pc.Expression) -> list[int]:
         ("bin > ''", [0, 3]),
         ("`Odd Name` = 10", [0]),
         ("`odd name` + 1 > 10", [0, 1]),
-        ("i * 2 - 1 = 1", [0]),
-        ("i + i > 4000000000", [3]),
+        ("`Odd Name` * 2 - 1 = 19", [0]),
+        ("`Odd Name` + i > 1000000", [1, 3]),
         ("-i = 5", [1]),
         ("d + 0.5 = 2", [0]),
         ("f * 2 = 3", [0]),
@@ -195,15 +195,13 @@ def test_sql_by_hand(sql: str, expected: list[int]) -> None:
         ("nope = 1", "'nope'"),
         ("st.nope = 1", "'nope'"),
         ("i.x = 1", "'x'"),
-        ("upper(s) = 'A'", "UPPER(s)"),
-        ("i / 2 = 1", "i / 2"),
+        ("soundex(s) = 'A'", "SOUNDEX(s)"),
+        ("i & 2 = 1", "i & 2"),
         ("i IN (SELECT 1)", "SELECT 1"),
         ("i IN ()", "IN"),
-        ("s RLIKE 'a'", "RLIKE"),
+        ("s RLIKE 'a(?=b)'", "RLIKE"),
         ("s LIKE ANY ('a', 'b')", "ANY"),
         (r"s LIKE 'a\\b'", "escape"),
-        ("s LIKE i", "LIKE"),
-        ("i LIKE '1'", "LIKE"),
         ("s = 'it''s'", "supported"),
         ("i = 1; DROP TABLE t", "one condition"),
         ("", "one condition"),
@@ -220,7 +218,7 @@ def test_sql_by_hand(sql: str, expected: list[int]) -> None:
         ("day = DATE 'tomorrow'", "tomorrow"),
         ("local = '2020-01-01 00:00:00Z'", "no time zone"),
         ("i = s", "cannot be compared"),
-        ("at = local", "cannot be compared"),
+        ("day = i", "cannot be compared"),
         ("li = li", "cannot be compared"),
         ("li = 1", "cannot be compared"),
         ("i BETWEEN SYMMETRIC 1 AND 0", "not supported"),
@@ -235,7 +233,7 @@ def test_what_is_not_understood_is_refused_by_name(sql: str, named: str) -> None
 
 def test_unsupported_lists_what_is_supported_and_unknown_lists_the_columns() -> None:
     with pytest.raises(FilterError, match="BETWEEN"):
-        parse_filter("abs(i) = 1", SCHEMA)
+        parse_filter("sinh(i) = 1", SCHEMA)
     with pytest.raises(FilterError, match="it has id, i, f"):
         parse_filter("x = 1", SCHEMA)
 
@@ -355,7 +353,10 @@ def test_pruning_by_bounds_nulls_and_partition_values() -> None:
         ("s LIKE 'b_x%'", [True, True, True, True, True, True]),
         ("s LIKE 'dd'", [False, True, True, True, True, True]),
         ("day > DATE '2020-01-01'", [True, True, True, True, False, True]),
-        ("i + 1 > 7", [True, True, False, True, False, False]),
+        ("i + 1 > 7", [True] * 6),
+        ("i > 5 AND i + 1 > 7 AND upper(s) = 'C'", [False, True, False, True, False, False]),
+        ("i > 5 OR i + 1 > 7", [True] * 6),
+        ("i > 2 + 3", [False, True, False, True, False, False]),
         ("i <=> 7", [False, True, False, True, False, False]),
         ("FALSE", [False] * 6),
         ("st IS NULL", [True] * 6),
@@ -488,10 +489,11 @@ def test_random_filters(
     expected = {row[0] for row in connection.execute(f"SELECT id FROM t WHERE {sql}").fetchall()}
     parsed = parse_filter(sql, random_schema)
     assert parsed is not None
-    assert set(table.filter(parsed.expression)["id"].to_pylist()) == expected
+    assert set(parsed.kept(table)["id"].to_pylist()) == expected
     parts = [list(range(n, len(rows), files)) for n in range(files)]
     stats = [_stats([rows[n] for n in part], hidden) for part in parts]
-    for filter_ in (parsed, parse_filter(parsed.expression, random_schema)):
+    filters = [parsed] if parsed.computed else [parsed, parse_filter(parsed.expression, random_schema)]
+    for filter_ in filters:
         assert filter_ is not None
         may_match = prune(filter_, stats)
         lost = [n for part, may in zip(parts, may_match, strict=True) if not may for n in part if n in expected]

@@ -1,0 +1,125 @@
+"""Spark's rules for types: what two values are taken for, and how many digits a result has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lakemerge.errors import FilterError
+from lakemerge.read.sql.nodes import Constant, Node
+from lakemerge.schema import type_ddl
+
+__all__ = [
+    "BIGINT",
+    "DATE",
+    "DOUBLE",
+    "INT",
+    "LOCAL",
+    "STRING",
+    "TIMESTAMP",
+    "as_decimal",
+    "bounded",
+    "is_number",
+    "is_text",
+    "is_time",
+    "name",
+    "wider",
+    "widest",
+]
+
+INT, BIGINT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float64(), pa.string()
+DATE, TIMESTAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+_MAX_DIGITS = 38
+_LEAST_SCALE = 6
+"""So many digits behind the point are kept where a result has too many before and behind it."""
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+
+
+def name(kind: pa.DataType) -> str:
+    """As SQL spells it."""
+    return "VOID" if pa.types.is_null(kind) else type_ddl(kind)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def as_decimal(node: Node) -> pa.DataType:
+    """The decimal type that holds an integer or decimal operand. A literal has as many digits as it is written with."""
+    if pa.types.is_decimal(node.kind):
+        return node.kind
+    if isinstance(node, Constant) and node.literal:
+        return pa.decimal128(len(str(abs(node.value))), 0)
+    return _of_integer(node.kind)
+
+
+def bounded(digits: int, scale: int) -> pa.DataType:
+    """The decimal type of a result that would need ``digits``, ``scale`` of them behind the point: digits before the
+    point matter more, and six behind it."""
+    if digits <= _MAX_DIGITS:
+        return pa.decimal128(digits, scale)
+    whole = digits - scale
+    return pa.decimal128(_MAX_DIGITS, max(_MAX_DIGITS - whole, min(scale, _LEAST_SCALE)))
+
+
+def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type that values of both are taken for; ``None`` where there is none."""
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if is_number(left) and is_number(right):
+        return _wider_number(left, right)
+    if is_time(left) and is_time(right):
+        return TIMESTAMP if TIMESTAMP in (left, right) else LOCAL
+    return None
+
+
+def widest(nodes: Sequence[Node], text: str) -> pa.DataType:
+    """The type that the values of all are taken for. A text literal counts as what it spells, as in Spark; a text
+    column among numbers must be cast by hand.
+
+    :raises lakemerge.FilterError: there is none.
+    """
+    typed = [node for node in nodes if not (isinstance(node, Constant) and is_text(node.kind))]
+    found: pa.DataType | None = pa.null()
+    for node in typed:
+        found = None if found is None else wider(found, node.kind)
+    if found is None:
+        kinds = ", ".join(f"{node.text} is {name(node.kind)}" for node in nodes)
+        raise FilterError(f"{text} cannot be compared or mixed: {kinds}; use CAST", construct=text)
+    if len(typed) == len(nodes) or is_text(found):
+        return found
+    if pa.types.is_null(found):
+        return STRING
+    if pa.types.is_integer(found):
+        return BIGINT
+    return DOUBLE if is_number(found) else found
+
+
+def _of_integer(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal128(_INTEGER_DIGITS[kind.bit_width], 0)
+
+
+def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    decimals = [pa.types.is_decimal(kind) for kind in (left, right)]
+    if any(pa.types.is_floating(kind) for kind in (left, right)):
+        return DOUBLE  # two of type FLOAT are equal
+    if not any(decimals):
+        return max(left, right, key=lambda kind: kind.bit_width)
+    left, right = (kind if pa.types.is_decimal(kind) else _of_integer(kind) for kind in (left, right))
+    scale = max(left.scale, right.scale)
+    digits = max(left.precision - left.scale, right.precision - right.scale) + scale
+    if digits > _MAX_DIGITS:  # digits before the point come first
+        scale = max(0, scale - (digits - _MAX_DIGITS))
+    return pa.decimal128(min(digits, _MAX_DIGITS), scale)

@@ -1,0 +1,111 @@
+"""Fields of structs, elements of lists, values of maps."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FilterError
+from lakemerge.read.sql.casts import cast
+from lakemerge.read.sql.comparing import equal_values, of_one_kind
+from lakemerge.read.sql.kinds import BIGINT, INT, is_text, name
+from lakemerge.read.sql.nodes import Constant, Node, call
+from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, truths, valid
+
+__all__ = ["array_contains", "element", "field", "size"]
+
+
+def field(of: Node, wanted: str, text: str) -> Node:
+    """A field of a struct, whatever the case of its name. Raises :class:`FilterError` where there is none."""
+    fields = [of.kind.field(i) for i in range(of.kind.num_fields)] if pa.types.is_struct(of.kind) else []
+    found = [index for index, field in enumerate(fields) if field.name.lower() == wanted.lower()]
+    if len(found) != 1:
+        raise FilterError(f"{of.text} has no field {wanted!r}", column=text)
+    return call(partial(_field, index=found[0]), [of], fields[found[0]].type, text)
+
+
+def element(of: Node, key: Node, text: str) -> Node:
+    """``of[key]``: by position from zero, which must be there, by key, null where it is not, or by name."""
+    if pa.types.is_struct(of.kind) and isinstance(key, Constant) and is_text(key.kind) and key.value is not None:
+        return field(of, key.value, text)
+    if pa.types.is_list(of.kind) and pa.types.is_integer(key.kind):
+        return call(_element, [of, cast(key, BIGINT)], of.kind.value_type, text, fails=True)
+    if pa.types.is_map(of.kind):
+        key = cast(key, of.kind.key_type) if isinstance(key, Constant) else key
+        if key.kind == of.kind.key_type and not pa.types.is_nested(key.kind):
+            return call(_value, [of, key], of.kind.item_type, text)
+    raise FilterError(f"{text}: {of.text} is {name(of.kind)} and has no element {key.text}, {name(key.kind)}")
+
+
+def size(of: Node, text: str) -> Node:
+    """Null for null, as under ANSI mode."""
+    if not (pa.types.is_list(of.kind) or pa.types.is_map(of.kind)):
+        raise FilterError(f"{text}: {of.text} is {name(of.kind)}, not an array or a map", construct=text)
+    return call(_size, [of], INT, text)
+
+
+def array_contains(of: Node, value: Node, text: str) -> Node:
+    """Null where the value is not there, but a null is."""
+    if not pa.types.is_list(of.kind) or pa.types.is_null(value.kind):
+        raise FilterError(f"{text}: {of.text} is {name(of.kind)}, and {value.text} {name(value.kind)}", construct=text)
+    items = Constant(None, of.kind.value_type, of.text)
+    one, other = of_one_kind([items, value], text)
+    if one.kind != items.kind or is_text(value.kind) != is_text(items.kind):
+        raise FilterError(f"{text}: the elements are {name(items.kind)}; CAST the value to it", construct=text)
+    return call(_contains, [of, other], pa.bool_(), text)
+
+
+def _field(values: pa.StructArray, *, index: int) -> pa.Array:
+    return pc.struct_field(values, [index])
+
+
+def _bounds(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where each row's elements begin and end; nothing for null."""
+    offsets = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    known = valid(values)
+    return offsets[:-1], np.where(known, offsets[1:], offsets[:-1])
+
+
+def _element(values: pa.ListArray, positions: pa.Array) -> pa.Array:
+    starts, ends = _bounds(values)
+    known, at = valid(values, positions), to_vector(positions)
+    bad = known & ((at < 0) | (at >= ends - starts))
+    refuse(bad, "an array of {} elements has none at {}, counted from 0", _size(values), positions)
+    return values.values.take(pa.array(np.where(known, starts + at, 0), mask=~known))
+
+
+def _value(values: pa.MapArray, keys: pa.Array) -> pa.Array:
+    entries, owners = _entries(values)
+    there = truths(equal_values(values.keys.take(pa.array(entries)), keys.take(pa.array(owners))))
+    rows, first = np.unique(owners[there], return_index=True)
+    places = np.zeros(len(values), dtype=np.int64)
+    missing = np.ones(len(values), dtype=np.bool_)
+    places[rows], missing[rows] = entries[there][first], False
+    return values.items.take(pa.array(places, mask=missing))
+
+
+def _contains(values: pa.ListArray, wanted: pa.Array) -> pa.Array:
+    entries, owners = _entries(values)
+    found = equal_values(values.values.take(pa.array(entries)), wanted.take(pa.array(owners)))
+    count = len(values)
+    holds = np.bincount(owners, truths(found), count) > 0
+    unsure = np.bincount(owners, truths(found.is_null()), count) > 0
+    return from_vector(holds, valid(values, wanted) & (holds | ~unsure), pa.bool_())
+
+
+def _entries(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The positions of all elements, and the row that each is of."""
+    starts, ends = _bounds(values)
+    lengths = ends - starts
+    owners = np.repeat(np.arange(len(values)), lengths)
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum())), owners
+
+
+def _size(values: pa.Array) -> pa.Array:
+    starts, ends = _bounds(values)
+    return from_vector((ends - starts).astype(np.int32), valid(values), INT)

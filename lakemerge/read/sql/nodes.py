@@ -1,0 +1,194 @@
+"""Values of SQL expressions, computed a batch at a time.
+
+A :class:`Node` computes one Arrow array from the rows of a batch. It is asked only about the rows that need its value:
+``CASE WHEN n > 0 THEN 1 / n END`` divides on the rows where ``n > 0``, as Spark does. So what a row's value makes
+impossible is an error where it happens, and no error is carried along. Nodes are picklable: they go to Spark's tasks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FilterError
+
+__all__ = ["Call", "Column", "Constant", "Node", "RowError", "Rows", "all_nodes", "assembled", "call", "positions_of"]
+
+Positions = npt.NDArray[np.int64]
+
+
+class RowError(Exception):
+    """A row's values cannot be computed with. The message says which values, and what is wrong."""
+
+
+class Rows:
+    """Some rows of a batch. A column is cut down to them when it is asked for."""
+
+    def __init__(self, of: pa.RecordBatch | Rows, mask: pa.BooleanArray | None = None) -> None:
+        """:param mask: which rows of ``of``; null: not these. Without one, all."""
+        self._of = of
+        self._mask = mask
+        self._columns: dict[str, pa.Array] = {}
+        self.count: int = of.num_rows if isinstance(of, pa.RecordBatch) else of.count
+        if mask is not None:
+            self.count = mask.true_count
+
+    @classmethod
+    def one(cls) -> Rows:
+        """A row without columns, on which constants are computed."""
+        return cls(pa.RecordBatch.from_arrays([pa.nulls(1)], [""]))
+
+    def column(self, name: str) -> pa.Array:
+        if name not in self._columns:
+            whole = self._of.column(name)
+            self._columns[name] = whole if self._mask is None else whole.filter(self._mask)
+        return self._columns[name]
+
+    def where(self, mask: pa.BooleanArray) -> Rows:
+        return self if mask.true_count == self.count else Rows(self, mask)
+
+
+class Node(ABC):
+    """An expression over rows."""
+
+    __slots__ = ()
+
+    kind: pa.DataType
+    """The type of its values."""
+    text: str
+    """As SQL, for messages."""
+    may_fail: bool
+    """Whether there may be rows that it has no value for."""
+
+    @property
+    def children(self) -> Sequence[Node]:
+        """The expressions that it is made of."""
+        return ()
+
+    @abstractmethod
+    def evaluate(self, rows: Rows) -> pa.Array:
+        """One value a row. Raises :class:`FilterError` that names the values of a row that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Node):
+    name: str
+    kind: pa.DataType
+    text: str
+    may_fail: bool = False
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        return rows.column(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Node):
+    value: Any
+    """The Python value; ``None`` for NULL."""
+    kind: pa.DataType
+    text: str
+    may_fail: bool = False
+    literal: bool = False
+    """Written as a number: Spark takes its digits, not its type, for its precision."""
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        if self.value is None:
+            return pa.nulls(rows.count, self.kind)
+        return pa.repeat(pa.scalar(self.value, self.kind), rows.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    """A function of its arguments' values."""
+
+    function: Callable[..., pa.Array]
+    arguments: tuple[Node, ...]
+    kind: pa.DataType
+    text: str
+    may_fail: bool
+    strict: bool
+    """Null wherever an argument is; later arguments are then not asked, as in Spark."""
+
+    @property
+    def children(self) -> Sequence[Node]:
+        return self.arguments
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        if rows.count == 0:
+            return pa.nulls(0, self.kind)
+        arrays = self._values(rows)
+        try:
+            return self.function(*arrays)
+        except (RowError, pa.ArrowException, MemoryError) as error:
+            raise FilterError(f"the filter cannot be judged: {self.text}: {error}", construct=self.text) from error
+
+    def _values(self, rows: Rows) -> list[pa.Array]:
+        arrays: list[pa.Array] = []
+        known: pa.BooleanArray | None = None
+        for argument in self.arguments:
+            if argument.may_fail and known is not None and known.true_count < rows.count:
+                values = argument.evaluate(rows.where(known))
+                arrays.append(assembled([(positions_of(known), values)], rows.count, argument.kind))
+            else:
+                arrays.append(argument.evaluate(rows))
+            if self.strict and arrays[-1].null_count:
+                valid = arrays[-1].is_valid()
+                known = valid if known is None else pc.and_(known, valid)
+        return arrays
+
+
+def call(
+    function: Callable[..., pa.Array],
+    arguments: Sequence[Node],
+    kind: pa.DataType,
+    text: str,
+    *,
+    fails: bool = False,
+    strict: bool = True,
+) -> Node:
+    """``function`` of the arguments; of constants its value, where it has one.
+
+    :param fails: whether ``function`` may raise :class:`RowError`.
+    """
+    may_fail = fails or any(argument.may_fail for argument in arguments)
+    made = Call(function, tuple(arguments), kind, text, may_fail, strict)
+    if all(isinstance(argument, Constant) for argument in arguments) and not pa.types.is_nested(kind):
+        return _constant(made)
+    return made
+
+
+def _constant(made: Call) -> Node:
+    try:
+        return Constant(made.evaluate(Rows.one())[0].as_py(), made.kind, made.text)
+    except (FilterError, ValueError, OverflowError):  # an error only if a row asks; beyond the dates of Python
+        return made
+
+
+def all_nodes(node: Node) -> Iterator[Node]:
+    """The node and all that it is made of."""
+    yield node
+    for child in node.children:
+        yield from all_nodes(child)
+
+
+def positions_of(mask: pa.BooleanArray) -> Positions:
+    """Where a mask is true."""
+    return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
+
+
+def assembled(parts: Sequence[tuple[Positions, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
+    """``count`` values from parts, each with its positions; null where no part has one."""
+    whole = pa.concat_arrays([pa.nulls(1, kind), *(values for _, values in parts)])
+    places = np.zeros(count, dtype=np.int64)
+    start = 1
+    for positions, values in parts:
+        places[positions] = np.arange(start, start + len(values))
+        start += len(values)
+    return whole.take(pa.array(places))

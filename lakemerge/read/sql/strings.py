@@ -1,0 +1,135 @@
+"""Functions of text, over Unicode characters as in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.read.sql.nodes import RowError
+from lakemerge.read.sql.slices import sliced
+from lakemerge.read.sql.vectors import from_vector, to_vector, valid
+
+__all__ = [
+    "begins_with",
+    "concatenated",
+    "ends_with",
+    "holds",
+    "left",
+    "length",
+    "lower",
+    "padded_left",
+    "padded_right",
+    "replaced",
+    "right",
+    "split",
+    "substring",
+    "trimmed",
+    "upper",
+]
+
+_ALL = 2**31 - 1
+_MOST_BYTES = 2**31 - 1
+
+
+def lower(texts: pa.Array) -> pa.Array:
+    return _recased(texts, pc.ascii_lower, str.lower)
+
+
+def upper(texts: pa.Array) -> pa.Array:
+    return _recased(texts, pc.ascii_upper, str.upper)
+
+
+def _recased(texts: pa.Array, ascii_kernel: Callable[[pa.Array], pa.Array], of_text: Callable[[str], str]) -> pa.Array:
+    """Arrow maps one character to one; Spark, as Python, maps ``ß`` to ``SS`` and knows the sigma that ends a word."""
+    other = pc.invert(pc.string_is_ascii(texts)).fill_null(False)
+    found = ascii_kernel(texts)
+    if not pc.any(other).as_py():
+        return found
+    cased = [of_text(text) for text in texts.filter(other).to_pylist()]
+    return pc.replace_with_mask(found, other, pa.array(cased, pa.string()))
+
+
+def trimmed(texts: pa.Array, *, characters: str | None, at_start: bool, at_end: bool) -> pa.Array:
+    """Without these characters at its ends; blanks where none are named."""
+    if characters is None:
+        return pa.nulls(len(texts), texts.type)
+    if not characters:
+        return texts
+    if at_start:
+        texts = pc.utf8_ltrim(texts, characters)
+    return pc.utf8_rtrim(texts, characters) if at_end else texts
+
+
+def length(texts: pa.Array) -> pa.Array:
+    """In characters; of binary values in bytes."""
+    return (pc.binary_length if pa.types.is_binary(texts.type) else pc.utf8_length)(texts).cast(pa.int32())
+
+
+def substring(texts: pa.Array, position: pa.Array, count: pa.Array | None = None) -> pa.Array:
+    """From a position counted from one, or from the end where it is negative; zero is the first, too."""
+    known = valid(texts, position) if count is None else valid(texts, position, count)
+    at = to_vector(position).astype(np.int64)
+    start = np.where(at > 0, at - 1, np.where(at < 0, at + to_vector(length(texts)), 0))
+    number = np.full(len(texts), _ALL) if count is None else to_vector(count).astype(np.int64)
+    return sliced(texts, start, start + number, known)
+
+
+def left(texts: pa.Array, count: pa.Array) -> pa.Array:
+    return sliced(texts, 0, to_vector(count), valid(texts, count))
+
+
+def right(texts: pa.Array, count: pa.Array) -> pa.Array:
+    characters = to_vector(length(texts)).astype(np.int64)
+    return sliced(texts, characters - np.maximum(to_vector(count), 0), characters, valid(texts, count))
+
+
+def concatenated(*texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*texts, "")
+
+
+def begins_with(texts: pa.Array, start: pa.Array) -> pa.Array:
+    return pc.equal(left(texts, length(start)), start)
+
+
+def ends_with(texts: pa.Array, end: pa.Array) -> pa.Array:
+    return pc.equal(right(texts, length(end)), end)
+
+
+def holds(texts: pa.Array, part: str) -> pa.Array:
+    return pc.match_substring(texts, part)
+
+
+def replaced(texts: pa.Array, *, search: str | None, by: str | None) -> pa.Array:
+    if search is None or by is None:
+        return pa.nulls(len(texts), texts.type)
+    return pc.replace_substring(texts, search, by) if search else texts
+
+
+def split(texts: pa.Array, *, separator: str) -> pa.Array:
+    return pc.split_pattern(texts, separator)
+
+
+def padded_left(texts: pa.Array, size: pa.Array, pad: pa.Array) -> pa.Array:
+    return _padded(texts, size, pad, at_start=True)
+
+
+def padded_right(texts: pa.Array, size: pa.Array, pad: pa.Array) -> pa.Array:
+    return _padded(texts, size, pad, at_start=False)
+
+
+def _padded(texts: pa.Array, size: pa.Array, pad: pa.Array, *, at_start: bool) -> pa.Array:
+    """Of ``size`` characters: cut off, or with ``pad`` again and again."""
+    known = valid(texts, size, pad)
+    wanted = np.where(known, to_vector(size).astype(np.int64), 0)
+    cut = sliced(texts, 0, wanted, known)
+    missing = np.where(known, np.maximum(wanted - to_vector(length(texts)), 0), 0)
+    width = to_vector(length(pad)).astype(np.int64)
+    times = np.where(width > 0, -(-missing // np.maximum(width, 1)), 0)
+    if int((times * to_vector(pc.binary_length(pad))).sum()) > _MOST_BYTES:
+        raise RowError("the padded texts are too long together")
+    blocks = pc.binary_repeat(pad, from_vector(times, known, pa.int64()))
+    padding = sliced(blocks, 0, missing, known)
+    return concatenated(*((padding, cut) if at_start else (cut, padding)))
