@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError
 from lakemerge.evolution import new_columns, with_schema
+from lakemerge.frames import check_sound
 from lakemerge.schema import castable, safe_cast
 from mergers import Merger, RowKind
 from mergers.contract import Kinds
 
-__all__ = ["FramePlan", "as_reader", "plan_frame"]
+__all__ = ["FramePlan", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
 
@@ -43,13 +44,17 @@ class FramePlan:
     """Why the frame may hold no upserts, where that is so; else ``None``."""
 
     def convert(
-        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig
+        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig, *, first_row: int = 0
     ) -> tuple[pa.RecordBatch, Kinds | None]:
         """The records of one batch, typed as the table, and their kinds (``None``: all upserts).
 
-        Raises :class:`FrameError` for null keys, unknown kinds, nulls where the table has none, and
-        upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+        Raises :class:`FrameError` for damaged columns, null keys, unknown kinds, nulls where the table has none,
+        and upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+
+        :param first_row: the number of the batch's first row, for what errors say.
         """
+        kind = [] if self.kind_column is None else [self.kind_column]
+        check_sound(batch.select([*self.sources, *kind]), first_row)
         rows = safe_cast(batch.select(list(self.sources)).rename_columns(self.schema.names), self.schema)
         kinds = self._kinds(batch)
         for name in self.key:
@@ -145,30 +150,6 @@ def plan_frame(
         key=config.key,
         full=len(carried) == len(config.schema),
         lacking=lacking,
-    )
-
-
-def as_reader(frame: object) -> pa.RecordBatchReader:
-    """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
-    frames, and whatever offers the Arrow PyCapsule interface."""
-    if isinstance(frame, pa.RecordBatchReader):
-        return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(frame.schema, [frame])
-    if isinstance(frame, pa.Table):
-        return frame.to_reader()
-    try:
-        if type(frame).__module__.split(".")[0] == "pandas":
-            return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
-        if hasattr(frame, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(frame)
-    except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
-        name = f"{type(frame).__module__}.{type(frame).__qualname__}"
-        raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
-    raise FrameError(
-        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
-        "or RecordBatchReader, or a pandas or polars frame",
-        type=type(frame).__qualname__,
     )
 
 

@@ -27,6 +27,7 @@ from lakemerge.errors import (
     TableDamagedError,
 )
 from lakemerge.evolution import with_columns_of_frame
+from lakemerge.frames import as_reader
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone, check_info
 from lakemerge.read.merge import MergeSpec, merge_tile
@@ -43,7 +44,7 @@ from lakemerge.write.base_file import (
     write_base_files,
 )
 from lakemerge.write.commits import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
-from lakemerge.write.frame import FramePlan, as_reader, plan_frame
+from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
 __all__ = [

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakemerge import LakeTable, Record, RecordRefusedError, RowMerger
+from lakemerge import FrameError, LakeTable, Record, RecordRefusedError, RowMerger
 from mergers.builtin.event_time import EventTime
 from mergers.contract import Kinds, TableShape
 
@@ -67,3 +68,41 @@ def test_a_first_load_is_checked(name: str, spark: SparkSession, tmp_path: Path)
     assert table.version == 0
     assert table.upsert(spark.createDataFrame([(1, 1, None)], ddl)).mode == "load"
     assert table.to_arrow().to_pylist() == [{"id": 1, "at": 1, "v": None}]
+
+
+BAD = "if(id = 7, cast(X'FFFE' as string), 'ok')"
+"""Text that Spark does not look at; in the second of two partitions."""
+NESTED = {
+    "v STRING": BAD,
+    "v ARRAY<STRING>": f"array('a', {BAD})",
+    "v STRUCT<`x y`: STRING>": f"named_struct('x y', {BAD})",
+    "v MAP<STRING, INT>": f"map({BAD}, 1)",
+    "v MAP<INT, ARRAY<STRUCT<s: STRING>>>": f"map(1, array(named_struct('s', {BAD})))",
+}
+
+
+@pytest.mark.parametrize("ddl", NESTED)
+def test_text_that_is_not_utf8(ddl: str, spark: SparkSession, tmp_path: Path) -> None:
+    """By a load in the JVM and by an append; null and good text load there as ever."""
+    table = LakeTable.create(tmp_path, f"id BIGINT, {ddl}", key=["id"], buckets=2, spark=spark)
+    rows = spark.range(0, 10, 1, 2).selectExpr("id", f"{NESTED[ddl]} AS v")
+    good = rows.where("id <> 7").selectExpr("id", "if(id = 5, null, v) AS v")
+    for attempt in range(2):
+        with pytest.raises(
+            FrameError, match=r"partition 1 of the frame: column 'v' holds .* not UTF-8.* row 2;"
+        ) as got:
+            table.upsert(rows)
+        assert (got.value.column, got.value.row, got.value.partition) == ("v", 2, 1)
+        assert (table.version, table.to_arrow().num_rows) == (attempt, 9 * attempt)
+        if not attempt:
+            assert table.upsert(good).mode == "load"
+            assert not [file for file in tmp_path.rglob("*.parquet") if "base" not in file.parts]
+
+
+def test_text_that_is_not_utf8_through_the_data_source(spark: SparkSession, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path, "id BIGINT, v STRING", key=["id"], buckets=2, spark=spark)
+    rows = spark.range(0, 10, 1, 2).selectExpr("id", f"{BAD} AS v")
+    with pytest.raises(PySparkException, match="column 'v' holds text that is not UTF-8"):
+        rows.write.format("lakemerge").mode("append").save(str(tmp_path))
+    assert table.version == 0
+    assert not list(tmp_path.rglob("*.parquet"))
