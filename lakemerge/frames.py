@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from lakemerge.errors import FrameError
 from lakemerge.soundness import find_flaw
 
-__all__ = ["as_reader", "check_sound"]
+__all__ = ["as_reader", "check_sound", "collected"]
 
 
 def as_reader(frame: object) -> pa.RecordBatchReader:
     """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
-    frames, and whatever offers the Arrow PyCapsule interface. Raises :class:`FrameError`."""
-    reader = _reader(frame)
+    frames (lazy ones :func:`collected`), and whatever offers the Arrow PyCapsule interface. Raises
+    :class:`FrameError`."""
+    reader = _reader(collected(frame))
     try:
         _ = reader.schema.names
     except UnicodeDecodeError as error:
@@ -34,6 +37,14 @@ def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
     else:
         remedy = "make the frame anew: the program that made this one broke Arrow's format"
     raise FrameError(f"{flaw.problem}; {remedy}", column=flaw.column, row=flaw.row)
+
+
+def collected(frame: object) -> object:
+    """The frame; of a polars ``LazyFrame`` its rows, by the engine that holds the least of what they are made from."""
+    if not (type(frame).__module__.split(".")[0] == "polars" and type(frame).__name__ == "LazyFrame"):
+        return frame
+    query: Any = frame
+    return query.collect(engine="streaming")
 
 
 def _reader(frame: object) -> pa.RecordBatchReader:

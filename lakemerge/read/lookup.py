@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakemerge.casts import castable, safe_cast
 from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, InputError
-from lakemerge.frames import as_reader, check_sound
+from lakemerge.frames import as_reader, check_sound, collected
 from lakemerge.handle import Handle
 from lakemerge.read.merge import merge_tile
 from lakemerge.read.parquet import ParquetFiles
@@ -99,6 +99,7 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
         if any(len(column) not in (0, len(rows)) for column in given.values()):
             raise FrameError(f"every key needs the column(s) {', '.join(config.key)} and no others")
         return pa.table({n: column for n, column in given.items() if len(column) or not rows})
+    keys = collected(keys)
     if hasattr(keys, "__arrow_c_stream__"):
         frame = as_reader(keys).read_all()
         check_sound(frame)

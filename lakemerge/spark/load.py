@@ -146,8 +146,11 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     columns: dict[str, str] = {}
     conditions: list[str] = []
     for source, field in zip(write.frame.sources, write.frame.schema, strict=True):
-        columns[field.name] = f"CAST({quoted(source)} AS {type_ddl(field.type)})"
-        conditions += (f"({condition}) IS NOT FALSE" for condition in fitting(quoted(source), given.field(source).type))
+        value, kind = quoted(source), given.field(source).type
+        # What does not fit is null, and its row in no bucket.
+        cast = "CAST" if kind == field.type else "TRY_CAST"
+        columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"
+        conditions += (f"({condition}) IS NOT FALSE" for condition in fitting(value, kind, field.type))
     keys = ", ".join(columns[name] for name in write.pack.config.key)
     bucket = f"pmod(xxhash64({keys}), {write.pack.buckets})"
     if conditions:
@@ -244,6 +247,9 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         required = [field.name for field in config.schema if not field.nullable]
         columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
         table = file.read(columns=columns, use_threads=False)
+    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
+    if _NO_BUCKET in buckets:
+        return None
     for name in required:
         if nulls := table.column(name).null_count:
             role = "key column" if name in config.key else "NOT NULL column"
@@ -255,9 +261,6 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
     if not table.num_rows:
         return _Checked(None, -1, 0, None)
     # The partition that Spark put the rows into is to be their bucket; that rests on its planner.
-    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
-    if _NO_BUCKET in buckets:
-        return None
     first = bucket_numbers([table.column(name).slice(0, 1) for name in config.key], spec.buckets).tolist()
     if buckets != first:
         _logger.warning("%s has rows of bucket %s, not of %s; they are loaded through the kernel", path, first, buckets)

@@ -19,6 +19,7 @@ from lakemerge.errors import FrameError
 from lakemerge.evolution import new_columns, with_schema
 from lakemerge.frames import check_sound
 from lakemerge.schema import castable, safe_cast
+from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Kinds
 
@@ -55,7 +56,9 @@ class FramePlan:
         """
         kind = [] if self.kind_column is None else [self.kind_column]
         check_sound(batch.select([*self.sources, *kind]), first_row)
-        rows = safe_cast(batch.select(list(self.sources)).rename_columns(self.schema.names), self.schema)
+        given = batch.select(list(self.sources)).rename_columns(self.schema.names)
+        rows = safe_cast(given, self.schema, first_row)
+        check_map_keys(rows, first_row)
         kinds = self._kinds(batch)
         for name in self.key:
             if nulls := rows.column(name).null_count:
@@ -173,6 +176,8 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
     grown = with_schema(before, pa.schema([field]))
     if remedy and castable(field.type, grown.field(0).type):
         return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
+    if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
+        return f"{text}; cast it to integers first (those with gaps pandas makes floats of, but for type 'Int64')"
     return f"{text}; cast it first"
 
 
