@@ -1,6 +1,8 @@
-"""What is in the files of a table: rows where they belong, in order, each key once, statistics that are true.
+"""What is in the files of a table: rows where they belong, in order, each key once, statistics that are true, text
+that is UTF-8.
 
-In portions of ``Settings.merge_budget_bytes``; only key columns, but for tiles that have to be merged.
+In portions of ``Settings.merge_budget_bytes``; only columns of the key and those with text or decimals, but for tiles
+that have to be merged.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock, SliceId, keys_at
 from lakemerge.slices.placement import place_rows
 from lakemerge.slices.view import Tile
+from lakemerge.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.stats import file_statistics
 from mergers.keys import group_starts, key_columns, sort_order
 
 __all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "stored_parts", "tile_paths"]
 
 _REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
+_UNSOUND = "Write the rows of these keys again with values that are right, or restore an earlier version"
 _MERGE = "Reads of these keys fail: write records that correct them, or restore an earlier version"
 
 
@@ -74,22 +78,22 @@ def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Coll
     findings: list[str] = []
     keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
     file = StoredFile(part.path, part.size_bytes)
-    schema = pa.schema([*_key_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
+    schema = pa.schema([*_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
     try:
         with ParquetFiles(spec.store) as files:
             footer = files.column_footer(file)
             if footer.num_rows != part.rows:
                 findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
             findings += _statistics_problems(part, file_statistics(footer, spec.config.schema))
-            for table, _, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
+            for table, first, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
                 ordinals = set(table.column(FILE_COLUMN).unique().to_pylist())
                 if ordinals - {part.ordinal}:
                     findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
-                findings += keys.problems(table)
+                findings += keys.problems(table, first)
         findings += keys.outside(tile.lower, tile.upper)
     except LakeMergeError as error:
         findings.append(error.message)
-    return Checked(keys.rows, _findings(part.path, findings))
+    return Checked(keys.rows, _findings(part.path, findings) + keys.flaws(part.path))
 
 
 def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -> Checked:
@@ -103,15 +107,15 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
         with ParquetFiles(spec.store) as files:
             file = StoredFile(path, block.file.size_bytes)
             budget, groups = spec.settings.merge_budget_bytes, block.groups
-            for table, _, _ in files.stream(file, schema=_key_schema(spec), budget_bytes=budget, row_groups=groups):
-                findings += keys.problems(table)
+            for table, first, _ in files.stream(file, schema=_schema(spec), budget_bytes=budget, row_groups=groups):
+                findings += keys.problems(table, first)
         if keys.rows != block.rows:
             findings.append(f"a block of it has {keys.rows} rows; the log says {block.rows}")
         if block.key_min is not None and block.key_max is not None and (keys.first, keys.last) != _bounds(block):
             findings.append(f"a block holds keys {keys.first} to {keys.last}; the log says {_bounds(block)}")
     except LakeMergeError as error:
         findings.append(error.message)
-    return Checked(keys.rows, _findings(path, findings))
+    return Checked(keys.rows, _findings(path, findings) + keys.flaws(path))
 
 
 def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
@@ -128,22 +132,31 @@ def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
 
 
 class _KeyCheck:
-    """Keys of a slice as they come by, in file order."""
+    """Rows of a slice as they come by, in file order: their keys, and values that Arrow calls unsound."""
 
     def __init__(self, spec: MergeSpec, slice_id: SliceId, buckets: int, *, unique: bool) -> None:
         self._spec, self._slice, self._buckets, self._unique = spec, slice_id, buckets, unique
         self.rows = 0
         self.first: Key | None = None
         self.last: Key | None = None
+        self._flaw: Flaw | None = None
+        """The first in the file."""
 
-    def problems(self, table: pa.Table) -> Iterator[str]:
+    def problems(self, table: pa.Table, first_row: int | None = None) -> Iterator[str]:
+        """What is wrong with the keys.
+
+        :param first_row: the position of the first row in its file; ``None`` for rows that a merge made of files
+            that were looked at.
+        """
         config = self._spec.config
+        flaw = None if first_row is None else find_flaw(table, first_row)
+        self._flaw = self._flaw or flaw
         rows = table.num_rows
         self.rows += rows
         nulls = [name for name in config.key if table.column(name).null_count]
         if nulls:
             yield f"key column {nulls[0]!r} holds nulls"
-        if not rows or nulls:
+        if not rows or nulls or (flaw is not None and flaw.column in config.key):
             return
         keys = key_columns(table, config.key)
         first, last = keys_at(keys, [0, rows - 1])
@@ -159,6 +172,10 @@ class _KeyCheck:
         strange = there - {(self._slice.partition, self._slice.bucket)}
         if strange:
             yield f"it holds keys of other slices than {self._slice}, such as {min(strange)}"
+
+    def flaws(self, path: str) -> tuple[Finding, ...]:
+        """The file's unsound values."""
+        return () if self._flaw is None else _findings(path, [self._flaw.problem], _UNSOUND)
 
     def outside(self, lower: Key | None, upper: Key | None) -> Iterator[str]:
         if self.first is None or self.last is None:
@@ -183,13 +200,16 @@ def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
         yield "its statistics in the log cannot be read"
 
 
-def _key_schema(spec: MergeSpec) -> pa.Schema:
-    return pa.schema([spec.config.schema.field(name).with_nullable(True) for name in spec.config.key])
+def _schema(spec: MergeSpec) -> pa.Schema:
+    """The columns to read: the key, and what can be unsound."""
+    schema, key = spec.config.schema, spec.config.key
+    others = [field for field in schema if field.name not in key and needs_look(field.type)]
+    return pa.schema([field.with_nullable(True) for field in [*map(schema.field, key), *others]])
 
 
 def _bounds(block: LogBlock) -> tuple[Key | None, Key | None]:
     return block.key_min, block.key_max
 
 
-def _findings(path: str | None, problems: Iterable[str]) -> tuple[Finding, ...]:
-    return tuple(Finding(path, problem.rstrip("."), _REPLACED) for problem in dict.fromkeys(problems))
+def _findings(path: str | None, problems: Iterable[str], remedy: str = _REPLACED) -> tuple[Finding, ...]:
+    return tuple(Finding(path, problem.rstrip("."), remedy) for problem in dict.fromkeys(problems))

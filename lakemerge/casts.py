@@ -12,56 +12,45 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
+from lakemerge.soundness import first_bad_row
 
 __all__ = ["castable", "safe_cast"]
 
-_DIGITS = {
-    pa.int8(): 3,
-    pa.int16(): 5,
-    pa.int32(): 10,
-    pa.int64(): 19,
-    pa.uint8(): 3,
-    pa.uint16(): 5,
-    pa.uint32(): 10,
-    pa.uint64(): 20,
-}
-"""Decimal digits that hold every value of an integer type."""
-_WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
-    pa.int8(): (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.int16(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.int32(): (pa.int32(), pa.int64(), pa.float64()),
-    pa.int64(): (pa.int64(),),
-    pa.uint8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.uint16(): (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.uint32(): (pa.int64(), pa.float64()),
-    pa.float16(): (pa.float32(), pa.float64()),
-    pa.float32(): (pa.float32(), pa.float64()),
-    pa.float64(): (pa.float64(),),
-    pa.bool_(): (pa.bool_(),),
-    pa.string(): (pa.string(),),
-    pa.large_string(): (pa.string(),),
-    pa.string_view(): (pa.string(),),
-    pa.binary(): (pa.binary(),),
-    pa.large_binary(): (pa.binary(),),
-    pa.binary_view(): (pa.binary(),),
-    pa.date32(): (pa.date32(),),
-    pa.date64(): (pa.date32(),),
+_ANY_INTEGER = pa.decimal128(20, 0)
+"""Holds every integer, signed or not."""
+_EXACT_DIGITS = {pa.float32(): 24, pa.float64(): 53}
+"""Binary digits of a float's mantissa."""
+_SHOWN = 60
+_SAME_VALUES: dict[pa.DataType, pa.DataType] = {
+    pa.bool_(): pa.bool_(),
+    pa.string(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.binary(): pa.binary(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date32(): pa.date32(),
+    pa.date64(): pa.date32(),
 }
 
 
 def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
-    """Whether every value of ``from_type`` has an equal one in the table's type ``to_type``.
+    """Whether values of ``from_type`` have equal ones in the table's type ``to_type``.
 
-    Timestamps of every unit count as castable; whether a finer or wider one fits is checked on its
-    values. Struct fields match by name, whatever their case and order; nullable ones that ``from_type``
-    lacks are null.
+    Integers, floats, decimals and timestamps of every width count as castable to those of every other, and integers
+    to floats and decimals; whether each has an equal there is checked on the values. Struct fields match by name,
+    whatever their case and order; nullable ones that ``from_type`` lacks are null.
     """
     if pa.types.is_null(from_type):
         return True
     if isinstance(from_type, pa.DictionaryType | pa.RunEndEncodedType):
         return castable(from_type.value_type, to_type)
-    if pa.types.is_decimal128(to_type):
-        return _fits_decimal(from_type, to_type)
+    if pa.types.is_integer(from_type):
+        return bool(pa.types.is_integer(to_type) or pa.types.is_floating(to_type) or pa.types.is_decimal(to_type))
+    if pa.types.is_floating(from_type):
+        return bool(pa.types.is_floating(to_type))
+    if pa.types.is_decimal(from_type):
+        return bool(pa.types.is_decimal(to_type))
     if pa.types.is_timestamp(to_type):
         return pa.types.is_timestamp(from_type) and (from_type.tz is None) == (to_type.tz is None)
     if pa.types.is_fixed_size_binary(from_type):
@@ -82,10 +71,10 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
             field.nullable if i is None else castable(from_type.field(i).type, field.type)
             for i, field in zip(matches, to_type, strict=True)
         )
-    return to_type in _WIDER.get(from_type, ())
+    return _SAME_VALUES.get(from_type) == to_type
 
 
-def safe_cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+def safe_cast(batch: pa.RecordBatch, target: pa.Schema, first_row: int = 0) -> pa.RecordBatch:
     """The columns of ``target`` from ``batch``, in its order and types, without loss.
 
     Columns match by name, whatever their case; columns of ``batch`` that ``target`` lacks are left
@@ -93,12 +82,15 @@ def safe_cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     top level are not looked at, because only some writes refuse them.
 
     Raises :class:`FrameError` that lists every column at fault in ``problems``: missing, given
-    twice, of another type, or with a value that does not fit.
+    twice, of another type, or with a value that does not fit, the first of which is named with its row.
+
+    :param first_row: the number of the batch's first row, for what errors say.
     """
     places: dict[str, list[int]] = {}
     for index, name in enumerate(batch.schema.names):
         places.setdefault(name.lower(), []).append(index)
     problems: list[str] = []
+    facts: dict[str, object] = {}
     arrays: list[pa.Array] = []
     for field in target:
         found = places.get(field.name.lower(), [])
@@ -111,17 +103,15 @@ def safe_cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
             continue
         try:
             arrays.append(_convert(array, field.type))
-        except (pa.ArrowInvalid, _NestedNullError) as error:
-            problems.append(f"{field.name!r} is {array.type}, the table has {field.type}: {error}")
+        except pa.ArrowInvalid as error:
+            row = first_bad_row(array, lambda part, to=field.type: _convert(part, to))  # type: ignore[misc]
+            problems.append(_misfit(field, array, row, first_row, error))
+            facts = facts or {"column": field.name, "row": None if row is None else first_row + row}
     if problems:
-        raise FrameError("columns do not fit the table: " + "; ".join(problems), problems=tuple(problems))
+        raise FrameError("columns do not fit the table: " + "; ".join(problems), problems=tuple(problems), **facts)
     if not arrays:
         return batch.select([])
     return pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-class _NestedNullError(Exception):
-    """A null where the table's nested type allows none."""
 
 
 def _mismatch(field: pa.Field, found: pa.DataType) -> str:
@@ -133,13 +123,18 @@ def _mismatch(field: pa.Field, found: pa.DataType) -> str:
     return text
 
 
-def _fits_decimal(from_type: pa.DataType, to_type: pa.DataType) -> bool:
-    if from_type in _DIGITS:
-        return bool(_DIGITS[from_type] <= to_type.precision - to_type.scale)
-    if not pa.types.is_decimal(from_type):
-        return False
-    whole = from_type.precision - from_type.scale
-    return bool(from_type.scale <= to_type.scale and whole <= to_type.precision - to_type.scale)
+def _misfit(field: pa.Field, array: pa.Array, row: int | None, first_row: int, error: pa.ArrowInvalid) -> str:
+    text = f"{field.name!r} is {array.type}, the table has {field.type}"
+    if row is None:
+        return f"{text}: {error}"
+    try:
+        value = repr(array[row].as_py())
+    except (ValueError, OverflowError):  # instants that Python cannot hold
+        value = " ".join(str(array.slice(row, 1)).split())
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+    remedy = "correct it, or give the column a wider type" if is_number else "correct it"
+    return f"{text}: {shown} in row {first_row + row} does not fit ({error}): {remedy}"
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -183,11 +178,55 @@ def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
         # Elements of null lists are not among the flattened ones.
         elements = array.flatten()
         if not to.value_field.nullable and elements.null_count:
-            raise _NestedNullError("a null among the elements, which are not nullable")
+            raise pa.ArrowInvalid("a null among the elements, which are not nullable")
         lengths = array.value_lengths().fill_null(0).to_numpy()
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         return _nest(array, offsets, elements, to, to.value_type)
+    if pa.types.is_decimal(to):
+        return _convert_to_decimal(array, to)
+    if pa.types.is_floating(to):
+        return _convert_to_float(array, to)
     return array.cast(to, safe=True)
+
+
+def _convert_to_decimal(array: pa.Array, to: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(array.type):
+        # Arrow refuses by the type alone what it looks at for decimals.
+        array = array.cast(_ANY_INTEGER)
+    scale = array.type.scale
+    if to.scale > scale:
+        # Arrow multiplies without a look at what 128 bits hold, so that digits before the point have to fit first.
+        digits = to.precision - to.scale + scale
+        array = array.cast(pa.decimal128(max(1, digits), scale))
+        if not digits and pc.any(pc.not_equal(array, pa.scalar(0, array.type))).as_py():
+            raise pa.ArrowInvalid("a number before the point, where only zero fits")
+    return array.cast(to)
+
+
+def _convert_to_float(array: pa.Array, to: pa.DataType) -> pa.Array:
+    made = array.cast(to, safe=False)
+    if pa.types.is_integer(array.type):
+        exact = _holds_exactly(array, _EXACT_DIGITS[to])
+    elif array.type.bit_width > to.bit_width:
+        same = pc.or_(pc.equal(made.cast(array.type), array), pc.is_nan(array))
+        exact = pc.all(same).as_py() is not False  # null where there are no values
+    else:
+        exact = True
+    if not exact:
+        raise pa.ArrowInvalid(f"no {to} is equal to it")
+    return made
+
+
+def _holds_exactly(integers: pa.Array, digits: int) -> bool:
+    """Whether each has at most so many binary digits before the zeros at its end."""
+    if integers.type.bit_width <= digits:
+        return True
+    wide = pa.int64() if pa.types.is_signed_integer(integers.type) else pa.uint64()
+    size = np.abs(integers.fill_null(0).cast(wide).to_numpy(zero_copy_only=False)).astype(np.uint64)
+    if size.max(initial=0) <= 2**digits:
+        return True
+    lowest = size & (~size + np.uint64(1))
+    return bool((size // np.maximum(lowest, 1) < 2**digits).all())
 
 
 def _convert_struct(array: pa.Array, to: pa.DataType) -> pa.Array:
@@ -200,7 +239,7 @@ def _convert_struct(array: pa.Array, to: pa.DataType) -> pa.Array:
             continue
         child = _convert(array.field(index), field.type)
         if not field.nullable and child.null_count and pc.any(pc.and_(child.is_null(), valid)).as_py():
-            raise _NestedNullError(f"a null in the field {field.name!r}, which is not nullable")
+            raise pa.ArrowInvalid(f"a null in the field {field.name!r}, which is not nullable")
         children.append(child)
     return pa.Array.from_buffers(to, len(array), [_validity(array)], children=children)
 

@@ -95,7 +95,10 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
     """
     if isinstance(schema, pa.Schema):
         problems: list[str] = []
-        canonical = pa.schema([_canonical_field(field, field.name, problems) for field in schema])
+        try:
+            canonical = pa.schema([_canonical_field(field, field.name, problems) for field in schema])
+        except UnicodeDecodeError as error:
+            raise SchemaError(f"the schema cannot be used: a name in it is not UTF-8: {error}") from error
         problems += _name_problems(canonical)
         _raise_if(problems)
         return canonical

@@ -63,9 +63,9 @@ class TableServices(ABC):
         settings: Settings | None = None,
     ) -> CheckResult:
         """Verify the latest version of a table, also one that cannot be opened: its log and checkpoints, that
-        files are there with their sizes, that rows are sorted, unique and where they belong, that statistics are
-        true, and that logs can be merged. Reads the key columns of everything, all columns where there are
-        logs or winner files; changes nothing.
+        files are there with their sizes, that rows are sorted, unique and where they belong, that text is UTF-8,
+        that statistics are true, and that logs can be merged. Reads the columns of the key and those with text or
+        decimals of everything, all columns where there are logs or winner files; changes nothing.
 
         :param rebuild_checkpoints: write damaged checkpoints anew, from what is older, and check again.
         :raises lakemerge.NotATableError: there is nothing, or a plain Delta table.

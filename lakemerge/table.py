@@ -174,9 +174,9 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
     ) -> UpsertResult:
         """Write records: one commit, no read of the base, no shuffle.
 
-        :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame. It carries all key
-            columns and any others; a column it lacks is unset, which is not null. (A field that a
-            struct lacks is null.)
+        :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame (lazy ones are collected). It carries
+            all key columns and any others; a column it lacks is unset, which is not null. (A field that a struct
+            lacks is null.) Numbers of other types than the table's are taken where each has an equal one there.
         :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``);
             it is not stored. Without it every row is an upsert.
         :param merge_schema: add columns, and fields of structs, that only the frame has to the table's

@@ -11,9 +11,11 @@ lists, dictionaries for structs, lists of pairs for maps, ``None`` for null.
 from __future__ import annotations
 
 import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ __all__ = [
     "Tombstone",
     "Unreadable",
     "UserRule",
+    "has_equal",
     "rank",
 ]
 
@@ -52,6 +55,35 @@ class Misconfigured(Exception):
 
 class Unreadable(Exception):
     """A row whose total does not fit its column."""
+
+
+def has_equal(value: Any, to: pa.DataType) -> bool:
+    """Whether a column of a type can hold a number, by Python's own numbers, which are exact; whether maps in a value
+    have each key once."""
+    if value is None:
+        return True
+    if isinstance(to, pa.StructType):
+        return all(has_equal(value.get(field.name), field.type) for field in to)
+    if isinstance(to, pa.MapType):
+        keys = [rank(key) for key, _ in value]
+        pairs = all(has_equal(key, to.key_type) and has_equal(item, to.item_type) for key, item in value)
+        return pairs and len(set(keys)) == len(keys)
+    if isinstance(to, pa.ListType):
+        return all(has_equal(item, to.value_type) for item in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    if pa.types.is_integer(to):
+        return bool(-(2 ** (to.bit_width - 1)) <= value < 2 ** (to.bit_width - 1))
+    if pa.types.is_floating(to):
+        code = "<f" if to == pa.float32() else "<d"
+        try:
+            return bool(struct.unpack(code, struct.pack(code, value))[0] == value)
+        except OverflowError:
+            return False
+    if isinstance(to, pa.Decimal128Type):
+        scaled = Fraction(value) * 10**to.scale
+        return scaled.denominator == 1 and abs(scaled) < 10**to.precision
+    return True
 
 
 def rank(value: Any) -> tuple[Any, ...]:
@@ -412,7 +444,10 @@ class ModelTable:
         missing = [column for column in self._ordering if column not in columns]
         if self._merger.orders and missing and records and (upserts or len(missing) < len(self._ordering)):
             raise Refused(f"ordering columns {missing} are missing")
+        kinds = {field.name: field.type for field in self.schema}
         for record in records:
+            if not all(has_equal(value, kinds[column]) for column, value in record.values.items()):
+                raise Refused("a number has no equal in its column's type")
             if record.kind not in KINDS:
                 raise Refused(f"unknown kind {record.kind!r}")
             if any(record.values[column] is None for column in self._key):

@@ -112,6 +112,10 @@ def parse_filter(
     """
     if filter is None:
         return None
+    try:
+        str(filter).encode()
+    except UnicodeError as error:
+        raise FilterError(f"the filter holds text that is not UTF-8: {error}") from error
     if isinstance(filter, str):
         from lakemerge.read.sql_filter import compile_sql  # with the SQL parser, which takes time to load
 

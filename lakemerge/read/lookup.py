@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakemerge.casts import castable, safe_cast
 from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, InputError
+from lakemerge.frames import as_reader, check_sound, collected
 from lakemerge.handle import Handle
 from lakemerge.read.merge import merge_tile
 from lakemerge.read.parquet import ParquetFiles
@@ -91,15 +92,17 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
         fields = {name: config.schema.field(name).type for name in config.key}
         try:
             given = {n: pa.array([row[n] for row in rows if n in row], fields.get(n)) for n in names}
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
             raise FrameError(f"the keys do not fit the table's key: {error}") from error
         for name in fields:
             _check_whole(name, [row[name] for row in rows if name in row], given[name])
         if any(len(column) not in (0, len(rows)) for column in given.values()):
             raise FrameError(f"every key needs the column(s) {', '.join(config.key)} and no others")
         return pa.table({n: column for n, column in given.items() if len(column) or not rows})
+    keys = collected(keys)
     if hasattr(keys, "__arrow_c_stream__"):
-        frame = pa.table(keys)
+        frame = as_reader(keys).read_all()
+        check_sound(frame)
         return frame.rename_columns(_named(frame.column_names, config))
     raise FrameError(
         f"keys are a mapping of key columns to values, a list of such, or a pyarrow, pandas or polars frame, "

@@ -1,9 +1,10 @@
 """Bulk load inside the JVM: shuffle by bucket, sort by key, Spark's own Parquet writer.
 
 It skips the kernel, so it must prove that the kernel would give the same rows: every key once and in
-its bucket, no null where none may be, no value that the merger takes for a delete. The proof reads the
-key columns and footers of the files written, before they are committed; where it fails for another
-reason than nulls, the load starts over through the kernel.
+its bucket, no null where none may be, no value that the merger takes for a delete, none that the kernel would
+refuse. The last is asked of each row as it passes; the rest of the proof reads the key columns and footers of the
+files written, before they are committed. Where it fails for another reason than nulls, the load starts over through
+the kernel.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.model import FILE_COLUMN, SLICE_TAG, BaseFile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.spark.fitting import fitting
 from lakemerge.spark.jobs import map_evenly, quoted
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
@@ -51,6 +53,8 @@ _LEAST_DICTIONARY_BYTES = 64 * 2**10
 _MOST_DICTIONARY_BYTES = 2**20  # parquet-mr's default
 _ROWS_TO_DICTIONARY = 512
 """Arrow bytes of a file's rows per byte that a column's dictionary may have."""
+_NO_BUCKET = -1
+"""Of rows that may not fit the table."""
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 
@@ -136,18 +140,26 @@ def _nests_alike(given: Any, wanted: Any) -> bool:
 
 
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:
-    """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal."""
-    config = write.pack.config
-    sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
-    columns = [
-        f"CAST({quoted(sources[field.name])} AS {type_ddl(field.type)}) AS {quoted(field.name)}"
-        for field in config.schema
-    ]
-    keys = [functions.col(quoted(name)) for name in config.key]
-    bucket = functions.pmod(functions.xxhash64(*keys), functions.lit(write.pack.buckets)).cast("int")
+    """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal, but for
+    rows of which it takes the kernel to say whether they fit the table."""
+    given = to_arrow_schema(frame.schema)
+    columns: dict[str, str] = {}
+    conditions: list[str] = []
+    for source, field in zip(write.frame.sources, write.frame.schema, strict=True):
+        value, kind = quoted(source), given.field(source).type
+        # What does not fit is null, and its row in no bucket.
+        cast = "CAST" if kind == field.type else "TRY_CAST"
+        columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"
+        conditions += (f"({condition}) IS NOT FALSE" for condition in fitting(value, kind, field.type))
+    keys = ", ".join(columns[name] for name in write.pack.config.key)
+    bucket = f"pmod(xxhash64({keys}), {write.pack.buckets})"
+    if conditions:
+        bucket = f"IF({' AND '.join(conditions)}, {bucket}, {_NO_BUCKET})"
     # Computed before the shuffle, the number is sent along, which costs less than another pass after the sort.
-    rows = frame.selectExpr(*columns).withColumn(FILE_COLUMN, bucket)
-    return rows.repartitionById(write.pack.buckets, functions.col(FILE_COLUMN)).sortWithinPartitions(*keys)
+    columns[FILE_COLUMN] = f"CAST({bucket} AS INT)"
+    rows = frame.selectExpr(*(f"{expression} AS {quoted(name)}" for name, expression in columns.items()))
+    by_key = [functions.col(quoted(name)) for name in write.pack.config.key]
+    return rows.repartitionById(write.pack.buckets, functions.col(FILE_COLUMN)).sortWithinPartitions(*by_key)
 
 
 def _dictionary_bytes(estimated_bytes: int | None, buckets: int) -> int:
@@ -235,6 +247,9 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         required = [field.name for field in config.schema if not field.nullable]
         columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
         table = file.read(columns=columns, use_threads=False)
+    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
+    if _NO_BUCKET in buckets:
+        return None
     nulls = {name: count for name in (*config.key, *required) if (count := table.column(name).null_count)}
     # A row that the merger takes for a delete may lack values; the kernel tells which rows those are.
     keyed = not any(name in nulls for name in config.key)
@@ -248,7 +263,6 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
     if not table.num_rows:
         return _Checked(None, -1, 0, None)
     # The partition that Spark put the rows into is to be their bucket; that rests on its planner.
-    buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
     first = bucket_numbers([table.column(name).slice(0, 1) for name in config.key], spec.buckets).tolist()
     if buckets != first:
         _logger.warning("%s has rows of bucket %s, not of %s; they are loaded through the kernel", path, first, buckets)

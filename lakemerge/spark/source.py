@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -33,9 +32,9 @@ from lakemerge.slices.view import TableView
 from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
 from lakemerge.spark.sending import pickled
-from lakemerge.spark.writer import frame_schema
+from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
-from lakemerge.write.pack import Packed, pack
+from lakemerge.write.pack import Packed
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers import Merger, default_registry
 
@@ -173,10 +172,9 @@ class _Writer(DataSourceArrowWriter):
         self._plan = None if isinstance(write, UpsertResult) else (write.pack, write.provenance, write.started)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        task = 0 if context is None else context.partitionId()
-        packed = Packed((), 0) if self._plan is None else pack(iterator, self._plan[0], task)
-        return _Message(task, packed)
+        if self._plan is None:
+            return _Message(0, Packed((), 0))
+        return _Message(*pack_rows(iterator, self._plan[0]))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._plan is None:

@@ -32,7 +32,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
 
-__all__ = ["frame_schema", "pack_partition", "upsert_dataframe"]
+__all__ = ["frame_schema", "pack_partition", "pack_rows", "upsert_dataframe"]
 
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
@@ -100,10 +100,22 @@ def frame_schema(schema: StructType) -> pa.Schema:
 
 
 def pack_partition(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> pa.RecordBatch:
-    """On an executor: pack one partition; (partition number, :class:`Packed`) as a result row."""
+    """On an executor: pack one partition; what :func:`pack_rows` returns as a result row."""
+    return result_batch(lambda: pack_rows(batches, spec))
+
+
+def pack_rows(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> tuple[int, Packed]:
+    """On an executor: pack one partition; with its number, which errors about a row name, too."""
     context = TaskContext.get()
     number = 0 if context is None else context.partitionId()
-    return result_batch(lambda: (number, pack(batches, spec, number)))
+    try:
+        return number, pack(batches, spec, number)
+    except FrameError as error:
+        if "row" not in error.facts:
+            raise
+        raise FrameError(
+            f"partition {number} of the frame: {error.message}", **error.facts, partition=number
+        ) from error
 
 
 def _load_on_spark(frame: DataFrame, write: Write, tiles: Sequence[Tile]) -> list[AddFile]:

@@ -21,7 +21,8 @@ _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<slashes>/{1,2})", re.IG
 def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Store:
     """The store for a table's folder. No request is made; the folder need not exist.
 
-    - a path, or ``file:`` URL (percent-encoded): :class:`LocalStore`; ``storage_options`` have no effect;
+    - a path, where ``~`` at its start is a home folder, or a ``file:`` URL (percent-encoded): :class:`LocalStore`;
+      ``storage_options`` have no effect;
     - ``s3://``, ``s3a://``: :class:`S3Store`, with the options listed there;
     - any other URL that fsspec knows: :class:`ReadOnlyStore`, with fsspec's options for it.
 
@@ -37,7 +38,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     if scheme == "file":
         return LocalStore(_path_of_file_url(location))
     if match is None and "::" not in location:
-        return LocalStore(location)
+        return LocalStore(os.path.expanduser(location))
     if match is not None and match["slashes"] == "/":
         raise InputError(
             f"{location!r} looks like a URL that went through pathlib, which drops a slash: pass it as a string",

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError
 from lakemerge.evolution import new_columns, with_schema
+from lakemerge.frames import check_sound
 from lakemerge.schema import castable, safe_cast
+from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
 
-__all__ = ["FramePlan", "as_reader", "plan_frame"]
+__all__ = ["FramePlan", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
 
@@ -44,14 +46,20 @@ class FramePlan:
     """Why it may hold none but those that the merger takes for deletes; else ``None``."""
 
     def convert(
-        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig
+        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig, *, first_row: int = 0
     ) -> tuple[pa.RecordBatch, Kinds | None]:
         """The records of one batch, typed as the table, and their kinds (``None``: all upserts).
 
-        Raises :class:`FrameError` for null keys, unknown kinds, nulls where the table has none, and
-        upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+        Raises :class:`FrameError` for damaged columns, null keys, unknown kinds, nulls where the table has none,
+        and upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+
+        :param first_row: the number of the batch's first row, for what errors say.
         """
-        rows = safe_cast(batch.select(list(self.sources)).rename_columns(self.schema.names), self.schema)
+        kind = [] if self.kind_column is None else [self.kind_column]
+        check_sound(batch.select([*self.sources, *kind]), first_row)
+        given = batch.select(list(self.sources)).rename_columns(self.schema.names)
+        rows = safe_cast(given, self.schema, first_row)
+        check_map_keys(rows, first_row)
         kinds = self._kinds(batch)
         for name in self.key:
             if nulls := rows.column(name).null_count:
@@ -162,30 +170,6 @@ def plan_frame(
     )
 
 
-def as_reader(frame: object) -> pa.RecordBatchReader:
-    """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
-    frames, and whatever offers the Arrow PyCapsule interface."""
-    if isinstance(frame, pa.RecordBatchReader):
-        return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(frame.schema, [frame])
-    if isinstance(frame, pa.Table):
-        return frame.to_reader()
-    try:
-        if type(frame).__module__.split(".")[0] == "pandas":
-            return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
-        if hasattr(frame, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(frame)
-    except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
-        name = f"{type(frame).__module__}.{type(frame).__qualname__}"
-        raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
-    raise FrameError(
-        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
-        "or RecordBatchReader, or a pandas or polars frame",
-        type=type(frame).__qualname__,
-    )
-
-
 def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:
     if kind_column is None:
         return None
@@ -206,4 +190,6 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
     grown = with_schema(before, pa.schema([field]))
     if remedy and castable(field.type, grown.field(0).type):
         return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
+    if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
+        return f"{text}; cast it to integers first (those with gaps pandas makes floats of, but for type 'Int64')"
     return f"{text}; cast it first"

@@ -7,6 +7,7 @@ first, the packed logs are committed after all.
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from lakemerge.errors import (
     TableDamagedError,
 )
 from lakemerge.evolution import with_columns_of_frame
+from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.log import AddFile, AlreadyDone, check_info
 from lakemerge.read.merge import MergeSpec, merge_tile
@@ -43,7 +45,7 @@ from lakemerge.write.base_file import (
     write_base_files,
 )
 from lakemerge.write.commits import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
-from lakemerge.write.frame import FramePlan, as_reader, plan_frame
+from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 
 __all__ = [
@@ -91,7 +93,7 @@ class Write:
             begin = _with_columns_of(handle, begin, frame_schema, kind_column)
         merger = handle.merger(begin)
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
-        _check_txn(txn)
+        txn = _checked_txn(txn)
         _check_info(info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
@@ -152,6 +154,7 @@ def upsert_arrow(
     merge_schema: bool = False,
 ) -> UpsertResult:
     """Upsert a frame that speaks Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
+    frame = collected(frame)
     reader = as_reader(frame)
     write = Write.start(
         handle,
@@ -317,13 +320,25 @@ def _size(frame: object) -> int | None:
     return None
 
 
-def _check_txn(txn: Any) -> None:
+def _checked_txn(txn: Any) -> tuple[str, int] | None:
+    """As plain Python values; raises :class:`FrameError`."""
+    if txn is None:
+        return None
+    app: Any = None
+    number: Any = None
+    if isinstance(txn, tuple) and len(txn) == 2:
+        app, number = txn
     # A commit file whose txn is no 64-bit integer could never be read again: not even True passes for 1.
-    fits = isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str) and type(txn[1]) is int
-    if txn is not None and not (fits and txn[0] and 0 <= txn[1] < 2**63):
+    whole = type(number) is not bool and isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
+    if not (isinstance(app, str) and app and whole):
         raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")
-    if txn is not None and txn[0].startswith("lakemerge."):
-        raise FrameError(f"application ids that begin with 'lakemerge.' are the library's own; {txn[0]!r} is not yours")
+    if app.startswith("lakemerge."):
+        raise FrameError(f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours")
+    try:
+        app.encode()
+    except UnicodeEncodeError as error:
+        raise FrameError(f"the application id {app!r} is no text that UTF-8 can hold: {error}") from error
+    return str(app), int(number)  # of numpy's types plain ones
 
 
 def _check_info(info: Mapping[str, object]) -> None:

@@ -89,6 +89,8 @@ class Write:
     rows: tuple[tuple[Any, ...], ...]
     number: int | None
     refused: Literal["no", "write", "write-or-read"] = "no"
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of columns that the frame has in another type than the table's, as DDL."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,8 @@ def _case(file: str, raw: Mapping[str, Any]) -> Case:
         else:
             refused = step.get("error", "no")
             rows = tuple(map(tuple, step["write"]))
-            steps.append(Write(tuple(step.get("columns", names)), rows, None if "error" in step else number, refused))
+            here = None if "error" in step else number
+            steps.append(Write(tuple(step.get("columns", names)), rows, here, refused, step.get("types", {})))
             number += "error" not in step
     return Case(file, raw["name"], table, tuple(steps), raw.get("create_error", False))
 
@@ -290,7 +293,7 @@ def _joined(steps: Sequence[Step]) -> list[Step]:
             isinstance(step, Write)
             and isinstance(last, Write)
             and step.refused == last.refused == "no"
-            and step.columns == last.columns
+            and (step.columns, step.types) == (last.columns, last.types)
         ):
             result[-1] = replace(step, rows=last.rows + step.rows)
         else:
@@ -370,7 +373,7 @@ def _calls(step: Write, mode: Mode) -> Literal["upsert", "upsert with kinds", "d
 
 
 def _write(handle: Handle, schema: pa.Schema, step: Write, mode: Mode) -> int:
-    frame = frame_of(schema, step.columns, [row[1:] for row in step.rows])
+    frame = frame_of(schema, step.columns, [row[1:] for row in step.rows], step.types)
     match _calls(step, mode):
         case "delete":
             return handle.delete(frame)

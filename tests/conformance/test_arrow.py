@@ -20,6 +20,7 @@ COLLECTED = {
     "deletes_and_tombstones.json": 9,
     "event_time.json": 13,
     "first_row.json": 4,
+    "frame_types.json": 4,
     "ordering.json": 9,
     "partial_frames.json": 9,
     "partial_update.json": 14,
@@ -37,7 +38,7 @@ RUNS = [(case, mode) for case in PLAYED for mode in MODES if mode is MODES[0] or
 def test_every_supported_case_is_collected() -> None:
     assert {name: len(cases) for name, cases in load_cases(supported=SUPPORTED).items()} == COLLECTED
     assert len(REFUSED) == 11
-    assert len(RUNS) == 2786
+    assert len(RUNS) == 2872
 
 
 @pytest.mark.parametrize(("case", "mode"), RUNS, ids=str)

@@ -22,6 +22,7 @@ CASES_PER_FILE = {
     "deletes_and_tombstones.json": 9,
     "event_time.json": 13,
     "first_row.json": 4,
+    "frame_types.json": 4,
     "ordering.json": 9,
     "partial_frames.json": 9,
     "partial_update.json": 14,

@@ -7,8 +7,9 @@ import datetime as dt
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,12 @@ _SCALARS: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "DATE": pa.date32(),
     "DOUBLE": pa.float64(),
+    "FLOAT": pa.float32(),
     "INT": pa.int32(),
+    "SMALLINT": pa.int16(),
     "STRING": pa.string(),
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TINYINT": pa.int8(),
 }
 
 
@@ -91,10 +95,15 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def frame_of(schema: pa.Schema, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> pa.Table:
-    """Rows of JSON values as a frame of ``columns``. Every field is nullable, also where the table's
-    is not: whether a null may be there is for the table to say."""
-    fields = [pa.field(name, schema.field(name).type) for name in columns]
+def frame_of(
+    schema: pa.Schema,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    types: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Table:
+    """Rows of JSON values as a frame of ``columns``, of the table's types but for those named in ``types``. Every
+    field is nullable, also where the table's is not: whether a null may be there is for the table to say."""
+    fields = [pa.field(name, _type(types[name]) if name in types else schema.field(name).type) for name in columns]
     values = [[from_json(value, f.type) for value, f in zip(row, fields, strict=True)] for row in rows]
     arrays = [pa.array([row[i] for row in values], f.type) for i, f in enumerate(fields)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

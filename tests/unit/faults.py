@@ -23,7 +23,7 @@ DDL = "k BIGINT, o BIGINT, v STRING"
 """The table of most tests: key ``k``, ordering ``o``."""
 
 
-def create(path: Path, *, settings: Settings | None = None, **options: Any) -> LakeTable:
+def create(path: str | Path, *, settings: Settings | None = None, **options: Any) -> LakeTable:
     arguments: dict[str, Any] = {"key": ["k"], "ordering": ["o"], "buckets": 1, **options}
     return LakeTable.create(path, arguments.pop("schema", DDL), settings=settings, **arguments)
 

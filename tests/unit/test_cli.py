@@ -184,6 +184,23 @@ def test_check_says_what_is_wrong_and_mends_it_on_request(path: str, capsys: Cap
     assert "this file is missing" in capsys.readouterr().out
 
 
+def test_a_home_folder_is_found_by_every_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in ("~/t", Path("~/u")):
+        table = create(place)
+        assert table.url == str(tmp_path / Path(place).name)
+        table.upsert(frame([(1, 1, "a")]))
+        assert LakeTable.open(place).version == 1
+        assert LakeTable.check(place).ok
+        assert main(["check", str(place)]) == 0
+        assert main(["show", str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert [shown.count(str(tmp_path / name)) for name in "tu"] == [1, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "u"]
+
+
 def test_wrong_usage_is_refused(capsys: Captured) -> None:
     assert main(["compact"]) == 2
     assert main(["no-such-command"]) == 2

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lakemerge import FrameError, LakeTable, RecordRefusedError
-from lakemerge.write.frame import as_reader
+from lakemerge.frames import as_reader
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 
 ROWS = [(1, 10, "a"), (2, 20, None), (3, None, "ü")]

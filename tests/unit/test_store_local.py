@@ -243,11 +243,15 @@ def test_folders_before_start_after_are_not_read(tmp_path: Path, monkeypatch: py
 
 def test_open_store_picks_by_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     spaced = tmp_path / "a b%20"
     for location, root in (
         (tmp_path, tmp_path),
         (str(tmp_path) + "/", tmp_path),
         ("relative/x", tmp_path / "relative/x"),
+        ("~/x", tmp_path / "home/x"),
+        (Path("~"), tmp_path / "home"),
+        ("./~", tmp_path / "~"),
         ("day=1:2", tmp_path / "day=1:2"),
         (spaced.as_uri(), spaced),
         (f"file:{tmp_path}", tmp_path),

@@ -1,0 +1,69 @@
+"""Frames that callers give: pyarrow, pandas, polars and others, as streams of Arrow data that can be trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.errors import FrameError
+from lakemerge.soundness import find_flaw
+
+__all__ = ["as_reader", "check_sound", "collected"]
+
+
+def as_reader(frame: object) -> pa.RecordBatchReader:
+    """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
+    frames (lazy ones :func:`collected`), and whatever offers the Arrow PyCapsule interface. Raises
+    :class:`FrameError`."""
+    reader = _reader(collected(frame))
+    try:
+        _ = reader.schema.names
+    except UnicodeDecodeError as error:
+        raise FrameError(f"a column of the frame has a name that is not UTF-8: {error}; rename it") from error
+    return reader
+
+
+def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
+    """Raise :class:`FrameError` for text that is not UTF-8, and for columns that break Arrow's format.
+
+    :param first_row: the number of the first row, for what the error says.
+    """
+    flaw = find_flaw(rows, first_row)
+    if flaw is None:
+        return
+    if flaw.is_text:
+        remedy = "decode it from the encoding it is in, or keep it in a BINARY column"
+    else:
+        remedy = "make the frame anew: the program that made this one broke Arrow's format"
+    raise FrameError(f"{flaw.problem}; {remedy}", column=flaw.column, row=flaw.row)
+
+
+def collected(frame: object) -> object:
+    """The frame; of a polars ``LazyFrame`` its rows, by the engine that holds the least of what they are made from."""
+    if not (type(frame).__module__.split(".")[0] == "polars" and type(frame).__name__ == "LazyFrame"):
+        return frame
+    query: Any = frame
+    return query.collect(engine="streaming")
+
+
+def _reader(frame: object) -> pa.RecordBatchReader:
+    if isinstance(frame, pa.RecordBatchReader):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(frame.schema, [frame])
+    if isinstance(frame, pa.Table):
+        return frame.to_reader()
+    try:
+        if type(frame).__module__.split(".")[0] == "pandas":
+            return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(frame)
+    except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
+        name = f"{type(frame).__module__}.{type(frame).__qualname__}"
+        raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
+    raise FrameError(
+        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
+        "or RecordBatchReader, or a pandas or polars frame",
+        type=type(frame).__qualname__,
+    )

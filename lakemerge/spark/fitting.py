@@ -1,0 +1,81 @@
+"""Whether the rows of a frame surely fit a table, asked in the JVM.
+
+A condition that is true of a row says that the kernel would take it as it is (:mod:`lakemerge.frames`,
+:mod:`lakemerge.casts`). One that is false says nothing: the kernel looks at the row, and names what it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.schema import type_ddl
+from lakemerge.spark.jobs import quoted
+
+__all__ = ["fitting"]
+
+_INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_MANTISSA_BITS = {pa.float32(): 24, pa.float64(): 53}
+_MOST_DIGITS = 38
+_BIGINT_DIGITS = 19
+
+
+def fitting(value: str, given: Any, wanted: Any, depth: int = 0) -> Iterator[str]:
+    """Conditions on a value, as SQL; null or true where the value is null, or a part of it.
+
+    :param value: an expression.
+    :param given: its type, which is castable to ``wanted``, and has the same fields in the same order.
+    :param depth: how many functions of elements the value is inside of.
+    """
+    if pa.types.is_string(given):
+        yield f"is_valid_utf8({value})"
+    elif pa.types.is_struct(given):
+        for field, target in zip(given, wanted, strict=True):
+            yield from fitting(f"{value}.{quoted(field.name)}", field.type, target.type, depth)
+    elif pa.types.is_map(given):
+        # Spark makes no map that has a key twice, but reads such from files.
+        yield f"size(array_distinct(map_keys({value}))) = size({value})"
+        yield from _of_each(f"map_keys({value})", given.key_type, wanted.key_type, depth)
+        yield from _of_each(f"map_values({value})", given.item_type, wanted.item_type, depth)
+    elif pa.types.is_list(given):
+        yield from _of_each(value, given.value_type, wanted.value_type, depth)
+    elif given != wanted:
+        yield from _equal(value, given, wanted)
+
+
+def _of_each(values: str, given: Any, wanted: Any, depth: int) -> Iterator[str]:
+    element = f"e{depth}"
+    for condition in fitting(element, given, wanted, depth + 1):
+        yield f"forall({values}, {element} -> ({condition}) IS NOT FALSE)"
+
+
+def _equal(value: str, given: Any, wanted: Any) -> Iterator[str]:
+    """That a number has an equal one of another type."""
+    if given in _INTEGER_BITS:
+        yield from _within(value, _INTEGER_BITS[given], wanted)
+    elif pa.types.is_floating(given) and wanted == pa.float32():
+        yield f"CAST(CAST({value} AS FLOAT) AS DOUBLE) <=> {value}"
+    elif pa.types.is_decimal(given):
+        whole, scale = given.precision - given.scale, given.scale
+        if whole > wanted.precision - wanted.scale or scale > wanted.scale:
+            digits = max(whole, wanted.precision - wanted.scale) + max(scale, wanted.scale)
+            # Decimals that have more digits between them Spark rounds before it compares.
+            exact = digits <= _MOST_DIGITS
+            yield f"TRY_CAST({value} AS {type_ddl(wanted)}) <=> {value}" if exact else f"{value} IS NULL"
+
+
+def _within(value: str, bits: int, wanted: Any) -> Iterator[str]:
+    """That an integer of so many bits is in the range that the type holds without gaps."""
+    if wanted in _INTEGER_BITS:
+        if _INTEGER_BITS[wanted] < bits:
+            limit = 2 ** (_INTEGER_BITS[wanted] - 1)
+            yield f"{value} BETWEEN {-limit} AND {limit - 1}"
+    elif wanted in _MANTISSA_BITS:
+        if _MANTISSA_BITS[wanted] < bits:
+            limit = 2 ** _MANTISSA_BITS[wanted]
+            yield f"{value} BETWEEN {-limit} AND {limit}"
+    elif wanted.precision - wanted.scale < _BIGINT_DIGITS:
+        limit = 10 ** (wanted.precision - wanted.scale) - 1
+        yield f"{value} BETWEEN {-limit} AND {limit}"
