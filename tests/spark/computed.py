@@ -29,15 +29,19 @@ class Computed:
 
 
 def compute(sql: str, table: pa.Table) -> Computed:
-    """Each row alone for its errors, and all others in one batch."""
+    """All rows in one batch; where that fails each row alone, and those that do not fail in one batch."""
     (batch,) = table.combine_chunks().to_batches()
     node = compile_value(parsed(sql), table.schema, dt.UTC)
-    errors = {}
-    for row in range(batch.num_rows):
-        try:
-            node.evaluate(Rows(batch.slice(row, 1)))
-        except FilterError as error:
-            errors[row] = error.message
+    errors: dict[int, str] = {}
+    try:
+        node.evaluate(Rows(batch))
+    except FilterError:
+        for row in range(batch.num_rows):
+            try:
+                node.evaluate(Rows(batch.slice(row, 1)))
+            except FilterError as error:
+                errors[row] = error.message
+        assert errors, sql
     rows = [row for row in range(batch.num_rows) if row not in errors]
     values = node.evaluate(Rows(batch.take(pa.array(rows, pa.int32()))))
     assert values.type == node.kind, sql
