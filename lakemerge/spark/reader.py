@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
@@ -144,6 +144,10 @@ def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Sch
         return None
     zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
     try:
-        return parse_filter(filter, schema, zone=zone)
+        condition = parse_filter(filter, schema, zone=zone)
     except FilterError:
         return None
+    if condition is not None and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+        # What is computed is computed by ANSI's rules. The other conditions still tell what can be passed over.
+        return replace(condition, computed=())
+    return condition

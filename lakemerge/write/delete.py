@@ -69,12 +69,14 @@ def _delete(
 ) -> UpsertResult:
     known = {"predicate": condition, **info}
     if spark is not None:
+        from lakemerge.spark.judging import judging
         from lakemerge.spark.reader import read_dataframe
         from lakemerge.spark.writer import upsert_dataframe
 
-        keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
-        return upsert_dataframe(
-            handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
-        )
+        with judging():
+            keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
+            return upsert_dataframe(
+                handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
+            )
     rows = scan(handle, view, columns=columns, filter=condition)
     return upsert_arrow(handle, view, rows, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True)

@@ -1,6 +1,7 @@
 """``+ - * / %``, ``div``, ``pmod``, unary minus and ``abs`` of numbers, with Spark's result types.
 
-Overflow and division by zero are errors, as under Spark's ANSI mode.
+Overflow and division by zero are errors, as under Spark's ANSI mode. One difference: Spark's unary minus and ``abs``
+round decimals of more than 34 digits, and here they are exact.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, valid
 
 __all__ = ["absolute", "arithmetic", "negative"]
 
-_QUOTIENT_SCALE = 39
-"""Spark computes a quotient of decimals to so many digits behind the point, and then rounds again."""
-_PRODUCT_DIGITS = 39
-"""And a product to so many digits altogether."""
+_DIGITS = 39
+"""Spark computes products and remainders to so many digits, and quotients to so many behind the point; then it rounds
+again."""
+_DIV_DIGITS = 38
 _INT_BYTES = 4
 """Shorter integers are taken for INT, so that pmod does not wrap around."""
 _CHECKED: dict[str, Callable[..., pa.Array]] = {
@@ -153,33 +154,40 @@ def _decimals(
     left, right = (first, second) if operator in _PLAIN else (second, first)
     known = valid(left, right)
     a, b = to_unscaled(left), to_unscaled(right)
+    overflow = _OVERFLOW.replace("{kind}", name(kind))
     if operator in _PLAIN:
         values = _sum_or_product(operator, a, b, left_kind, right_kind, kind)
     else:
         refuse((b == 0).astype(np.bool_) & known, _BY_ZERO.replace("{operator}", operator), left, right)
         b = np.where(known, b, 1)
         if operator == "/":
-            # To a whole number of 10**-39: more digits than any result keeps.
-            shift = _QUOTIENT_SCALE + right_kind.scale - left_kind.scale
-            a, b = a.astype(object), b.astype(object)
-            values = halves_up(a * 10 ** max(shift, 0), b * 10 ** max(-shift, 0))
-            values = halves_up(values, 10 ** (_QUOTIENT_SCALE - kind.scale))
+            values = _quotient(a, b, right_kind.scale - left_kind.scale, kind.scale)
         else:
             scale = max(left_kind.scale, right_kind.scale)
             a = rescaled(a, left_kind.precision, left_kind.scale, scale)
             b = rescaled(b, right_kind.precision, right_kind.scale, scale)
-            rest = _sign(a) * (np.abs(a) % np.abs(b))
-            quotient = (a - rest) // b
-            refuse(beyond(quotient, known, _QUOTIENT_SCALE), _OVERFLOW.replace("{kind}", "DECIMAL"), left, right)
+            values, whole = _rest(a, b)
+            refuse(beyond(whole, known, _DIV_DIGITS if operator == "div" else _DIGITS), overflow, left, right)
             if operator == "div":
-                low = (quotient.astype(object) + 2**63) % 2**64 - 2**63  # Spark keeps the lower 64 bits
+                low = (whole.astype(object) + 2**63) % 2**64 - 2**63  # Spark keeps the lower 64 bits
                 return from_vector(low.astype(np.int64), known, kind)
             if operator == "pmod":
-                again = rest + b
-                rest = np.where((rest < 0).astype(np.bool_), _sign(again) * (np.abs(again) % np.abs(b)), rest)
-            values = rest
-    refuse(beyond(values, known, kind.precision), _OVERFLOW.replace("{kind}", name(kind)), left, right)
+                values = np.where((values < 0).astype(np.bool_), _rest(values + b, b)[0], values)
+    refuse(beyond(values, known, kind.precision), overflow, left, right)
     return from_unscaled(values, known, kind)
+
+
+def _quotient(a: Integers, b: Integers, shift: int, scale: int) -> Integers:
+    """``a / b`` with so many digits behind the point, where ``b`` has ``shift`` more of them than ``a``."""
+    shift += _DIGITS
+    a, b = a.astype(object), b.astype(object)
+    return halves_up(halves_up(a * 10 ** max(shift, 0), b * 10 ** max(-shift, 0)), 10 ** (_DIGITS - scale))
+
+
+def _rest(a: Integers, b: Integers) -> tuple[Integers, Integers]:
+    """What is left of ``a``, with its sign, and how often ``b`` was in it."""
+    rest = np.where((a < 0).astype(np.bool_), -1, 1) * (np.abs(a) % np.abs(b))
+    return rest, (a - rest) // b
 
 
 def _sum_or_product(
@@ -188,7 +196,7 @@ def _sum_or_product(
     if operator == "*":
         digits, scale = left.precision + right.precision, left.scale + right.scale
         values = roomy(a, digits) * roomy(b, digits)
-        if digits > _PRODUCT_DIGITS:
+        if digits > _DIGITS:
             values = _to_digits(values)
     else:
         scale = max(left.scale, right.scale)
@@ -201,13 +209,9 @@ def _sum_or_product(
 
 def _to_digits(values: Integers) -> Integers:
     """Products rounded to 39 digits."""
-    cut = [10 ** max(0, len(str(abs(value))) - _PRODUCT_DIGITS) for value in values.tolist()]
+    cut = [10 ** max(0, len(str(abs(value))) - _DIGITS) for value in values.tolist()]
     powers = np.array(cut, dtype=object)
     return halves_up(values, powers) * powers
-
-
-def _sign(values: Integers) -> Integers:
-    return np.where((values < 0).astype(np.bool_), -1, 1)
 
 
 def _of_one(node: Node, text: str, function: Callable[[pa.Array], pa.Array]) -> Node:

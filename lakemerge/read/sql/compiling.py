@@ -17,7 +17,7 @@ from lakemerge.read.sql import nested
 from lakemerge.read.sql.arithmetic import arithmetic, negative
 from lakemerge.read.sql.casts import as_text, cast
 from lakemerge.read.sql.choosing import case, condition, junction, negation
-from lakemerge.read.sql.comparing import compare, is_null, null_safe
+from lakemerge.read.sql.comparing import compare, is_null, null_safe, of_one_kind
 from lakemerge.read.sql.functions import FUNCTIONS, concat, like_java, substring, trim
 from lakemerge.read.sql.intervals import interval_of, with_days, with_interval
 from lakemerge.read.sql.kinds import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP
@@ -191,8 +191,8 @@ class _Compiler:
         only(node, "this", "expressions")
         if not node.expressions:
             unsupported(node)
-        value = self.value(node.this)
-        equal = [compare("=", value, self.value(item), sql(node)) for item in node.expressions]
+        value, *items = of_one_kind([self.value(part) for part in (node.this, *node.expressions)], sql(node))
+        equal = [compare("=", value, item, sql(node)) for item in items]
         return junction(equal, sql(node), is_or=True)
 
     def between(self, node: Any) -> Node:

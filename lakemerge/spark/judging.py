@@ -1,0 +1,33 @@
+"""Filters that Spark judges: its errors as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+
+from lakemerge.errors import FilterError
+
+__all__ = ["judging"]
+
+_DATA_ERROR = "22"
+"""The class of SQL states for values that cannot be computed with."""
+_OURS = re.compile(r"the filter cannot be judged: (.*)")
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Raise :class:`FilterError` where a job in the block fails since a row cannot be judged, by Spark or in a task of
+    ours."""
+    try:
+        yield
+    except PySparkException as error:
+        ours = _OURS.search(str(error))
+        if ours is not None:
+            raise FilterError(ours.group()) from error
+        if (error.getSqlState() or "").startswith(_DATA_ERROR):
+            first, *_ = str(error).splitlines()
+            raise FilterError(f"the filter cannot be judged: {first}") from error
+        raise
