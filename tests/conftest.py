@@ -12,12 +12,29 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge.read import beside
+from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several workers share one Spark session: whichever gets a test that takes it gets them all."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """No test cuts the power, so none learns more when a disk holds what was written; it must only be an open file."""
+    with pytest.MonkeyPatch.context() as system:
+        system.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, in UTC, quiet, with Delta's extension, catalog and jars.
 
     Ends the whole run at once where Java is missing: every Spark test would fail with the same cause.
@@ -26,7 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         ["/bin/sh", str(ROOT / "scripts" / "check_java.sh")], check=False, capture_output=True, text=True
     )
     if java.returncode != 0:
-        pytest.exit(java.stderr, returncode=3)
+        request.session.shouldstop = java.stderr  # a worker passes it on, where the message of pytest.exit is lost
+        pytest.fail("no Java", pytrace=False)
 
     from delta import configure_spark_with_delta_pip
 
@@ -43,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .master("local[2]")
             .config("spark.driver.memory", "4g")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
+            .config("spark.driver.extraJavaOptions", f"{QUICK_JAVA} -Dderby.system.home={scratch}")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")

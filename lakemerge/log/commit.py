@@ -5,6 +5,7 @@ Nothing here overwrites or deletes. See :meth:`lakemerge.log.DeltaLog.commit` fo
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 from collections import Counter
@@ -204,7 +205,9 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
+@functools.cache
 def _library_version() -> str:
+    """Kept, since each look reads and parses the metadata of the installed package: milliseconds of every commit."""
     try:
         return importlib.metadata.version("lakemerge")
     except importlib.metadata.PackageNotFoundError:

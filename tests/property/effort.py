@@ -1,17 +1,33 @@
-"""How hard property tests try: how many examples, and what Hypothesis is told about them."""
+"""How hard property tests try: how many examples and seeds, and what Hypothesis is told about them.
+
+``make test-all`` sets ``LAKEMERGE_EFFORT=all``: all of them. Otherwise it is a fifth, so that ``make test`` is short.
+Either way Hypothesis draws new examples in each run.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples", "thorough"]
+__all__ = ["examples", "some", "thorough"]
+
+T = TypeVar("T")
+
+EFFORTS: Final = {"all": 1, "few": 5}
+_ONE_IN: Final = EFFORTS[os.environ.get("LAKEMERGE_EFFORT", "few")]
 
 
-def examples(default: int, *, variable: str = "LAKEMERGE_EXAMPLES") -> int:
-    """How many a test draws, unless the environment says."""
-    return int(os.environ.get(variable, str(default)))
+def examples(count: int, *, variable: str = "LAKEMERGE_EXAMPLES") -> int:
+    """The number of examples that a test draws: ``count`` or a fifth of it, or what the environment says."""
+    return int(os.environ.get(variable, str(-(-count // _ONE_IN))))
+
+
+def some(cases: Sequence[T]) -> Sequence[T]:
+    """The cases that a test plays, such as seeds: all, or the first and every fifth after it."""
+    return cases[::_ONE_IN]
 
 
 def thorough(count: int) -> settings:

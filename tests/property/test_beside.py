@@ -2,7 +2,7 @@
 and merged ones beside, or the places of log records that are the merged ones. The rows are those of the plain-Python
 model.
 
-``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
+``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-all``).
 """
 
 from __future__ import annotations

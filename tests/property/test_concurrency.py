@@ -14,6 +14,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lakemerge import CommitConflictError, LakeTable
 from lakemerge.log import AddFile
 from tests.property.batches import BATCH, DDL, SETTINGS, batch_of, fold
@@ -117,6 +119,7 @@ def guarded(run: Callable[..., None], *arguments: Any) -> None:
         reports.put(("ended", run.__name__))
 
 
+@pytest.mark.serial
 def test_many_processes_on_one_table(tmp_path: Path) -> None:
     check_many_processes(str(tmp_path / "table"), writers=WRITERS)
 

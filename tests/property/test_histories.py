@@ -1,6 +1,6 @@
 """Random histories on the product without Spark, against the plain-Python model.
 
-``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
+``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-all``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random histories read in parts, down to one row group each: the rows are those of the plain-Python model.
 
-``LAKEMERGE_EXAMPLES`` sets how many (60 by default).
+``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-all``).
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import pytest
+
 from lakemerge import CommitConflictError, LakeTable
 from tests.property.batches import DDL, SETTINGS, batch_of, fold
 from tests.property.test_concurrency import UPSERTS, Report, collect, guarded
@@ -68,6 +70,7 @@ def read(path: str, done: Event, reports: Queue[Report]) -> None:
         reports.put(("read", len(rows)) if rows == expected else ("error", f"the savepoint reads {rows}"))
 
 
+@pytest.mark.serial
 def test_vacuum_beside_everybody(tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = LakeTable.create(path, DDL, key=["k"], ordering=["o"], settings=SETTINGS)

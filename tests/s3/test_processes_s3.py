@@ -8,6 +8,7 @@ from tests.property.test_concurrency import check_many_processes
 from tests.s3.servers import Endpoint
 
 
+@pytest.mark.serial
 def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint.options.items():
         monkeypatch.setenv(name, str(value))

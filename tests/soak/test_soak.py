@@ -20,6 +20,7 @@ from tests.soak.damage import fuzz
 from tests.soak.parts import Part, Tally
 
 
+@pytest.mark.serial
 def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(parts, "HISTORIES", 2)
     monkeypatch.setattr(parts, "INPUTS", 5)

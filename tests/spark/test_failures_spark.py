@@ -23,7 +23,6 @@ import pytest
 from pyspark import TaskContext
 
 from lakemerge import LakeTable
-from lakemerge.spark import load
 from lakemerge.testing.faults import Call, Fault
 from tests.spark.application import Application, Signals, cluster
 from tests.unit.faults import create, frame, open_over, state_of
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakemerge import UpsertResult
-    from lakemerge.write.upsert import Write
+
+pytestmark = pytest.mark.serial
 
 BASE = [(k, 0, "base") for k in range(10)]
 CHANGES = [(k, 1, "new") for k in range(5, 15)]
@@ -324,24 +324,6 @@ def test_an_executor_of_a_load_in_the_jvm_is_lost(application: Application, sign
     assert (result.mode, result.rows, result.files) == ("load", 10, 3)
     assert all(name.rpartition("/")[2].startswith("part-") for name in files_of(path))
     check_and_clean(path, CHANGES, orphans=0)
-
-
-def test_what_a_lost_attempt_still_writes_is_no_file_of_a_load_in_the_jvm(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "t"
-    create(path, buckets=2)
-    check = load._check
-
-    def overtaken(write: Write, session: SparkSession, folder: str) -> object:
-        write.handle.store.put(f"{folder}/_temporary/0/_temporary/attempt_1/part-00000.parquet", b"half of a file")
-        return check(write, session, folder)
-
-    monkeypatch.setattr(load, "_check", overtaken)
-    result = LakeTable.open(path, spark=spark).upsert(changes(spark))
-    assert (result.mode, result.rows, result.files) == ("load", 10, 3)
-    assert all(name.rpartition("/")[2].startswith("part-") for name in files_named(path))
-    check_and_clean(path, CHANGES, orphans=1)
 
 
 def test_a_task_that_fails_for_good(application: Application, signals: Signals, tmp_path: Path) -> None:

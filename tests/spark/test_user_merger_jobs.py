@@ -19,13 +19,17 @@ from typing import Any
 import pyspark
 import pytest
 
+from tests.spark.application import QUICK_JAVA
+
 ROOT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
