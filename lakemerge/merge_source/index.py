@@ -159,7 +159,7 @@ def _heads_written(heads: Heads, now: Holders, touched: Ints, counts: Ints, page
         yield deletes("v", heads.values.take(pa.array(gone)), heads.expressions[gone], np.zeros_like(gone))
     if not len(kept):
         return
-    inline = now.where((pages[now.pairs] == 1))
+    inline = now.where(pages[now.pairs] == 1)
     at, lists = _by_page(inline, np.zeros_like(inline.pairs))
     place = np.full(len(heads), -1, dtype=np.int64)
     place[at[0]] = np.arange(len(at[0]))

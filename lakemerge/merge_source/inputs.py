@@ -91,7 +91,7 @@ def _deleted_column(dataset: Dataset, schema: pa.Schema, names: Mapping[str, str
         return None
     if found is None or not pa.types.is_boolean(schema.field(found).type):
         raise InputError(
-            f"dataset {dataset.name!r} has no BOOLEAN column {dataset.deleted or '_deleted'!r} to mark deleted entities",
+            f"dataset {dataset.name!r} has no BOOLEAN column {dataset.deleted or '_deleted'!r} for what is deleted",
             dataset=dataset.name,
         )
     return found
@@ -184,8 +184,8 @@ class Input:
             reader = self.table.changes(since)
         except VersionNotFoundError as error:
             raise FullRunNeededError(
-                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: {error.message}. "
-                "Run with full=True",
+                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: "
+                f"{error.message}. Run with full=True",
                 dataset=self.name,
                 version=since,
             ) from error

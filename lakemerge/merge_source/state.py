@@ -14,13 +14,12 @@ One table, so that one commit changes all of it. Every record is found by its wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakemerge.merge_source.combine import MEMBER
 from lakemerge.merge_source.lists import Ints, contiguous
@@ -179,7 +178,8 @@ class State:
         texts = pa.array(sorted(set(names)), pa.string())
         zeros = np.zeros(len(texts), dtype=np.int64)
         found = self._found("d", texts, zeros, zeros, ["data"])
-        return {name: read_rows(data) for name, data in zip(*(found.column(n).to_pylist() for n in ("k", "data")))}
+        pairs = zip(found.column("k").to_pylist(), found.column("data").to_pylist(), strict=True)
+        return {name: read_rows(data) for name, data in pairs}
 
     def all_chunks(self) -> list[str]:
         """The names of all chunks."""
@@ -234,7 +234,7 @@ def _frame(part: str, k: pa.Array, a: Ints, b: Ints, columns: Mapping[str, pa.Ar
         "b": pa.array(b.astype(np.int32)),
         **columns,
     }
-    arrays = [given.get(one.name, None) for one in SCHEMA]
+    arrays = [given.get(one.name) for one in SCHEMA]
     filled = [
         pa.nulls(count, one.type) if array is None else contiguous(array).cast(one.type)
         for one, array in zip(SCHEMA, arrays, strict=True)
