@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.findings import Finding
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.everything import remembered
 from lakemerge.merge_source.inputs import Access, open_input
 from lakemerge.merge_source.known import strings
+from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.plan import Plan
 from lakemerge.merge_source.planning import Work, plan_everything
 from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.results import SourceCheck
 from lakemerge.merge_source.run import as_taken_up
+from lakemerge.merge_source.seen import seen_clusters
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
 from lakemerge.table import LakeTable
@@ -51,8 +55,8 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     work = Work(output, state, config, inputs, shape, meta.run)
     with Spool() as spool:
         plan = Plan(spool)
-        plan_everything(work, list(range(len(inputs))), plan, by_output=True)
-        findings = [*_of_output(plan), *_of_state(plan.records)]
+        plan_everything(work, list(range(len(inputs))), plan, by_output=False)
+        findings = [*_of_output(work), *_of_state(plan.records)]
         return SourceCheck(
             entities=plan.entities,
             clusters=plan.clusters,
@@ -61,14 +65,23 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
         )
 
 
-def _of_output(plan: Plan) -> Iterator[Finding]:
-    if plan.retired is not None and plan.retired.num_rows:
-        ids = strings(plan.retired, "_id")
-        yield Finding(None, f"the output has {len(ids)} id(s) that no entities have: {_some(ids)}", _REMEDY)
-    wrong = [strings(table, "_id") for table in plan.emitted.tables(0)]
-    if wrong:
-        ids = pa.chunked_array(wrong).combine_chunks()
-        yield Finding(None, f"{len(ids)} row(s) of the output are not what the rows say: {_some(ids)}", _REMEDY)
+def _of_output(work: Work) -> Iterator[Finding]:
+    """How the output differs from what the state says of it."""
+    told = OldClusters.of(remembered(work.state))
+    seen, _ = seen_clusters(work.output, work.shape, told)
+    extra = seen.output_ids.filter(pc.invert(pc.is_in(seen.output_ids, value_set=told.output_ids)))
+    if len(extra):
+        yield Finding(None, f"the output has {len(extra)} id(s) that no entities have: {_some(extra)}", _REMEDY)
+    at = pc.index_in(told.output_ids, value_set=seen.output_ids)
+    if at.null_count:
+        missing = told.output_ids.filter(at.is_null())
+        yield Finding(None, f"the output lacks {len(missing)} row(s): {_some(missing)}", _REMEDY)
+    same = pa.array(np.ones(len(told), dtype=np.bool_))
+    for name in ("hash", "written", "updated"):
+        same = pc.and_(same, pc.equal(strings(told.records, name), strings(seen.records, name).take(at)))
+    wrong = told.output_ids.filter(pc.invert(same))
+    if len(wrong):
+        yield Finding(None, f"{len(wrong)} row(s) of the output are not what was written: {_some(wrong)}", _REMEDY)
 
 
 def _of_state(records: Sequence[pa.Table]) -> Iterator[Finding]:

@@ -26,7 +26,14 @@ __all__ = ["all_entities", "gone_entities", "index_records", "leftover_records",
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
     parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
-    return Fresh.together(parts)
+    fresh = Fresh.together(parts)
+    texts = fresh.texts
+    if len(texts.unique()) < len(texts):
+        counts = pc.value_counts(texts)
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0].as_py()
+        offset, _, name = twice.partition("|")
+        raise InputError(f"dataset {inputs[int(offset)].name!r} has the id {name!r} twice", id=name)
+    return fresh
 
 
 def _of_dataset(one: Input, rules: Rules) -> Iterator[Fresh]:

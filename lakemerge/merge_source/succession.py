@@ -51,7 +51,7 @@ def dataset_states(inputs: Sequence[Input]) -> tuple[DatasetState, ...]:
             version=one.version,
             restore_epoch=one.restore_epoch,
             schema="" if one.shape is None else to_delta_json(one.shape.schema),
-            key=() if one.table is None else one.table.key,
+            key=one.key,
         )
         for one in inputs
     )
