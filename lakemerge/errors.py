@@ -108,7 +108,7 @@ class FullRunNeededError(InputError):
 
 
 class MaxMergedError(InputError):
-    """More entities would be merged into one than ``max_merged`` allows; ``rule``, ``value`` and ``count`` say which."""
+    """More entities would become one than ``max_merged`` allows; ``rule``, ``value`` and ``count`` say which."""
 
     code = "max-merged"
 

@@ -1,9 +1,12 @@
-"""Which rows of several tables are the same, and a table with one merged entity of each (docs/guides/merge-source.md)."""
+"""Which rows of several tables are the same, and a table with one merged entity of each.
+
+Guide: docs/guides/merge-source.md.
+"""
 
 from __future__ import annotations
 
 from lakemerge.merge_source.config import Dataset, MergeConfig
-from lakemerge.merge_source.results import ClusterLink, Explanation, Pending, Report, RunResult, WideValue
+from lakemerge.merge_source.results import ClusterLink, Explanation, Pending, Report, RunResult, SourceCheck, WideValue
 from lakemerge.merge_source.source import MergeSource
 
 __all__ = [
@@ -15,5 +18,6 @@ __all__ = [
     "Pending",
     "Report",
     "RunResult",
+    "SourceCheck",
     "WideValue",
 ]

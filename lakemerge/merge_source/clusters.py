@@ -118,15 +118,15 @@ def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, h
 
 def links_of(rules: Rules, held: Held) -> list[Link]:
     """The values that hold entities together, the most widely held first."""
+    texts = held.values.dictionary_encode().dictionary
     found = []
     for number, rows, codes, numbers in _by_class(rules, held):
         starts = run_starts(codes)
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True):
             expressions = tuple(np.unique(numbers[start:end]).tolist())
-            if len(expressions) > 1:
-                entities = tuple(np.unique(rows[start:end]).tolist())
-                value = held.values.dictionary_encode().dictionary[int(codes[start])].as_py()
-                found.append(Link(number, value, expressions, entities))
+            entities = tuple(np.unique(rows[start:end]).tolist())
+            if len(expressions) > 1 and len(entities) > 1:
+                found.append(Link(number, texts[int(codes[start])].as_py(), expressions, entities))
     return sorted(found, key=lambda link: (-len(link.entities), link.class_number, link.value))
 
 

@@ -270,7 +270,7 @@ def _names_where(singles: Sequence[tuple[str, Bools]], count: int) -> pa.Array:
     names = pa.array([name for name, _ in singles], pa.string())
     flags = np.stack([single for _, single in singles], axis=1) if singles else np.zeros((count, 0), dtype=np.bool_)
     row, name = np.nonzero(flags)
-    return list_array(_offsets(row, count), names.take(pa.array(name)), flags.any(axis=1))
+    return list_array(_offsets(row, count), names.take(pa.array(name)), np.asarray(flags.any(axis=1)))
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:

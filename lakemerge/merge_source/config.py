@@ -185,9 +185,11 @@ def _check_choices(config: MergeConfig, problems: list[str]) -> None:
     for name, choices in _CHOICES.items():
         if getattr(config, name) not in choices:
             problems.append(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(config, name)!r}")
-    for name in _FLAGS:
-        if not isinstance(getattr(config, name), bool):
-            problems.append(f"{name} must be true or false, not {getattr(config, name)!r}")
+    problems += [
+        f"{name} must be true or false, not {getattr(config, name)!r}"
+        for name in _FLAGS
+        if not isinstance(getattr(config, name), bool)
+    ]
     limit: Any = config.max_merged
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         problems.append(f"max_merged must be a whole number from 1 on, not {limit!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import LakeMergeError
+from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.merge_source.changes import fresh_of_rows
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import ids_of, key_texts
@@ -26,7 +26,14 @@ __all__ = ["all_entities", "gone_entities", "index_records", "leftover_records",
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
     parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
-    return Fresh.together(parts)
+    fresh = Fresh.together(parts)
+    texts = fresh.texts
+    if len(texts.unique()) < len(texts):
+        counts = pc.value_counts(texts)
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0].as_py()
+        offset, _, name = twice.partition("|")
+        raise InputError(f"dataset {inputs[int(offset)].name!r} has the id {name!r} twice", id=name)
+    return fresh
 
 
 def _of_dataset(one: Input, rules: Rules) -> Iterator[Fresh]:
@@ -108,18 +115,42 @@ def _spread(values: pa.Array, where: Bools) -> pa.Array:
 
 
 def _last_rows(one: Input, version: int | None, ids: pa.Array) -> tuple[pa.Array, pa.Table | None]:
-    """Rows as they were when the state was written. Where that version cannot be read any more, nothing is left of
-    them but their ids."""
-    none = pa.array([], pa.string()), None
+    """Rows as they were when they went or, where that cannot be told any more, when the state was written. Where that
+    version cannot be read either, nothing is left of them but their ids."""
     if version is None or one.table is None or one.shape is None:
-        return none
-    try:
-        earlier = one.earlier(version)
-        if earlier.table_id != one.table_id or earlier.shape is None:
-            return none
-        found, rows = earlier.find(ids, earlier.shape.kept)
-    except (LakeMergeError, FileNotFoundError):
-        return none
+        return pa.array([], pa.string()), None
+    for find in (_rows_that_went, _rows_of_version):
+        try:
+            return find(one, version, ids)
+        except (LakeMergeError, FileNotFoundError):
+            continue
+    return pa.array([], pa.string()), None
+
+
+def _rows_that_went(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array, pa.Table]:
+    shape = one.shape
+    if shape is None:
+        raise InputError(f"dataset {one.name!r} is not there")
+    found: list[pa.Table] = []
+    for rows, went in one.changes(version):
+        wanted = pc.and_(went, pc.is_in(ids_of(rows, shape.id_columns), value_set=ids))
+        found.append(rows.filter(wanted))
+    if not found:
+        raise InputError(f"dataset {one.name!r} does not tell of all rows that went")
+    rows = pa.concat_tables(found)
+    texts = ids_of(rows, shape.id_columns)
+    codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    last = pa.array(len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1])
+    if len(last) < len(ids):
+        raise InputError(f"dataset {one.name!r} does not tell of all rows that went")
+    return texts.take(last), rows.take(last).select(shape.kept)
+
+
+def _rows_of_version(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array, pa.Table]:
+    earlier = one.earlier(version)
+    if earlier.table_id != one.table_id or earlier.shape is None:
+        raise InputError(f"the table of dataset {one.name!r} is another one now")
+    found, rows = earlier.find(ids, earlier.shape.kept)
     return found, rows.select(earlier.shape.kept)
 
 

@@ -41,13 +41,15 @@ _TOKEN = re.compile(
     r"""\s*(?:
         (?P<text>'(?:[^']|'')*')
       | (?P<number>-?\d+(?:\.\d+)?(?![\w.]))
-      | (?P<name>(?:`[^`]*`|[^\s'`(),=.]+)(?:\.(?:`[^`]*`|[^\s'`(),=.]+))*)
+      | (?P<name>(?:`[^`]+`|[\w$:@-]+)(?:\.(?:`[^`]+`|[\w$:@-]+))*)
       | (?P<mark>==|[(),=])
     )""",
     re.VERBOSE,
 )
 _SEGMENT = re.compile(r"`([^`]*)`|([^.`]+)")
 _PATH = re.compile(r"(?:`[^`]+`|[^.`]+)(?:\.(?:`[^`]+`|[^.`]+))+")
+_PLAIN = re.compile(r"[\w$:@-]+")
+"""Names that need no back quotes."""
 _LOOKS_LIKE_A_PATH = re.compile(r"[A-Za-z_][\w-]*\.[\w$`][\w$`.:-]*")
 
 
@@ -105,9 +107,11 @@ def parse_equality(rule: object, aliases: Sequence[str]) -> tuple[Expression, Ex
 
 def parse_expression(given: object, aliases: Sequence[str]) -> Expression:
     """One value expression. Raises :class:`ExpressionError`."""
-    if isinstance(given, str):
-        return _Text(given, aliases).expression()
     found: list[int] = []
+    if isinstance(given, str):
+        if _is_path(given, aliases):
+            return _of_one_dataset(_path(given, aliases, found), found, aliases)
+        return _Text(given, aliases).expression()
     node = _listed(given, aliases, found)
     return _of_one_dataset(node, found, aliases)
 
@@ -128,9 +132,9 @@ def _of_one_dataset(node: Node, found: Sequence[int], aliases: Sequence[str]) ->
 def _listed(given: object, aliases: Sequence[str], found: list[int]) -> Node:
     """A part of Sesam's form."""
     if isinstance(given, str):
-        alias = given.partition(".")[0]
-        if "." in given and alias in aliases:
+        if _is_path(given, aliases):
             return _path(given, aliases, found)
+        alias = given.partition(".")[0]
         if _LOOKS_LIKE_A_PATH.fullmatch(given):
             raise ExpressionError(
                 f"{given!r} names the dataset {alias!r}; there are {', '.join(map(repr, aliases))}. A text with a dot "
@@ -152,6 +156,11 @@ def _call(name: str, arguments: Sequence[Node]) -> Call:
         wanted = "one argument" if most == 1 else f"{fewest} or more arguments"
         raise ExpressionError(f"{name!r} takes {wanted}, not {len(arguments)}")
     return Call(name, tuple(arguments))
+
+
+def _is_path(text: str, aliases: Sequence[str]) -> bool:
+    """Whether a text that stands for itself is a path, which needs no quotes for blanks in it."""
+    return text.partition(".")[0] in aliases and "." in text and not set(text) & set("=(),'")
 
 
 def _path(text: str, aliases: Sequence[str], found: list[int]) -> Path:
@@ -244,7 +253,7 @@ def _plain(node: Node) -> object:
 def _shown(node: Node, alias: str) -> str:
     match node:
         case Path(names):
-            return ".".join([alias, *(f"`{name}`" if "." in name else name for name in names)])
+            return ".".join([alias, *(name if _PLAIN.fullmatch(name) else f"`{name}`" for name in names)])
         case Literal(value):
             return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else json.dumps(value)
         case Call(function, arguments):

@@ -13,6 +13,7 @@ from lakemerge.log import Snapshot
 from lakemerge.merge_source.config import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
 from lakemerge.merge_source.lists import contiguous
+from lakemerge.merge_source.plain import PlainTable
 from lakemerge.opening import open_handle
 from lakemerge.options import Settings
 from lakemerge.table import LakeTable
@@ -60,7 +61,7 @@ class Shape:
 def shape_of(dataset: Dataset, schema: pa.Schema, key: Sequence[str]) -> Shape:
     """Raises :class:`InputError` where rows cannot be taken for entities."""
     names = {name.lower(): name for name in schema.names}
-    wanted = dataset.id_columns or tuple(key)
+    wanted = dataset.id_columns or tuple(key) or tuple(name for name in ("_id",) if name in names)
     if unknown := [name for name in wanted if name.lower() not in names]:
         raise InputError(f"dataset {dataset.name!r} has no column {unknown[0]!r} for its id", dataset=dataset.name)
     id_columns = tuple(names[name.lower()] for name in wanted)
@@ -91,7 +92,7 @@ def _deleted_column(dataset: Dataset, schema: pa.Schema, names: Mapping[str, str
         return None
     if found is None or not pa.types.is_boolean(schema.field(found).type):
         raise InputError(
-            f"dataset {dataset.name!r} has no BOOLEAN column {dataset.deleted or '_deleted'!r} to mark deleted entities",
+            f"dataset {dataset.name!r} has no BOOLEAN column {dataset.deleted or '_deleted'!r} for what is deleted",
             dataset=dataset.name,
         )
     return found
@@ -103,7 +104,7 @@ class Input:
 
     offset: int
     dataset: Dataset
-    table: LakeTable | None
+    table: LakeTable | PlainTable | None
     """It stands at the version; ``None``: there is none."""
     shape: Shape | None
 
@@ -113,6 +114,8 @@ class Input:
 
     @property
     def snapshot(self) -> Snapshot | None:
+        if isinstance(self.table, PlainTable):
+            return self.table.snapshot
         return None if self.table is None else self.table.view.snapshot
 
     @property
@@ -125,11 +128,17 @@ class Input:
 
     @property
     def restore_epoch(self) -> int:
-        return 0 if self.table is None else self.table.view.state.restore_epoch
+        return self.table.view.state.restore_epoch if isinstance(self.table, LakeTable) else 0
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.table.key if isinstance(self.table, LakeTable) else ()
 
     @property
     def is_filled(self) -> bool:
         """Whether anybody has ever written rows to it, even none."""
+        if isinstance(self.table, PlainTable):
+            return bool(self.table.version or self.table.snapshot.files)
         if self.table is None or self.version == 0:
             return False
         if not self.table.view.is_empty:
@@ -143,15 +152,30 @@ class Input:
         if self.table is None or self.shape is None:
             return
         names = list(dict.fromkeys([*self.shape.id_columns, *columns]))
+        if isinstance(self.table, PlainTable):
+            for table in self.table.scan(names):
+                self._check_ids(table, self.shape)
+                yield table
+            return
         for batch in self.table.scan(columns=names):
             if batch.num_rows:
                 yield pa.Table.from_batches([batch])
+
+    def _check_ids(self, rows: pa.Table, shape: Shape) -> None:
+        for name in shape.id_columns:
+            if nulls := rows.column(name).null_count:
+                raise InputError(
+                    f"column {name!r} of dataset {self.name!r} is null in {nulls} row(s); an id must not be",
+                    dataset=self.name,
+                )
 
     def find(self, ids: pa.Array, columns: Sequence[str]) -> tuple[pa.Array, pa.Table]:
         """The rows of some entities, in no particular order, and their ids."""
         if self.table is None or self.shape is None or not len(ids):
             return pa.array([], pa.string()), pa.table({})
         names = list(dict.fromkeys([*self.shape.id_columns, *columns]))
+        if isinstance(self.table, PlainTable):
+            return _sought(self.table.scan(names), ids, self.shape)
         found = []
         for start in range(0, len(ids), _GET_KEYS):
             keys = keys_of(ids.slice(start, _GET_KEYS), self.shape.id_columns, self.shape.schema)
@@ -169,6 +193,9 @@ class Input:
         """The same at an earlier version. Raises :class:`VersionNotFoundError`."""
         if self.table is None:
             raise InputError(f"dataset {self.name!r} is not there")
+        if isinstance(self.table, PlainTable):
+            plain = self.table.at(version)
+            return Input(self.offset, self.dataset, plain, shape_of(self.dataset, plain.schema, ()))
         handle = self.table.handle
         before = LakeTable(handle, handle.log.snapshot(version=version), pinned=True, spark=None)
         return Input(self.offset, self.dataset, before, shape_of(self.dataset, before.schema, before.key))
@@ -178,14 +205,19 @@ class Input:
 
         :raises lakemerge.FullRunNeededError: that version cannot be read any more.
         """
-        if self.table is None:
+        if self.table is None or self.version == since:
             return
+        if isinstance(self.table, PlainTable):
+            raise FullRunNeededError(
+                f"dataset {self.name!r} is a plain Delta table, which does not tell what changed. Run with full=True",
+                dataset=self.name,
+            )
         try:
             reader = self.table.changes(since)
         except VersionNotFoundError as error:
             raise FullRunNeededError(
-                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: {error.message}. "
-                "Run with full=True",
+                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: "
+                f"{error.message}. Run with full=True",
                 dataset=self.name,
                 version=since,
             ) from error
@@ -197,21 +229,31 @@ class Input:
                 yield rows, pc.equal(contiguous(rows.column(_KIND)), "-D")
 
 
+def _sought(tables: Iterator[pa.Table], ids: pa.Array, shape: Shape) -> tuple[pa.Array, pa.Table]:
+    found = []
+    for table in tables:
+        there = pc.is_in(ids_of(table, shape.id_columns), value_set=ids)
+        found.append(table.filter(there))
+    rows = pa.concat_tables(found).combine_chunks() if found else pa.table({})
+    return (ids_of(rows, shape.id_columns), rows) if found else (pa.array([], pa.string()), rows)
+
+
 def open_input(offset: int, dataset: Dataset, access: Access) -> Input:
     """The dataset at its latest version."""
     table = dataset.table if isinstance(dataset.table, LakeTable) else _opened(dataset, access)
     if table is None:
         return Input(offset, dataset, None, None)
+    if isinstance(table, PlainTable):
+        return Input(offset, dataset, table, shape_of(dataset, table.schema, ()))
     # A table that follows the tip must stand still for as long as a run reads it.
     pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
     return Input(offset, dataset, pinned, shape_of(dataset, pinned.schema, pinned.key))
 
 
-def _opened(dataset: Dataset, access: Access) -> LakeTable | None:
+def _opened(dataset: Dataset, access: Access) -> LakeTable | PlainTable | None:
     options = access.storage_options if dataset.storage_options is None else dataset.storage_options
     try:
         return LakeTable.open(dataset.url, storage_options=options, mergers=access.mergers, settings=access.settings)
     except NotATableError:
-        if open_handle(dataset.url, options, (), None).log.exists():
-            raise
-        return None
+        handle = open_handle(dataset.url, options, (), access.settings)
+        return PlainTable.latest(handle) if handle.log.exists() else None

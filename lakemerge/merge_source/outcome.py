@@ -101,8 +101,8 @@ def too_many(rules: Rules, aliases: Sequence[str], link: Link, count: int | None
     many = f"{count}" if count is not None else f"more than {limit}"
     return MaxMergedError(
         f"{many} entities would be merged into one, and max_merged is {limit}; the value {shown_value(link.value)} of "
-        f"the rule {rule} holds most of them together. Nothing was changed. Leave such values out of the rule, or raise "
-        "max_merged",
+        f"the rule {rule} holds most of them together. Nothing was changed. Leave such values out of the rule, or "
+        "raise max_merged",
         rule=rule,
         value=shown_value(link.value),
         count=limit + 1 if count is None else count,
@@ -149,7 +149,7 @@ def check_ids(
 
 def collision(output_id: str) -> IdCollisionError:
     return IdCollisionError(
-        f"two merged entities would have the id {output_id!r}. Nothing was changed. Give their entities ids that differ",
+        f"two merged entities would have the id {output_id!r}. Nothing was changed. Give entities ids that differ",
         id=output_id,
     )
 

@@ -51,8 +51,10 @@ class Plan:
     """Deleted entities among the emitted ones."""
     clusters: int = 0
     """Clusters that were formed anew, those of one entity included."""
+    entities: int = 0
+    """Entities that were looked at."""
     output_ids: pa.Array | None = None
-    """The ids of these."""
+    """The ids of all clusters that were looked at."""
 
     @property
     def replaced_count(self) -> int:
@@ -104,7 +106,7 @@ def settle(given: Settling, plan: Plan) -> None:
     plan.retired = pa.table({"_id": ids, "$replaced": pa.array(replaced), "_updated": pa.array(numbers)})
     plan.updated = given.updated + len(ids)
     same = _unchanged(known, clusters)
-    plan.clusters = int((~same).sum())
+    plan.clusters, plan.entities = int((~same).sum()), len(known)
     plan.output_ids = clusters.output_ids.drop_null()
     leading = _emit(given, clusters, same, plan)
     plan.records += _entity_records(known, clusters, leading)
@@ -208,7 +210,9 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
         "chunk": known.chunks,
         "place": pa.array(known.places.astype(np.int32), mask=known.chunks.is_null().to_numpy(zero_copy_only=False)),
         "held": held_lists(known.held, count),
-        "members": members_of(clusters.offsets, clusters.datasets, clusters.ids).take(pa.array(listed, mask=listed < 0)),
+        "members": members_of(clusters.offsets, clusters.datasets, clusters.ids).take(
+            pa.array(listed, mask=listed < 0)
+        ),
         **{name: contiguous(leading.column(name)).take(at) for name in leading.column_names},
     }
     now = pa.table([contiguous(columns[one.name]).cast(one.type) for one in ENTITY], schema=ENTITY)

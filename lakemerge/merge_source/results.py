@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "WideValue"]
+from lakemerge.findings import Finding
+
+__all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,24 @@ class Explanation:
         state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
         lines = [f"{self.id} {state}", *(f"  {dataset} {entity!r}" for dataset, entity in self.members)]
         return "\n".join([*lines, *(f"  by {link}" for link in self.links)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCheck:
+    """What a check of a source looked at, and what is wrong."""
+
+    entities: int
+    clusters: int
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def __str__(self) -> str:
+        head = f"{self.entities:,} entities in {self.clusters:,} clusters in {self.seconds:.1f} s"
+        return "\n".join([f"{head}: {'nothing is wrong' if self.ok else 'wrong'}", *map(str, self.findings)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ class SoughtRows:
         if at.null_count:
             missing = ids.filter(at.is_null())[0].as_py()
             raise FullRunNeededError(
-                f"dataset {one.name!r} has no entity {missing!r}, which the state takes for one of it. Run with full=True",
+                f"dataset {one.name!r} has no entity {missing!r}, which it had at the last run. Run with full=True",
                 dataset=one.name,
                 id=missing,
             )

@@ -14,43 +14,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakemerge.errors import CommitConflictError, FullRunNeededError, LakeMergeError, VersionNotFoundError
-from lakemerge.merge_source.changes import changed_entities, reach
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.everything import (
-    all_entities,
-    gone_entities,
-    index_records,
-    leftover_records,
-    remembered,
-    still_there,
-)
 from lakemerge.merge_source.inputs import Access, Input, open_input
-from lakemerge.merge_source.known import Fresh, Known, assemble
-from lakemerge.merge_source.outcome import Bystanders, OldClusters, collision
-from lakemerge.merge_source.plan import Plan, Settling, settle
+from lakemerge.merge_source.plan import Plan
+from lakemerge.merge_source.planning import Work, plan_changes, plan_everything
 from lakemerge.merge_source.publish import output_number, publish, retired_rows, target_schema, unpublished_rows
 from lakemerge.merge_source.results import RunResult
-from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
-from lakemerge.merge_source.seen import seen_clusters
 from lakemerge.merge_source.spool import Spool
-from lakemerge.merge_source.state import (
-    APPLICATION,
-    DatasetState,
-    Meta,
-    State,
-    chunk_rows,
-    deletes,
-    records,
-    write_rows,
-)
+from lakemerge.merge_source.state import APPLICATION, DatasetState, Meta, State, deletes, records, write_rows
 from lakemerge.merge_source.succession import Succession, dataset_states, succession
 from lakemerge.table import LakeTable
 
-__all__ = ["Tables", "is_populated", "run_once", "with_tables"]
+__all__ = ["Tables", "as_taken_up", "is_populated", "run_once", "with_tables"]
 
 _ATTEMPTS = 20
 _RETIRED_ROWS = 100_000
@@ -114,10 +92,13 @@ class _Run:
         self._started = started
         self._output = tables.output
         self._done = output_number(self._output)
-        self._number = max(state.number, self._done) + 1
+        # The number of the state as it was read: a run that commits meanwhile has it, and this one is refused.
+        self._number = state.number + 1
 
     def go(self) -> RunResult | None:
         """``None``: another run was faster."""
+        if self._done > self._state.number:
+            return None
         trusted = self._check_own_tables()
         if trusted and not self._dry_run:
             self._catch_up()
@@ -133,14 +114,16 @@ class _Run:
             as_text=self._config.type_conflicts == "string",
         )
         target = target_schema(self._output.schema, shape)
+        work = Work(self._output, self._state, self._config, inputs, shape, self._number)
         with Spool() as spool:
             plan = Plan(spool)
             if before.everything:
-                meta = self._plan_everything(plan, shape, before, inputs, trusted=trusted)
+                by_output = not trusted or self._done < self._meta.emitted_run
+                bars = plan_everything(work, before.offsets, plan, by_output=by_output)
             else:
-                meta = self._plan_changes(plan, shape, inputs)
+                bars = plan_changes(work, plan)
             if not self._dry_run:
-                meta = self._meta_after(meta, plan, inputs)
+                meta = self._meta_after(plan, inputs, bars=bars)
                 if not self._commit(plan, meta):
                     return None
                 self._publish(plan, target)
@@ -170,7 +153,7 @@ class _Run:
         config = MergeConfig.from_json(meta.config)
         try:
             inputs = [
-                _as_taken_up(open_input(place, one, self._tables.access), meta.datasets[place])
+                as_taken_up(open_input(place, one, self._tables.access), meta.datasets[place])
                 for place, one in enumerate(with_tables(config, self._config).inputs)
             ]
             shape = OutputShape.of(
@@ -193,86 +176,8 @@ class _Run:
         told = self._config.to_json() == dict(MergeConfig.from_json(self._meta.config).to_json())
         return told and dataset_states(inputs) == self._meta.datasets
 
-    def _plan_changes(self, plan: Plan, shape: OutputShape, inputs: Sequence[Input]) -> Meta:
-        config, state, meta = self._config, self._state, self._meta
-        chunks = Chunks(state)
-        parts = []
-        for one, last in zip(inputs, meta.datasets, strict=True):
-            name = f"{self._number:020d}-{one.offset}"
-            since = 0 if last.version is None else last.version
-            fresh, kept = changed_entities(one, config.rules, since, name)
-            parts.append(fresh)
-            if kept is not None:
-                chunks.fresh[name] = kept
-        reached = reach(state, config, Fresh.together(parts))
-        known = assemble(reached.old, reached.fresh)
-        settling = Settling(
-            config=config,
-            run=self._number,
-            updated=meta.updated,
-            shape=shape,
-            known=known,
-            old=OldClusters.of(reached.old),
-            bystanders=reached.bystanders,
-            rows=lambda clusters: SoughtRows(inputs, known, clusters, chunks),
-        )
-        plan.records += reached.records
-        settle(settling, plan)
-        bars = meta.bars or _has_bars(known)
-        if bars and config.identity == "composite":
-            self._check_collisions(plan, settling.old)
-        plan.records += [chunk_rows(name, rows) for name, rows in chunks.fresh.items()]
-        return replace(meta, bars=bars)
-
-    def _plan_everything(
-        self, plan: Plan, shape: OutputShape, before: Succession, inputs: Sequence[Input], *, trusted: bool
-    ) -> Meta:
-        config, state, meta = self._config, self._state, self._meta
-        remembers = state if meta.run else None
-        old = remembered(state)
-        there = still_there(old, before.offsets)
-        fresh = all_entities(inputs, config.rules)
-        versions = _versions_now(meta, before, len(inputs))
-        gone, kept = gone_entities(inputs, versions, there, fresh, self._number)
-        chunks = Chunks(state, kept)
-        shifted = any(now not in (then, -1) for then, now in enumerate(before.offsets))
-        known = assemble(there, Fresh.together([fresh, gone]))
-        if shifted:
-            known = replace(known, was=np.zeros(len(known), dtype=np.bool_))
-        clusters, updated = OldClusters.of(old), meta.updated
-        if not trusted or self._done < meta.emitted_run:
-            clusters, last = seen_clusters(self._output, shape, clusters)
-            updated = max(updated, last + 1)
-        settling = Settling(
-            config=config,
-            run=self._number,
-            updated=updated,
-            shape=shape,
-            known=known,
-            old=clusters.moved(before.offsets),
-            bystanders=Bystanders.none(),
-            rows=lambda formed: ScannedRows(inputs, known, formed, chunks),
-        )
-        settle(settling, plan)
-        plan.records += index_records(remembers, known)
-        if remembers is not None:
-            plan.records += leftover_records(state, before.offsets, known)
-        plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
-        return replace(meta, bars=_has_bars(known))
-
-    def _check_collisions(self, plan: Plan, old: OldClusters) -> None:
-        """Composite ids of other clusters can be equal only where ids have bars."""
-        if plan.output_ids is None:
-            return
-        new = plan.output_ids.filter(pc.invert(pc.is_in(plan.output_ids, value_set=old.output_ids)))
-        if not len(new):
-            return
-        found = self._output.get(pa.table({"_id": new}), columns=["_id", "_members"])
-        taken = found.filter(found.column("_members").is_valid())
-        if taken.num_rows:
-            raise collision(taken.column("_id")[0].as_py())
-
-    def _meta_after(self, meta: Meta, plan: Plan, inputs: Sequence[Input]) -> Meta:
+    def _meta_after(self, plan: Plan, inputs: Sequence[Input], *, bars: bool) -> Meta:
+        meta = self._meta
         emits = plan.writes
         chunks = -(-plan.retired_count // _RETIRED_ROWS)
         return replace(
@@ -286,6 +191,7 @@ class _Run:
             output_id=self._output.view.snapshot.metadata.id,
             output_epoch=self._output.view.state.restore_epoch,
             state_epoch=self._state.restore_epoch,
+            bars=bars,
         )
 
     def _commit(self, plan: Plan, meta: Meta) -> bool:
@@ -348,20 +254,7 @@ def _meta_record(meta: Meta) -> pa.Table:
     return records("m", pa.array([""]), zero, zero, {"text": pa.array([meta.to_text()])})
 
 
-def _has_bars(known: Known) -> bool:
-    return bool(pc.any(pc.match_substring(known.ids, "|")).as_py())
-
-
-def _versions_now(meta: Meta, before: Succession, count: int) -> list[int | None]:
-    """By offset of now, the version that the state has taken up."""
-    versions: list[int | None] = [None] * count
-    for then, now in enumerate(before.offsets):
-        if now >= 0:
-            versions[now] = meta.datasets[then].version
-    return versions
-
-
-def _as_taken_up(one: Input, known: DatasetState) -> Input:
+def as_taken_up(one: Input, known: DatasetState) -> Input:
     """A dataset at the version that the state has taken up. Raises :class:`VersionNotFoundError`."""
     if one.table_id != known.table_id:
         raise VersionNotFoundError(f"the table of dataset {one.name!r} is another one now")

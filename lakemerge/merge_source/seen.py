@@ -41,13 +41,14 @@ def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters
 
 def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.Table:
     ids = strings(rows, "_id")
-    singles = strings(remembered.records, "singles").take(pc.index_in(ids, value_set=remembered.output_ids))
+    at = pc.index_in(ids, value_set=remembered.output_ids)
+    singles = strings(remembered.records, "singles").take(at)
     return pa.table(
         {
             "output_id": ids,
             "hash": pa.array(_hashes(rows, shape, singles)),
             "updated": strings(rows, "_updated"),
-            "run": pa.array(np.zeros(rows.num_rows, dtype=np.int64)),
+            "run": strings(remembered.records, "run").take(at).fill_null(0),
             "singles": singles,
             "written": pa.array(hash_values(contiguous(rows.column("_members"))).view(np.int64)),
         }

@@ -13,12 +13,14 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.errors import InputError, NotATableError, TableExistsError
+from lakemerge.merge_source.check import check
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.entities import entities_of
+from lakemerge.merge_source.explain import explain, report
 from lakemerge.merge_source.inputs import Access, Input, open_input, shape_of
 from lakemerge.merge_source.publish import output_number
-from lakemerge.merge_source.results import Pending, RunResult
+from lakemerge.merge_source.results import Explanation, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, is_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
@@ -172,6 +174,31 @@ class MergeSource:
         condition = None if since is None else f"_updated > {int(since)}"
         rows = self.table.to_arrow(filter=condition)
         return list(entities_of(rows, _shape_of_meta(state.meta), state))
+
+    def explain(self, output_id: str) -> Explanation:
+        """The members of an entity of the output, and the rules and values that hold them together.
+
+        :raises lakemerge.InputError: the output has no such id.
+        """
+        state = State.at(self._tables.state)
+        return explain(self.table, state, self._current(state.meta), output_id)
+
+    def check(self) -> SourceCheck:
+        """Cluster and combine all rows anew, as of the versions taken up, and compare with state and output; changes
+        nothing.
+
+        :raises lakemerge.VersionNotFoundError: such a version cannot be read any more.
+        """
+        state = State.at(self._tables.state)
+        return check(self.table, state, self._current(state.meta), self._tables.access)
+
+    def report(self, *, top: int = 20) -> Report:
+        """What the source holds: entities, clusters, the largest of these, and the values that most entities have.
+
+        :param top: how many of the largest and widest.
+        """
+        state = State.at(self._tables.state)
+        return report(state, self._current(state.meta), top=top)
 
     def _inputs(self, config: MergeConfig) -> list[Input]:
         return [open_input(place, one, self._tables.access) for place, one in enumerate(config.inputs)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ class Spool:
         self._at: dict[int, list[tuple[int, int]]] = {}
         self.rows = 0
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -178,7 +178,8 @@ class State:
         texts = pa.array(sorted(set(names)), pa.string())
         zeros = np.zeros(len(texts), dtype=np.int64)
         found = self._found("d", texts, zeros, zeros, ["data"])
-        return {name: read_rows(data) for name, data in zip(*(found.column(n).to_pylist() for n in ("k", "data")))}
+        pairs = zip(found.column("k").to_pylist(), found.column("data").to_pylist(), strict=True)
+        return {name: read_rows(data) for name, data in pairs}
 
     def all_chunks(self) -> list[str]:
         """The names of all chunks."""

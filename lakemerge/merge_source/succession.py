@@ -51,7 +51,7 @@ def dataset_states(inputs: Sequence[Input]) -> tuple[DatasetState, ...]:
             version=one.version,
             restore_epoch=one.restore_epoch,
             schema="" if one.shape is None else to_delta_json(one.shape.schema),
-            key=() if one.table is None else one.table.key,
+            key=one.key,
         )
         for one in inputs
     )
@@ -79,8 +79,8 @@ def _offsets(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full: 
     moved = [offset for offset, place in enumerate(found) if place is not None and place != offset]
     if kept != sorted(kept) or (moved and not lost):
         raise DatasetsReorderedError(
-            f"the datasets were {', '.join(names)} and are {', '.join(config.names)}: their order must stay, and new ones "
-            "come at the end, since ids and the order of members rest on it",
+            f"the datasets were {', '.join(names)} and are {', '.join(config.names)}: their order must stay, and new "
+            "ones come at the end, since ids and the order of members rest on it",
             before=tuple(names),
             now=config.names,
         )

@@ -45,7 +45,9 @@ def properties_of(shapes: Sequence[Shape | None], *, as_text: bool) -> list[Prop
     found: dict[str, Property] = {}
     problems: list[str] = []
     for offset, shape in enumerate(shapes):
-        for name in () if shape is None else shape.properties:
+        if shape is None:
+            continue
+        for name in shape.properties:
             kind = loosened(shape.schema.field(name).type)
             known = found.get(name.lower(), Property(name, element_type(kind)))
             found[name.lower()] = _joined(known, offset, name, kind, as_text=as_text, problems=problems)

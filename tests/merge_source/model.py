@@ -48,6 +48,8 @@ class Model:
 
     tables: dict[str, dict[str, Entity]] = field(default_factory=dict)
     kept: dict[str, dict[str, Kept]] = field(default_factory=dict)
+    last: dict[tuple[str, str], Entity] = field(default_factory=dict)
+    """Rows that went, as they were."""
     output: dict[str, Output] = field(default_factory=dict)
     order: list[str] | None = None
     """The tables of the last run."""
@@ -57,7 +59,9 @@ class Model:
         self.tables.setdefault(table, {})[row["_id"] if key is None else key] = row
 
     def delete(self, table: str, key: str) -> None:
-        self.tables.setdefault(table, {}).pop(key, None)
+        row = self.tables.setdefault(table, {}).pop(key, None)
+        if row is not None:
+            self.last[table, key] = row
 
     def run(self, config: Mapping[str, Any], tables: Mapping[str, str], *, full: bool = False) -> list[Entity]:
         """One run; what it emits, in order. ``tables``: of each dataset's name, the table behind it."""
@@ -94,7 +98,8 @@ class Model:
     def _seen(self, table: str) -> dict[str, Kept]:
         """The entities of a table: its rows, and those that went, with what they had last."""
         rows = self.tables.get(table, {})
-        seen = {key: Kept(one.row, deleted=True, gone=True) for key, one in self.kept.get(table, {}).items()}
+        gone = [key for key in self.kept.get(table, {}) if key not in rows]
+        seen = {key: Kept(self.last[table, key], deleted=True, gone=True) for key in gone}
         seen |= {key: Kept(row, deleted=bool(row.get("_deleted"))) for key, row in rows.items()}
         return seen
 
@@ -175,7 +180,8 @@ def _classes(config: Mapping[str, Any]) -> list[list[Any]]:
         pairs += [(one, other) for place, one in enumerate(expressions) for other in expressions[place + 1 :]]
     if config.get("transitive") == "entities":
         return [[one, other] for one, other in pairs]
-    same, known = _Sets(), {}
+    same = _Sets()
+    known: dict[str, Any] = {}
     for one, other in pairs:
         known |= {json.dumps(one): one, json.dumps(other): other}
         same.join(json.dumps(one), json.dumps(other))

@@ -6,12 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from lakemerge.merge_source import index, inputs, rows, run
 from tests.merge_source.histories import History
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_random_history(seed: int, tmp_path: Path) -> None:
-    history = History(seed, tmp_path)
+    follow(History(seed, tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_a_random_history_in_small_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if values had thousands of holders, and runs thousands of members: pages, batches and chunks of a few."""
+    monkeypatch.setattr(index, "_PAGE", 1)
+    monkeypatch.setattr(rows, "BATCH_MEMBERS", 2)
+    monkeypatch.setattr(inputs, "_GET_KEYS", 2)
+    monkeypatch.setattr(run, "_RETIRED_ROWS", 1)
+    follow(History(seed, tmp_path))
+
+
+def follow(history: History) -> None:
     for _ in range(8):
         history.step()
     history.finish()

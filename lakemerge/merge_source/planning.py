@@ -1,0 +1,143 @@
+"""Planning a run over what changed, and one over everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.changes import changed_entities, reach
+from lakemerge.merge_source.combine import OutputShape
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.everything import (
+    all_entities,
+    gone_entities,
+    index_records,
+    leftover_records,
+    remembered,
+    still_there,
+)
+from lakemerge.merge_source.inputs import Input
+from lakemerge.merge_source.known import Fresh, Known, assemble
+from lakemerge.merge_source.outcome import Bystanders, OldClusters, collision
+from lakemerge.merge_source.plan import Plan, Settling, settle
+from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
+from lakemerge.merge_source.seen import seen_clusters
+from lakemerge.merge_source.state import State, chunk_rows
+from lakemerge.table import LakeTable
+
+__all__ = ["Work", "plan_changes", "plan_everything"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run works with; all of it stands still."""
+
+    output: LakeTable
+    state: State
+    config: MergeConfig
+    inputs: Sequence[Input]
+    shape: OutputShape
+    number: int
+    """The run's."""
+
+
+def plan_changes(work: Work, plan: Plan) -> bool:
+    """Fill the plan from what changed since the last run; whether ids with bars have been seen."""
+    config, state, meta = work.config, work.state, work.state.meta
+    chunks = Chunks(state)
+    parts = []
+    for one, last in zip(work.inputs, meta.datasets, strict=True):
+        name = f"{work.number:020d}-{one.offset}"
+        since = 0 if last.version is None else last.version
+        fresh, kept = changed_entities(one, config.rules, since, name)
+        parts.append(fresh)
+        if kept is not None:
+            chunks.fresh[name] = kept
+    reached = reach(state, config, Fresh.together(parts))
+    known = assemble(reached.old, reached.fresh)
+    settling = Settling(
+        config=config,
+        run=work.number,
+        updated=meta.updated,
+        shape=work.shape,
+        known=known,
+        old=OldClusters.of(reached.old),
+        bystanders=reached.bystanders,
+        rows=lambda clusters: SoughtRows(work.inputs, known, clusters, chunks),
+    )
+    plan.records += reached.records
+    settle(settling, plan)
+    bars = meta.bars or _has_bars(known)
+    if bars and config.identity == "composite":
+        _check_collisions(work.output, plan, settling.old)
+    plan.records += [chunk_rows(name, rows) for name, rows in chunks.fresh.items()]
+    return bars
+
+
+def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output: bool) -> bool:
+    """Fill the plan from all rows; whether there are ids with bars.
+
+    :param offsets: by a dataset's offset of then, the one of now; -1 where it is there no longer.
+    :param by_output: whether the output itself says what was output, since the state may be wrong.
+    """
+    config, state, meta = work.config, work.state, work.state.meta
+    old = remembered(state)
+    there = still_there(old, offsets)
+    fresh = all_entities(work.inputs, config.rules)
+    gone, kept = gone_entities(work.inputs, _versions_now(work, offsets), there, fresh, work.number)
+    chunks = Chunks(state, kept)
+    shifted = any(now not in (then, -1) for then, now in enumerate(offsets))
+    known = assemble(there, Fresh.together([fresh, gone]))
+    if shifted:
+        known = replace(known, was=np.zeros(len(known), dtype=np.bool_))
+    clusters, updated = OldClusters.of(old), meta.updated
+    if by_output:
+        clusters, last = seen_clusters(work.output, work.shape, clusters)
+        updated = max(updated, last + 1)
+    settling = Settling(
+        config=config,
+        run=work.number,
+        updated=updated,
+        shape=work.shape,
+        known=known,
+        old=clusters.moved(offsets),
+        bystanders=Bystanders.none(),
+        rows=lambda formed: ScannedRows(work.inputs, known, formed, chunks),
+    )
+    settle(settling, plan)
+    plan.records += index_records(state if meta.run else None, known)
+    if meta.run:
+        plan.records += leftover_records(state, offsets, known)
+    plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
+    return _has_bars(known)
+
+
+def _check_collisions(output: LakeTable, plan: Plan, old: OldClusters) -> None:
+    """Composite ids of other clusters can be equal only where ids have bars."""
+    if plan.output_ids is None:
+        return
+    new = plan.output_ids.filter(pc.invert(pc.is_in(plan.output_ids, value_set=old.output_ids)))
+    if not len(new):
+        return
+    found = output.get(pa.table({"_id": new}), columns=["_id", "_members"])
+    taken = found.filter(found.column("_members").is_valid())
+    if taken.num_rows:
+        raise collision(taken.column("_id")[0].as_py())
+
+
+def _has_bars(known: Known) -> bool:
+    return bool(pc.any(pc.match_substring(known.ids, "|")).as_py())
+
+
+def _versions_now(work: Work, offsets: Sequence[int]) -> list[int | None]:
+    """By offset of now, the version of the same table that the state has taken up."""
+    versions: list[int | None] = [None] * len(work.inputs)
+    for then, now in enumerate(offsets):
+        known = work.state.meta.datasets[then]
+        if now >= 0 and work.inputs[now].table_id == known.table_id:
+            versions[now] = known.version
+    return versions

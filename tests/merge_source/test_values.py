@@ -1,0 +1,202 @@
+"""What expressions give for rows, and when values are equal."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakemerge.merge_source.content import hash_rows, hash_values
+from lakemerge.merge_source.ids import composite_ids, ids_of, keys_of
+from lakemerge.merge_source.rules import parse_rules
+from lakemerge.merge_source.texts import match_texts, plain_texts
+from lakemerge.merge_source.values import columns_needed, held_values
+
+NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
+
+
+def decimals(text: str) -> pa.Array:
+    return pa.array([Decimal(text)], pa.decimal128(20, len(text.partition(".")[2])))
+
+
+def rows() -> pa.Table:
+    return pa.table(
+        {
+            "x": pa.array([1, 2, None]),
+            "Name": ["Ann", " Bo ", None],
+            "last": ["Lee", None, None],
+            "tags": pa.array([["p", "Q"], [], ["q", None]]),
+            "d": [1.5, float("nan"), 2.0],
+            "homes": pa.array([[{"zip": "1"}, {"zip": "2"}, None], None, [{"zip": None}]]),
+            "byname": pa.array([[("k", 1)], [("z", 2)], None], pa.map_(pa.string(), pa.int64())),
+            "$ids": pa.array([["i", "j"], None, []]),
+            "blob": pa.array([b"\x00", None, None]),
+        }
+    )
+
+
+def held(expression: str) -> list[list[str]]:
+    """The values of each row."""
+    found: list[str] = []
+    rules = parse_rules([], [[expression, "b.other"]], ["a", "b"], pairwise=False, problems=found)
+    assert not found
+    given = held_values(rules, 0, rows(), pa.array(["1", "2", "3"]))
+    values = given.values.to_pylist()
+    return [[value for at, value in zip(given.rows, values, strict=True) if at == row] for row in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("a.x", [["n1"], ["n2"], []]),
+        ("a.d", [["n1.5"], [], ["n2"]]),
+        ("a.tags", [["sQ", "sp"], [], ["sq"]]),
+        ("a.homes.zip", [["s1", "s2"], [], []]),
+        ("a.HOMES.ZIP", [["s1", "s2"], [], []]),
+        ("a.byname.k", [["n1"], [], []]),
+        ("a.nowhere", [[], [], []]),
+        ("a.x.y", [[], [], []]),
+        ("a._id", [["s1"], ["s2"], ["s3"]]),
+        ("a.$ids", [["si", "sj"], ["s2"], []]),
+        ("a.blob", [["x00"], [], []]),
+        ("lower(a.name)", [["sann"], ["s bo "], []]),
+        ("upper(a.tags)", [["sP", "sQ"], [], ["sQ"]]),
+        ("strip(a.Name)", [["sAnn"], ["sBo"], []]),
+        ("lower(a.x)", [[], [], []]),
+        ("string(a.d)", [["s1.5"], [], ["s2"]]),
+        ("list(a.x, a.tags)", [["n1", "sQ", "sp"], ["n2"], ["sq"]]),
+        ("coalesce(a.last, a.x)", [["sLee"], ["n2"], []]),
+        ("coalesce(a.tags)", [["sp"], [], ["sq"]]),
+        ("coalesce(list(a.last, a.tags))", [["sLee"], [], ["sq"]]),
+        ("concat(a.Name, ' ', a.last)", [["sAnn Lee"], ["s Bo  "], []]),
+        ("concat(a.tags, a.x)", [["spQ"], [], ["sq"]]),
+        ("tuples(a.tags, a.x)", [['u["sQ","n1"]', 'u["sp","n1"]'], [], []]),
+        ("lower(concat(a.Name, upper(a.last)))", [["sannlee"], ["s bo "], []]),
+    ],
+)
+def test_values_of_expressions(expression: str, expected: list[list[str]]) -> None:
+    assert held(expression) == expected
+
+
+def test_columns_that_are_needed() -> None:
+    rules = parse_rules([], [["concat(a.name, a.homes.zip)", "b.x"]], ["a", "b"], pairwise=False, problems=[])
+    assert columns_needed(rules, 0, rows().column_names) == ["Name", "homes"]
+    assert columns_needed(rules, 1, ["y"]) == []
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        [pa.array([1], pa.int8()), pa.array([1]), pa.array([1.0]), pa.array([1.0], pa.float32()), decimals("1.00")],
+        [pa.array([0.1]), decimals("0.10")],
+        [pa.array([-0.0]), pa.array([0]), decimals("0.0")],
+        [pa.array([1e20]), pa.array([Decimal(10**20)], pa.decimal128(38, 0))],
+        [pa.array([2.5], pa.float32()), decimals("2.500")],
+    ],
+    ids=str,
+)
+def test_numbers_are_equal_by_value(equal: list[pa.Array]) -> None:
+    assert len({match_texts(values)[0].as_py() for values in equal}) == 1
+    hashes = {int(hash_values(values)[0]) for values in equal if not pa.types.is_decimal(values.type)}
+    assert len(hashes) == 1
+
+
+def test_values_of_other_kinds_are_never_equal() -> None:
+    kinds = [
+        pa.array([1]),
+        pa.array(["1"]),
+        pa.array([True]),
+        pa.array([b"1"]),
+        pa.array([dt.date(1970, 1, 2)]),
+        pa.array([NOON], pa.timestamp("us", "UTC")),
+        pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us")),
+        pa.array([{"a": 1}]),
+        pa.array([{"a": "1"}]),
+        pa.array([[1]]),
+        pa.array(["true"]),
+        pa.array(["2026-07-01T12:00:00Z"]),
+    ]
+    assert len({match_texts(values)[0].as_py() for values in kinds}) == len(kinds)
+
+
+def test_what_matches_nothing() -> None:
+    assert match_texts(pa.array([None, float("nan")], pa.float64())).to_pylist() == [None, None]
+    assert match_texts(pa.array([""])).to_pylist() == ["s"]
+    assert match_texts(pa.array([float("inf")])).to_pylist() == ["ninf"]
+
+
+def test_structs_are_equal_without_their_nulls() -> None:
+    one = pa.array([{"a": 1, "b": None}], pa.struct([("a", pa.int64()), ("b", pa.string())]))
+    other = pa.array([{"a": 1.0}])
+    assert match_texts(one).to_pylist() == match_texts(other).to_pylist() == ['j{"a":"n1"}']
+
+
+@pytest.mark.parametrize(
+    ("column", "ids"),
+    [
+        (pa.array([7, -1]), ["7", "-1"]),
+        (pa.array([7, -1], pa.int8()), ["7", "-1"]),
+        (pa.array(['a"b', "é|\n"]), ['a"b', "é|\n"]),
+        (pa.array([b"\x00\xff", b""]), ["00ff", ""]),
+        (pa.array([True, False]), ["true", "false"]),
+        (pa.array([dt.date(2026, 7, 1), dt.date(1, 1, 1)]), ["2026-07-01", "0001-01-01"]),
+        (
+            pa.array([NOON, NOON.replace(microsecond=40)], pa.timestamp("us", "UTC")),
+            ["2026-07-01T12:00:00Z", "2026-07-01T12:00:00.000040Z"],
+        ),
+        (pa.array([dt.datetime(1960, 1, 1), None], pa.timestamp("us")).drop_null(), ["1960-01-01T00:00:00"]),
+        (pa.array([Decimal("1.50"), Decimal("-20.00")]), ["1.5", "-20"]),
+    ],
+    ids=lambda given: str(getattr(given, "type", "")),
+)
+def test_ids_are_the_key_as_text_and_back(column: pa.Array, ids: list[str]) -> None:
+    table = pa.table({"k": column})
+    assert ids_of(table, ["k"]).to_pylist() == ids
+    assert keys_of(pa.array(ids), ["k"], table.schema).equals(table)
+
+
+def test_ids_of_several_columns_are_json() -> None:
+    table = pa.table({"s": ['a"', "\u0001é"], "n": [1, -2], "f": [True, False], "b": [b"\x01", b""]})
+    ids = ids_of(table, ["s", "n", "f", "b"])
+    assert ids.to_pylist() == ['["a\\"",1,true,"01"]', '["\\u0001é",-2,false,""]']
+    assert keys_of(ids, ["s", "n", "f", "b"], table.schema).equals(table)
+
+
+def test_composite_ids() -> None:
+    ids = composite_ids(np.array([0, 2, 3]), np.array([0, 12, 1]), pa.array(["a", "b|", "c"]))
+    assert ids.to_pylist() == ["0|a|12|b|", "1|c"]
+
+
+def test_plain_texts() -> None:
+    assert plain_texts(pa.array([1.0, 2.5, float("nan"), None])).to_pylist() == ["1", "2.5", "NaN", None]
+    nested = pa.array([{"a": [1, None], "b": "x\n", "c": {"d": True}}])
+    assert plain_texts(nested).to_pylist() == ['{"a":[1,null],"b":"x\\n","c":{"d":true}}']
+
+
+def test_hashes_tell_what_changed_and_not_how_it_is_stored() -> None:
+    def one(**columns: Any) -> int:
+        return int(hash_rows(pa.table({name: pa.array([value]) for name, value in columns.items()}))[0])
+
+    assert one(x=1, y="a") == one(y="a", x=1) == one(x=1.0, y="a", z=pa.scalar(None, pa.string()))
+    different = [
+        one(x=1),
+        one(y=1),
+        one(x="1"),
+        one(x=[1]),
+        one(x=[1, 2]),
+        one(x=[2, 1]),
+        one(x=[1, None]),
+        one(x=[None, 1]),
+        one(x=[[1], [2]]),
+        one(x=[[1, 2]]),
+        one(x={"a": 1}),
+        one(x={"b": 1}),
+        one(x=True),
+        one(x=1.5),
+        one(x=0),
+    ]
+    assert len(set(different)) == len(different)
