@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compaction.bins import BinItem, BinLimits, fill
+from lakemerge.bins import BinItem, BinLimits, fill
 from compaction.jobs import run_jobs
 from compaction.packing import PackedLogs, PackJob, PackLogsSpec, SliceLogs, pack_logs
 from lakemerge.errors import InputError, OutcomeUnknownError

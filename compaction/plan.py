@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from compaction.bins import BinItem, BinLimits, fill
+from lakemerge.bins import BinItem, BinLimits, fill
 from compaction.loads import TileLoad, tile_loads
 from lakemerge.config import TableConfig
 from lakemerge.errors import FilterError, InputError

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from compaction.bins import BinItem, BinLimits, fill
+from lakemerge.bins import BinItem, BinLimits, fill
 from compaction.group import GroupOutcome, GroupRun, compact_group
 from compaction.plan import plan_compaction
 from compaction.tile import TileJob
