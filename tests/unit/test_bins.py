@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemerge.bins import Bin, BinItem, BinLimits, Closed, fill
 from lakemerge import InputError
+from lakemerge.bins import Bin, BinItem, BinLimits, Closed, fill
 
 
 def items(*sizes: int, key: str = "a", start: int = 0) -> list[BinItem[str]]:
