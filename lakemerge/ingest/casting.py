@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakemerge.casts import castable, safe_cast
 from lakemerge.errors import FrameError
 
-__all__ = ["Problems", "fits", "fitted", "texts_fitted"]
+__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted"]
 
 Problems: TypeAlias = dict[int, str]
 """By row, why its value does not fit."""
@@ -54,7 +54,7 @@ def fitted(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
     if pa.types.is_floating(array.type) and pa.types.is_decimal(wanted):
         # Arrow's own cast rounds.
         return texts_fitted(array.cast(pa.string()), wanted)
-    return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
+    return cast_marking(array, wanted)
 
 
 def texts_fitted(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
@@ -64,6 +64,11 @@ def texts_fitted(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Proble
     if pa.types.is_timestamp(wanted):
         return _marked(_moments(texts, wanted), wanted, lambda part: part.cast(wanted), shown=texts)
     return _marked(texts, wanted, lambda part: part.cast(wanted))
+
+
+def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """A column by Arrow's own safe cast; null where a value does not fit."""
+    return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
 
 
 def _moments(texts: pa.Array, wanted: pa.DataType) -> pa.Array:

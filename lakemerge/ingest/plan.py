@@ -81,7 +81,7 @@ _CANDIDATES: Final = pa.schema(
 
 DONE: Final = pa.schema([*LISTING, pa.field("window", pa.int64())])
 """Files, and the window that took up the last of them."""
-_WAITING: Final = pa.array([FileState.BINNED.value, FileState.SEEN.value])
+_WAITING: Final = (FileState.BINNED.value, FileState.SEEN.value)
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class _Join:
 
     def unlisted(self, known: pa.Table) -> None:
         """Files that wait and are not there any more."""
-        waiting = known.filter(pc.is_in(known["state"], value_set=_WAITING))
+        waiting = known.filter(pc.is_in(known["state"], value_set=pa.array(_WAITING)))
         for entry in map(Entry.of, zip(*(column.to_pylist() for column in waiting.columns), strict=True)):
             if not self.exists(entry.path):
                 reason = "it went before it was taken up"

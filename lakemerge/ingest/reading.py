@@ -24,10 +24,8 @@ from mergers import RowKind
 
 __all__ = ["BadRecordError", "Reading", "Rejects", "readable"]
 
-_SYMBOLS: Final = pa.array([kind.symbol for kind in RowKind])
-_UPSERTS: Final = pa.array([RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol])
-_OPS: Final = pa.array(list(dms_kinds))
-_OP_KINDS: Final = pa.array(list(dms_kinds.values()))
+_SYMBOLS: Final = tuple(kind.symbol for kind in RowKind)
+_UPSERTS: Final = (RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol)
 _MAX_TEXT: Final = 200
 
 
@@ -125,9 +123,9 @@ class Reading:
         # Files of a full load have no operations: their rows are inserts.
         ops = pc.fill_null(rows.column(place), "I")
         rows = rows.set_column(place, rows.schema.field(place), ops)
-        codes = pc.index_in(ops, value_set=_OPS)
+        codes = pc.index_in(ops, value_set=pa.array(dms_kinds))
         _mark(codes.is_null(), "its operation is none of I, U and D", problems)
-        kinds = _OP_KINDS.take(pc.fill_null(codes, 0))
+        kinds = pa.array(dms_kinds.values()).take(pc.fill_null(codes, 0))
         return rows.append_column(kind, kinds).select(self.frame.schema.names)
 
     def _judge(self, rows: pa.RecordBatch, problems: Problems) -> None:
@@ -137,13 +135,13 @@ class Reading:
             if name in rows.schema.names:
                 _mark(rows.column(name).is_null(), f"key column {name!r} is null", problems)
         if kind is not None:
-            strange = pc.invert(pc.is_in(rows.column(kind), value_set=_SYMBOLS))
-            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_SYMBOLS.to_pylist())}", problems)
+            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(_SYMBOLS)))
+            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_SYMBOLS)}", problems)
         for name in self.required:
             if name in rows.schema.names and rows.column(name).null_count:
                 bad = rows.column(name).is_null()
                 if kind is not None:
-                    bad = pc.and_(bad, pc.is_in(rows.column(kind), value_set=_UPSERTS))
+                    bad = pc.and_(bad, pc.is_in(rows.column(kind), value_set=pa.array(_UPSERTS)))
                 _mark(bad, f"column {name!r} is NOT NULL and null", problems)
 
 

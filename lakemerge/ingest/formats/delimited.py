@@ -17,7 +17,7 @@ import pyarrow.csv as pcsv
 
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream, starts_after_mark
+from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream
 from lakemerge.ingest.formats.tabular import to_frame
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 
@@ -57,13 +57,12 @@ class Delimited(Format):
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         stream = decompressed(data, file.path, self.compression)
         for lines in cut_stream(stream, quoting=self._quoting, portion_bytes=_HEAD_BYTES):
-            mark = starts_after_mark(lines.data) if lines.offset == 0 else 0
-            marked = Lines(lines.data[mark:], lines.offset + mark, self._quoting)
-            if len(marked):
-                end = marked.offset_of(0) + len(marked[0])
+            head = lines.without_mark()
+            if len(head):
+                end = head.offset_of(0) + len(head[0])
                 rest = lines.data[end - lines.offset :]
                 feed = rest.find(b"\n")
-                return Peek(self._header(marked[0]), None, end + (len(rest) if feed < 0 else feed + 1))
+                return Peek(self._header(head[0]), None, end + (len(rest) if feed < 0 else feed + 1))
         return Peek((), None, file.size)
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
@@ -96,15 +95,11 @@ class Delimited(Format):
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
         start = 0 if piece.peek is None else piece.peek.data_start
         if self.splits(piece.file.path):
-            if piece.peek is None and piece.offset == 0:
-                start = starts_after_mark(data.read(3))
             portions = cut_block(data, piece.offset, piece.end, size=piece.file.size, data_start=start)
         else:
             stream = decompressed(data, piece.file.path, self.compression)
             portions = cut_stream(stream, skip=start, quoting=self._quoting)
-        for lines in portions:
-            mark = starts_after_mark(lines.data) if lines.offset == 0 else 0
-            yield Lines(lines.data[mark:], lines.offset + mark, lines.quoting) if mark else lines
+        return (lines.without_mark() for lines in portions)
 
     def _tables(
         self,

@@ -17,10 +17,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakemerge.ingest.casting import Problems, texts_fitted
+from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, starts_after_mark
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
 from lakemerge.ingest.formats.records import rows_of
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
@@ -64,12 +64,10 @@ class JsonLines(Format):
 
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
         if codec_of(piece.file.path, self.compression) is None:
-            mark = starts_after_mark(data.read(3)) if piece.offset == 0 else 0
-            yield from cut_block(data, piece.offset, piece.end, size=piece.file.size, data_start=mark)
-            return
-        for lines in cut_stream(decompressed(data, piece.file.path, self.compression)):
-            mark = starts_after_mark(lines.data) if lines.offset == 0 else 0
-            yield Lines(lines.data[mark:], lines.offset + mark) if mark else lines
+            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
+        else:
+            portions = cut_stream(decompressed(data, piece.file.path, self.compression))
+        return (lines.without_mark() for lines in portions)
 
     def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
         records: list[Mapping[str, Any]] = []
@@ -126,6 +124,8 @@ def _fast_type(kind: pa.DataType) -> pa.DataType | None:
         return pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return None
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(38, kind.scale)  # Arrow's reader does not look at the precision
     return pa.float64() if kind == pa.float32() else kind
 
 
@@ -152,12 +152,18 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
     arrays = []
     for field in frame.schema:
         column = table[field.name].combine_chunks()
-        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-            column, found = texts_fitted(column, field.type)
+        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
+            column, found = _fitted(column, field.type)
             problems = found | problems
         arrays.append(column.cast(field.type))
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
     return Parsed(rows, problems, partial(_origin, lines))
+
+
+def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
+    if pa.types.is_decimal(kind):
+        return cast_marking(column, kind)
+    return texts_fitted(column, kind)
 
 
 def _is_plain(data: bytes) -> bool:

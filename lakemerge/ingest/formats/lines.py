@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakemerge.ingest.source import FileUnreadableError
 
-__all__ = ["MAX_RECORD_BYTES", "Lines", "Quoting", "cut_block", "cut_stream", "starts_after_mark"]
+__all__ = ["MAX_RECORD_BYTES", "Lines", "Quoting", "cut_block", "cut_stream"]
 
 PORTION_BYTES = 8 << 20
 """Bytes that are parsed at a time."""
@@ -92,6 +92,12 @@ class Lines:
         """In the file, of every record."""
         return self._bounds[0] + self.offset
 
+    def without_mark(self) -> Lines:
+        """The same without the byte order mark that its file may begin with."""
+        if self.offset or not self.data.startswith(_MARK):
+            return self
+        return replace(self, data=self.data[len(_MARK) :], offset=len(_MARK))
+
     def part(self, first: int, last: int) -> Lines:
         """The records from ``first`` up to, not including, ``last``."""
         starts, ends = self._bounds
@@ -138,11 +144,6 @@ def cut_stream(
         _check_length(held, position)
     if held:
         yield Lines(held, position, quoting)
-
-
-def starts_after_mark(head: bytes) -> int:
-    """How many bytes of a file's beginning are a byte order mark."""
-    return len(_MARK) if head.startswith(_MARK) else 0
 
 
 def _after_feed(file: pa.NativeFile, start: int, end: int, portion: int) -> int | None:

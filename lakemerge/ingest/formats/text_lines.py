@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, starts_after_mark
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
 from lakemerge.ingest.source import SourceFile
 
 __all__ = ["TextLines"]
@@ -49,8 +49,7 @@ class TextLines(Format):
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         if self.splits(piece.file.path):
-            mark = starts_after_mark(data.read(3)) if piece.offset == 0 else 0
-            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size, data_start=mark)
+            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
         else:
             portions = cut_stream(decompressed(data, piece.file.path, self.compression))
         for portion in portions:
@@ -78,8 +77,7 @@ class TextLines(Format):
 
 
 def _lines(portion: Lines) -> Lines:
-    mark = starts_after_mark(portion.data) if portion.offset == 0 else 0
-    return Lines(portion.data[mark:], portion.offset + mark, blanks=True)
+    return replace(portion.without_mark(), blanks=True)
 
 
 def _origin(lines: Lines, row: int) -> Origin:
