@@ -131,7 +131,10 @@ def ledger_tables(store: Store, files: Sequence[NamedFile]) -> Iterator[pa.Table
 def write_ledger(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFile:
     """Write a ledger file from sorted tables."""
     rows = 0
-    with store.open_output(path) as sink, pq.ParquetWriter(sink, LEDGER, compression="zstd") as writer:
+    with (
+        store.open_output(path) as sink,
+        pq.ParquetWriter(sink, LEDGER, compression="zstd", write_statistics=False) as writer,
+    ):
         for table in tables:
             writer.write_table(table)
             rows += table.num_rows

@@ -40,11 +40,16 @@ class LocalSource(Source):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[pa.NativeFile]:
-        with _readable(file.path), open(file.path, "rb") as opened:
-            _check(file, os.fstat(opened.fileno()))
-            with pa.PythonFile(opened, mode="r") as data:
-                yield data
-                _check(file, os.fstat(opened.fileno()))
+        with _readable(file.path):
+            # Readers may close what they are given; the descriptor stays, to look at the file once more.
+            descriptor = os.open(file.path, os.O_RDONLY)
+            try:
+                _check(file, os.fstat(descriptor))
+                with open(descriptor, "rb", closefd=False) as opened, pa.PythonFile(opened, mode="r") as data:
+                    yield data
+                _check(file, os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
 
     def delete(self, file: SourceFile) -> Outcome:
         there = self.stat(file.path)

@@ -14,7 +14,7 @@ from lakemerge import LakeTable
 from lakemerge.ingest import Files, IngestJob
 from lakemerge.ingest.formats.base import Format, Frame, Piece
 from lakemerge.ingest.source import SourceFile
-from tests.unit.faults import Row, rows_of
+from tests.unit.faults import Row
 
 __all__ = [
     "FEED",
@@ -48,7 +48,8 @@ def landed(path: Path, data: bytes, *, at: int | None = None) -> Path:
 
 
 def rows(table: LakeTable) -> list[Row]:
-    return rows_of(table.to_arrow())
+    found = [tuple(row.values()) for row in table.to_arrow().to_pylist()]
+    return sorted(found, key=lambda row: [(value is None, value) for value in row])
 
 
 def states(job: IngestJob) -> dict[str, str]:

@@ -6,6 +6,7 @@ import bz2
 import datetime as dt
 import gzip
 import io
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -136,7 +137,11 @@ def test_text_keeps_every_line_and_its_place(block: int) -> None:
     )
 
 
-PACKED = {"f.gz": gzip.compress, "f.bz2": bz2.compress, "f.zst": zstandard.ZstdCompressor().compress}
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "f.gz": gzip.compress,
+    "f.bz2": bz2.compress,
+    "f.zst": zstandard.ZstdCompressor().compress,
+}
 
 
 @pytest.mark.parametrize("name", PACKED)
