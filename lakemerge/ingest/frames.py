@@ -129,7 +129,12 @@ class Shape:
             parsed += [pa.field(OP, pa.string())] if kept is None else []
         elif kind is not None:
             parsed.append(pa.field(kind, pa.string()))
-        frame = Frame.of(pa.schema(parsed), rescued=self.rescued, ignores=self.columns is not None)
+        frame = Frame.of(
+            pa.schema(parsed),
+            rescued=self.rescued,
+            grows=self.merge_schema and self.columns is None,
+            ignores=self.columns is not None,
+        )
         ends = [] if kind is None else [pa.field(kind, pa.string())]
         upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()
         op = None if self.envelope != "dms" else OP if kept is None else kept.name

@@ -10,18 +10,21 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.ingest.formats.base import Piece
+from lakemerge.ingest.formats.records import wider
 from lakemerge.ingest.reading import Reading, Rejects, reason_of
 from lakemerge.slices.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import Packed, PackSpec, pack
 
-__all__ = ["REJECTS", "Done", "RunTasks", "Task", "on_threads", "run_task", "split_tasks"]
+__all__ = ["REJECTS", "Done", "RunTasks", "Task", "new_fields", "on_threads", "run_task", "split_tasks"]
+
+R = TypeVar("R")
 
 _LEAST_TASK_BYTES = 8 << 20
 
@@ -72,8 +75,10 @@ class Job:
     window: int
 
 
-RunTasks = Callable[[Job, Sequence[Task]], list[Done]]
-"""Runs tasks, and gives what they did in their order; raises what one of them raised."""
+class RunTasks(Protocol):
+    """Runs a function of tasks, and gives what it gave in their order; raises what it raised for one of them."""
+
+    def __call__(self, function: Callable[[Task], R], tasks: Sequence[Task]) -> list[R]: ...
 
 
 def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_time: int) -> list[Task]:
@@ -91,9 +96,9 @@ def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_
     return [Task(number, tuple(parts)) for number, parts in enumerate(tasks) if parts]
 
 
-def on_threads(job: Job, tasks: Sequence[Task]) -> list[Done]:
-    with ThreadPoolExecutor(job.pack.settings.threads) as pool:
-        running = [pool.submit(run_task, job, task) for task in tasks]
+def on_threads(function: Callable[[Task], R], tasks: Sequence[Task], *, threads: int) -> list[R]:
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(function, task) for task in tasks]
         try:
             return [future.result() for future in running]
         except BaseException:
@@ -117,6 +122,15 @@ def run_task(job: Job, task: Task) -> Done:
 
     packed = pack(records(), job.pack, task.number)
     return Done(packed, tuple(counts), _written(job, task, rejects))
+
+
+def new_fields(reading: Reading, task: Task) -> dict[str, pa.DataType]:
+    """What records of a task have and the frame lacks."""
+    found: dict[str, pa.DataType] = {}
+    for part in task.parts:
+        for name, kind in reading.new_fields(part.piece).items():
+            found[name] = wider(found[name], kind) if name in found else kind
+    return found
 
 
 def _written(job: Job, task: Task, rejects: Rejects) -> NamedFile | None:

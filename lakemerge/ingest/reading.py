@@ -13,20 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.config import TableConfig
-from lakemerge.errors import FrameError
+from lakemerge.errors import FrameError, RetryError
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.envelopes import dms_kinds
 from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject
+from lakemerge.ingest.formats.records import wider
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
 from mergers import RowKind
 
-__all__ = ["BadRecordError", "Reading", "Rejects", "readable"]
+__all__ = ["BadRecordError", "NewFieldsError", "Reading", "Rejects", "readable"]
 
 _SYMBOLS: Final = tuple(kind.symbol for kind in RowKind)
 _UPSERTS: Final = (RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol)
 _MAX_TEXT: Final = 200
+
+
+class NewFieldsError(RetryError):
+    """Records have fields that the frame lacks and may get. Read what they all are, and then begin again."""
+
+    code = "new-fields"
 
 
 class BadRecordError(FrameError):
@@ -98,9 +105,21 @@ class Reading:
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for origin, reason in parsed.unread:
                     rejects.add(Reject(path, origin, reason))
+                if parsed.new:
+                    raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
                 rows = self._good(parsed, path, rejects)
                 if rows.num_rows:
                     yield rows
+
+    def new_fields(self, piece: Piece) -> dict[str, pa.DataType]:
+        """The fields of a piece that the frame lacks, and the types of their values."""
+        found: dict[str, pa.DataType] = {}
+        path = piece.file.path
+        with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+            for parsed in self.format.parsed(data, piece, self.frame.parse):
+                for name, kind in parsed.new.items():
+                    found[name] = wider(found[name], kind) if name in found else kind
+        return found
 
     def _good(self, parsed: Parsed, path: str, rejects: Rejects) -> pa.RecordBatch:
         problems: Problems = dict(parsed.problems)

@@ -6,7 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
+
+import pyarrow as pa
 
 from lakemerge.config import TableConfig
 from lakemerge.errors import CommitConflictError, InputError, RetryError, TableDamagedError
@@ -14,11 +17,12 @@ from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, give_up, note, standing_of
 from lakemerge.ingest.formats.base import Peek
+from lakemerge.ingest.formats.records import wider
 from lakemerge.ingest.frames import Shape, WindowFrame
 from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
-from lakemerge.ingest.packing import Done, Job, RunTasks, split_tasks
+from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
 from lakemerge.ingest.plan import Settling, found_by
-from lakemerge.ingest.reading import BadRecordError, Reading
+from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading
 from lakemerge.ingest.results import IngestResult
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.ingest.spill import Spool
@@ -178,20 +182,54 @@ class Runner:
         self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None, number: int
     ) -> tuple[Write, list[Done]]:
         """Read pieces and pack them for a table; nothing is left of what fails."""
+        new: dict[str, pa.DataType] = {}
+        while True:
+            try:
+                return self._packed(handle, view, members, peek, number, new)
+            except NewFieldsError as error:
+                found = self._new_fields(view, members, peek, new)
+                if not found:
+                    raise AssertionError("fields that the frame lacks are found again") from error
+                new |= found
+
+    def _new_fields(
+        self, view: TableView, members: Sequence[Member], peek: Peek | None, new: Mapping[str, pa.DataType]
+    ) -> dict[str, pa.DataType]:
+        """What all records of a window have and the table lacks, so that it does not matter who comes first."""
         shape = self.shape_of(view.config)
-        frame = shape.frame(view.config, peek, {})
+        frame = shape.frame(view.config, peek, new)
+        reading = Reading.of(view.config, self.gathering.files.places, shape.format, frame, None)
+        found: dict[str, pa.DataType] = {}
+        for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
+            for name, kind in part.items():
+                found[name] = wider(found[name], kind) if name in found else kind
+        return found
+
+    def _packed(
+        self,
+        handle: Handle,
+        view: TableView,
+        members: Sequence[Member],
+        peek: Peek | None,
+        number: int,
+        new: Mapping[str, pa.DataType],
+    ) -> tuple[Write, list[Done]]:
+        shape = self.shape_of(view.config)
+        frame = shape.frame(view.config, peek, new)
         size = sum(member.piece.length for member in members)
         write = self._write(handle, view, frame, size, merge_schema=shape.merge_schema)
         reading = Reading.of(write.begin.config, self.gathering.files.places, shape.format, frame, self.limit)
         try:
-            pieces = [member.piece for member in members]
-            tasks = split_tasks(pieces, self.gathering.format.splits, at_a_time=self.engine.at_a_time())
-            done = self.engine.run(Job(reading, write.pack, number), tasks)
+            done = self.engine.run(partial(run_task, Job(reading, write.pack, number)), self._tasks(members))
             self._check_limit(done)
         except BaseException:
             give_up(write)
             raise
         return write, done
+
+    def _tasks(self, members: Sequence[Member]) -> list[Task]:
+        pieces = [member.piece for member in members]
+        return split_tasks(pieces, self.gathering.format.splits, at_a_time=self.engine.at_a_time())
 
     def _write(self, handle: Handle, view: TableView, frame: WindowFrame, size: int, *, merge_schema: bool) -> Write:
         write = Write.start(

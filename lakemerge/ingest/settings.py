@@ -179,7 +179,8 @@ class OpenTable:
 
 def _engine(table: OpenTable) -> Engine:
     if table.spark is None:
-        return Engine(on_threads, load_in_process, lambda: table.handle.settings.threads)
+        threads = table.handle.settings.threads
+        return Engine(partial(on_threads, threads=threads), load_in_process, lambda: threads)
     from lakemerge.spark.ingest import engine_on
 
     return engine_on(table.spark)

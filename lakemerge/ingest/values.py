@@ -98,18 +98,18 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
             found.append(convert(value))
         except (ValueError, TypeError, ArithmeticError):
             found.append(None)
-            misfits.problems.setdefault(owner, f"{_short(value)} does not fit {kind}")
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return pa.array(found, kind)
-    return _times(found, owners, kind, misfits)
+    return _times(found, owners, kind, misfits, name)
 
 
-def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits) -> pa.Array:
+def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
     """Texts and Python's own times."""
     texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
     array, problems = texts_fitted(texts, kind)
     for place, reason in problems.items():
-        misfits.problems.setdefault(owners[place], reason)
+        misfits.problems.setdefault(owners[place], f"column {name!r}: {reason}")
     if any(value is not None and not isinstance(value, str) for value in found):
         others = pa.array([None if isinstance(value, str) else value for value in found], kind)
         array = pa.compute.coalesce(array, others)
@@ -133,7 +133,7 @@ def _structs(
                 else:
                     row[found] = part
         elif value is not None:
-            misfits.problems.setdefault(owner, f"{_short(value)} does not fit {kind}")
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
         for column, part in zip(children, row, strict=True):
             column.append(part)
     arrays = [
@@ -159,7 +159,7 @@ def _lists(values: Sequence[Any], owners: Sequence[int], kind: pa.ListType, misf
             items.extend(value)
             item_owners.extend([owner] * len(value))
         elif value is not None:
-            misfits.problems.setdefault(owner, f"{_short(value)} does not fit {kind}")
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
     inner = _column(items, item_owners, kind.value_type, misfits, f"{name}.element")
     if not kind.value_field.nullable:
         _no_nulls(inner, item_owners, f"an element of {name}", misfits)
@@ -178,7 +178,7 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
             items.extend(value.values())
             item_owners.extend([owner] * len(value))
         elif value is not None:
-            misfits.problems.setdefault(owner, f"{_short(value)} does not fit {kind}")
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
     key_array = _column(keys, item_owners, kind.key_type, misfits, f"{name}.key")
     item_array = _column(items, item_owners, kind.item_type, misfits, f"{name}.value")
     if key_array.null_count:  # told already; a map has no null keys
@@ -188,6 +188,10 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
         _no_nulls(item_array, item_owners, f"a value of {name}", misfits)
     starts = pa.array([*offsets, len(keys)], pa.int32())
     return pa.MapArray.from_arrays(starts, key_array, item_array, type=kind)
+
+
+def _misfit(name: str, value: Any, kind: pa.DataType) -> str:
+    return f"column {name!r}: {_short(value)} does not fit {kind}"
 
 
 def _filler(kind: pa.DataType) -> Any:

@@ -65,10 +65,12 @@ class AvroRecords(Format):
             if record is not None:
                 records.append(record)
                 places.append(place)
-        rows, problems = rows_of(records, frame)
-        return Parsed(
-            rows, problems, lambda row: Origin(json_text(found[places[row]]), None, first + places[row]), tuple(unread)
-        )
+        rows, problems, new = rows_of(records, frame)
+
+        def origin(row: int) -> Origin:
+            return Origin(json_text(found[places[row]]), None, first + places[row])
+
+        return Parsed(rows, problems, origin, tuple(unread), new)
 
 
 def _read(data: pa.NativeFile) -> Iterator[Any]:

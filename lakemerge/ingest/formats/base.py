@@ -60,16 +60,18 @@ class Frame:
     """In the order of the table, with its types; then what is not the table's. What may be null is not said here."""
     rescued: str | None = None
     """The column that takes what the table has no column for."""
+    grows: bool = False
+    """Whether the table gets columns for fields of records that it has none for."""
     ignores: bool = False
     """Whether the caller named the columns, so that others are left out knowingly."""
     places: Mapping[str, int] = field(default_factory=dict)
     """Column numbers by lower-case name, but for the rescued column, which no field of a file fills."""
 
     @staticmethod
-    def of(schema: pa.Schema, *, rescued: str | None, ignores: bool) -> Frame:
+    def of(schema: pa.Schema, *, rescued: str | None = None, grows: bool = False, ignores: bool = False) -> Frame:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, ignores, places)
+        return Frame(loose, rescued, grows, ignores, places)
 
 
 class Origin(NamedTuple):
@@ -102,6 +104,8 @@ class Parsed:
     """Of a row."""
     unread: tuple[tuple[Origin, str], ...] = ()
     """Records that did not become rows, and why."""
+    new: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Fields that the frame has no column for, where it may get them, and the types of their values."""
 
 
 class Format(ABC):

@@ -88,8 +88,8 @@ class JsonLines(Format):
         def again(row: int) -> Mapping[str, Any]:
             return self._record(exactly(lines[places[row]])) or {}
 
-        rows, problems = rows_of(records, frame, again=again)
-        return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread))
+        rows, problems, new = rows_of(records, frame, again=again)
+        return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread), new)
 
     def _record(self, value: Any) -> Mapping[str, Any] | None:
         if self.unwrap is not None:
@@ -154,7 +154,8 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
         column = table[field.name].combine_chunks()
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
             column, found = _fitted(column, field.type)
-            problems = found | problems
+            told = {row: f"column {field.name!r}: {reason}" for row, reason in found.items()}
+            problems = told | problems
         arrays.append(column.cast(field.type))
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
     return Parsed(rows, problems, partial(_origin, lines))
