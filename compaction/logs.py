@@ -22,9 +22,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compaction.bins import BinItem, BinLimits, fill
 from compaction.jobs import run_jobs
 from compaction.packing import PackedLogs, PackJob, PackLogsSpec, SliceLogs, pack_logs
+from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.errors import InputError, OutcomeUnknownError
 from lakemerge.handle import Handle
 from lakemerge.options import Settings

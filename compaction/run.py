@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from compaction.bins import BinItem, BinLimits, fill
 from compaction.group import GroupOutcome, GroupRun, compact_group
 from compaction.plan import plan_compaction
 from compaction.tile import TileJob
+from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.handle import Handle
 from lakemerge.plans import CompactionGroup, CompactionPlan, CompactionStrategy
 from lakemerge.read.merge import MergeSpec

@@ -29,6 +29,7 @@ from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionN
 from lakemerge.handle import Handle
 from lakemerge.log import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.results import VacuumResult
+from lakemerge.slices.ingests import INGEST_FOLDER
 from lakemerge.slices.references import references, snapshot_references
 from lakemerge.slices.savepoints import savepoints_of
 from lakemerge.slices.view import TableView
@@ -44,7 +45,13 @@ __all__ = ["vacuum"]
 _logger = logging.getLogger(__name__)
 
 _FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"base": BASE_FOLDER, "log": LOG_FOLDER, "merged": MERGED_FOLDER, "tombstones": TOMBSTONE_FOLDER}
+    {
+        "base": BASE_FOLDER,
+        "ingest": INGEST_FOLDER,
+        "log": LOG_FOLDER,
+        "merged": MERGED_FOLDER,
+        "tombstones": TOMBSTONE_FOLDER,
+    }
 )
 _VERSION_DIGITS: Final = 20
 _BATCH: Final = 1000

@@ -104,7 +104,7 @@ class CompactionGroup:
 
     slices: tuple[PlannedSlice, ...]
     closed: str
-    """Why no more slices are in it; see :class:`compaction.bins.Closed`."""
+    """Why no more slices are in it; see :class:`lakemerge.bins.Closed`."""
     bytes_read: int
     bytes_written: int
     """Estimated, at most: what is written is compressed and has one row per key."""

@@ -10,7 +10,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lakemerge.findings import CheckResult
 from lakemerge.handle import Handle
@@ -26,12 +26,16 @@ from lakemerge.results import (
     VacuumResult,
 )
 from lakemerge.schedule import Schedule
+from lakemerge.slices.ingests import check_job_name
 from lakemerge.slices.view import TableView
 from lakemerge.travel import unless_vacuumed
 from mergers import Merger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
+    from lakemerge.table import LakeTable
 
 __all__ = ["TableServices"]
 
@@ -142,6 +146,67 @@ class TableServices(ABC):
             )
         self._follow()
         return result
+
+    def ingest(
+        self,
+        name: str,
+        source: Files | None = None,
+        *,
+        bins: Bins | None = None,
+        fragments: Fragments | None = None,
+        kind_column: str | None = None,
+        envelope: Literal["debezium", "dms"] | None = None,
+        bad_records: Literal["fail", "quarantine"] = "fail",
+        max_bad_records: int | None = 0,
+        rescued_column: str | None = None,
+        merge_schema: bool = False,
+        blocks_per_window: int = 200,
+        bytes_per_window: int | str = "1GiB",
+        after: Literal["keep", "delete", "archive"] | Archive = "keep",
+        max_read_amplification: float | None = None,
+    ) -> IngestJob:
+        """A job that fills the table from files, each record exactly once (docs/guides/ingest.md). Nothing is listed or
+        read before :meth:`lakemerge.ingest.IngestJob.run`.
+
+        :param name: of the job; what it did is kept in the table under this name.
+        :param source: where the files are. A job without one can be looked at, and told to retry or reset.
+        :param bins: how files are gathered before they are worth a commit; by default they are not.
+        :param fragments: sets of files that belong together, in the place of ``bins``.
+        :param kind_column: the column of the files that holds each record's kind, as for :meth:`LakeTable.upsert`.
+        :param envelope: what records are wrapped in.
+        :param bad_records: whether a record that cannot be taken up makes its window fail, or is set aside.
+        :param max_bad_records: how many of a window may be set aside; ``None``: any number.
+        :param rescued_column: a STRING column that takes, as JSON, what files have and the table has no column for.
+        :param merge_schema: add columns that only the files have, as for :meth:`LakeTable.upsert`.
+        :param blocks_per_window: blocks that are committed at once, at most.
+        :param bytes_per_window: the same in bytes of files.
+        :param after: what becomes of files that are in the table.
+        :param max_read_amplification: above it maintenance comes before the next window.
+        :raises lakemerge.InputError: what contradicts itself; everything is listed.
+        """
+        from lakemerge.ingest.job import IngestJob
+        from lakemerge.ingest.settings import JobSettings, OpenTable
+
+        table = cast("LakeTable", self)
+        settings = None
+        if source is not None:
+            settings = JobSettings.checked(
+                source,
+                bins=bins,
+                fragments=fragments,
+                kind_column=kind_column,
+                envelope=envelope,
+                bad_records=bad_records,
+                max_bad_records=max_bad_records,
+                rescued_column=rescued_column,
+                merge_schema=merge_schema,
+                blocks_per_window=blocks_per_window,
+                bytes_per_window=bytes_per_window,
+                after=after,
+                max_read_amplification=max_read_amplification,
+            )
+        opened = OpenTable(table, self._writable, self._maintain_inline, self._spark)
+        return IngestJob(opened, check_job_name(name), settings)
 
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
         """Do what is due by the table's schedule: full or minor compaction, log compaction, forgetting old

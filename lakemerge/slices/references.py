@@ -10,6 +10,7 @@ from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.log import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.slices.blocks import log_paths
 from lakemerge.slices.expiry import EXPIRY_DOMAIN
+from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, Ingest
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
 from lakemerge.slices.model import SLICE_TAG, BaseFile
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
@@ -46,6 +47,8 @@ def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
         return log_paths(domain, store)
     if name.startswith(MINOR_DOMAIN_PREFIX):
         return Minor.of(domain).paths
+    if name.startswith(INGEST_DOMAIN_PREFIX):
+        return Ingest.of(domain).paths
     if name in _WITHOUT_FILES or name.startswith(SAVEPOINT_DOMAIN_PREFIX):
         return ()
     raise UnsupportedFeatureError(

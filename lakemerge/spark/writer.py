@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import FrameError, SchemaError
@@ -32,7 +33,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
 
-__all__ = ["frame_schema", "pack_partition", "pack_rows", "upsert_dataframe"]
+__all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
 
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
@@ -88,7 +89,7 @@ def upsert_dataframe(
         discard(write.pack)
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
-    return finish(write, ordered, load_tiles=lambda write, tiles: _load_on_spark(frame, write, tiles))
+    return finish(write, ordered, load_tiles=partial(load_on_spark, frame.sparkSession))
 
 
 def frame_schema(schema: StructType) -> pa.Schema:
@@ -118,13 +119,14 @@ def pack_rows(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> tuple[int, P
         ) from error
 
 
-def _load_on_spark(frame: DataFrame, write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
+def load_on_spark(spark: SparkSession, write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
+    """Merge the tiles of a first load into base files, in tasks of Spark."""
     settings = write.pack.settings
     counts = [ordinals_needed(tile.stored_bytes, settings) for tile in tiles]
     jobs = list(zip(tiles, accumulate(counts[:-1], initial=0), strict=True))
     spec, version = write.pack, write.begin.version
     parts = map_evenly(
-        frame.sparkSession,
+        spark,
         lambda job: load_tile(spec, version, *job),
         jobs,
         sizes=[tile.stored_bytes for tile in tiles],

@@ -31,7 +31,7 @@ from lakemerge.storage.s3_client import S3Client
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.storage.s3a import S3A, s3a_of
 
-__all__ = ["S3Store"]
+__all__ = ["S3Input", "S3Store"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class S3Store(Store):
         key = self._key(path)
         if size_bytes is None:
             size_bytes = int(self._client.call("head_object", key)["ContentLength"])
-        return pa.PythonFile(_Input(self._client, key, size_bytes), mode="r")
+        return pa.PythonFile(S3Input(self._client, key, size_bytes), mode="r")
 
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         return _output(self._client, self._key(path))
@@ -237,13 +237,16 @@ def _etag(answer: Mapping[str, Any]) -> str:
     return str(answer.get("ETag", "")).strip('"')
 
 
-class _Input(io.RawIOBase):
+class S3Input(io.RawIOBase):
     """Random access by ranged requests. Small reads fetch a block ahead and are then served from it;
-    large ones, which is what Parquet readers ask for, are fetched exactly."""
+    large ones, which is what Parquet readers ask for, are fetched exactly.
 
-    def __init__(self, client: S3Client, key: str, size_bytes: int) -> None:
+    :param etag: of the only version to be read; see :meth:`S3Client.read`.
+    """
+
+    def __init__(self, client: S3Client, key: str, size_bytes: int, *, etag: str | None = None) -> None:
         super().__init__()
-        self._client, self._key, self._size_bytes = client, key, size_bytes
+        self._client, self._key, self._size_bytes, self._etag = client, key, size_bytes, etag
         self._position = 0
         self._block_start, self._block = 0, b""
 
@@ -272,7 +275,7 @@ class _Input(io.RawIOBase):
         return self._block[start - self._block_start : end - self._block_start]
 
     def _fetch(self, start: int, end: int) -> None:
-        block = self._client.read(self._key, start, end)
+        block = self._client.read(self._key, start, end, etag=self._etag)
         if len(block) != end - start:
             raise StoreError(
                 f"s3://{self._client.bucket}/{self._key} ends at {start + len(block)}, not at {self._size_bytes} bytes",

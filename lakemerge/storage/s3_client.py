@@ -19,7 +19,10 @@ from typing import Any, NoReturn
 from lakemerge.errors import DependencyMissingError, StoreError
 from lakemerge.storage.base import Put
 
-__all__ = ["S3Client"]
+__all__ = ["CONDITION_FAILED", "S3Client"]
+
+CONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
+"""What a store answers where an object is not the version that was asked for."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,15 +76,35 @@ class S3Client:
             self._raise(error, operation, key)
         return dict(answer or {})
 
-    def read(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+    def read(self, key: str, start: int | None = None, end: int | None = None, *, etag: str | None = None) -> bytes:
         """The object, or its bytes from ``start`` up to, not including, ``end``; one request.
-        Errors as in :meth:`call`."""
+        Errors as in :meth:`call`.
+
+        :param etag: of the only version to be read: another one raises :class:`StoreError` with an ``s3_code`` of
+            :data:`CONDITION_FAILED`.
+        """
         try:
+            if etag is not None:
+                return self._read_version(key, f"bytes={start}-{(end or 0) - 1}", etag)
             # Without concurrency s3fs asks for the object at once, instead of for its size first.
             data = self._connect().cat_file(f"{self.bucket}/{key}", start=start, end=end, max_concurrency=1)
         except _failures() as error:
             self._raise(error, "get_object", key)
         return bytes(data)
+
+    def _read_version(self, key: str, part: str, etag: str) -> bytes:
+        """``cat_file`` takes no conditions; this is what it does, with one."""
+        connection = self._connect()
+
+        async def fetched() -> bytes:
+            answer = await connection._call_s3("get_object", Bucket=self.bucket, Key=key, Range=part, IfMatch=etag)
+            try:
+                return bytes(await answer["Body"].read())
+            finally:
+                answer["Body"].close()
+
+        asyn = importlib.import_module("fsspec.asyn")
+        return bytes(asyn.sync(connection.loop, fetched))
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace the object. Errors as in :meth:`call`."""

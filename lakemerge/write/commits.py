@@ -7,7 +7,7 @@ is here only says whether an attempt is still valid and which actions it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from lakemerge.config import LOG_DOMAIN_PREFIX, State, TableConfig
 from lakemerge.errors import CommitConflictError, VersionNotFoundError
@@ -30,6 +30,7 @@ from lakemerge.slices.blocks import LogCommit, log_version
 from lakemerge.slices.minor import Minor
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView, Tile, build_tiles
+from lakemerge.write.provenance import Provenance
 
 __all__ = [
     "NotEmptyError",
@@ -41,6 +42,7 @@ __all__ = [
     "commit_layout",
     "commit_load",
     "commit_logs",
+    "commit_note",
     "commit_packed_logs",
     "removal",
     "reserve_ordinals",
@@ -69,26 +71,6 @@ class TilesChangedError(CommitConflictError):
     code = "tiles-changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Who commits and why; the same for every attempt."""
-
-    operation: str
-    parameters: Mapping[str, object]
-    txn_id: str
-    app_txn: tuple[str, int] | None = None
-    """``(appId, version)`` that makes a repeated write a no-op."""
-    info: Mapping[str, object] = field(default_factory=dict)
-    """Further keys of ``commitInfo``, from the caller."""
-    only_onto_begin: bool = False
-    """Whether the records hold only for the rows of the version the write began at."""
-    merge_schema: bool = False
-    """Whether the commit adds the columns that the schema at its beginning has and the tip's has not."""
-
-    def with_parameters(self, **parameters: object) -> Provenance:
-        return replace(self, parameters={**self.parameters, **parameters})
-
-
 def commit_logs(
     handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]
 ) -> Committed | AlreadyDone:
@@ -108,9 +90,20 @@ def commit_logs(
             actions.append(state.domain())
         if logs is not None:
             actions.append(logs.domain(config=view.config, state=state, version=view.version + 1))
-        return Attempt([*actions, *_txn(provenance)], metrics)
+        return Attempt([*actions, *_also(provenance, before)], metrics)
 
     return _commit(handle, begin, build, provenance)
+
+
+def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Committed:
+    """Commit what ``provenance`` carries along, and no rows."""
+
+    def build(tip: Snapshot | None, _: object) -> Attempt:
+        view = _view(handle, tip)
+        _check_same_meaning(begin, view)
+        return Attempt(_also(provenance, view))
+
+    return _landed(_commit(handle, begin, build, provenance))
 
 
 def commit_load(
@@ -141,7 +134,7 @@ def commit_load(
         if not view.is_empty or view.state.next_ordinal or not same:
             raise NotEmptyError("the table was written to or changed while its first rows were loaded")
         state = _state(before, view).reserving(ordinals)
-        return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_txn(provenance)], metrics)
+        return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_also(provenance, before)], metrics)
 
     return _commit(handle, begin, build, provenance)
 
@@ -290,11 +283,13 @@ def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None
     return AlreadyDone(view.version) if done is not None and done.version >= version else None
 
 
-def _txn(provenance: Provenance) -> list[Txn]:
+def _also(provenance: Provenance, tip: TableView) -> list[Action]:
+    """What a commit of records carries beside them. Raises where the tip is not as it requires."""
+    along = list(provenance.along.at(tip.snapshot))
     if provenance.app_txn is None:
-        return []
+        return along
     app, version = provenance.app_txn
-    return [Txn(app, version, Handle.now_ms())]
+    return [*along, Txn(app, version, Handle.now_ms())]
 
 
 def _check_same_meaning(begin: TableView, tip: TableView) -> None:

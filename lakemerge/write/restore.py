@@ -2,7 +2,7 @@
 
 Source: docs/table-format.md, section 4. No file is written: base files and the domains of logs and
 compactions come back as they were, logs with their original versions. What is kept of the present is what
-concerns the table and not its rows: transactions of applications, savepoints, reserved ordinals, the
+concerns the table and not its rows: transactions of applications, savepoints, ingest jobs, reserved ordinals, the
 fence of vacuum, Delta's and the users' own properties.
 """
 
@@ -17,6 +17,7 @@ from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundErr
 from lakemerge.handle import Handle
 from lakemerge.log import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.results import RestoreResult
+from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.slices.references import snapshot_references
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
 from lakemerge.slices.view import TableView
@@ -113,8 +114,8 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
 
 
 def _is_of_rows(domain: str) -> bool:
-    ours = domain.startswith("lakemerge.")
-    return ours and domain != STATE_DOMAIN and not domain.startswith(SAVEPOINT_DOMAIN_PREFIX)
+    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
+    return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
 
 
 def _metadata(present: TableView, earlier: TableView) -> Metadata:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.bins import Bin, BinItem, BinLimits, Closed, fill
 from lakemerge import InputError
+from lakemerge.bins import Bin, BinItem, BinLimits, Closed, fill
 
 
 def items(*sizes: int, key: str = "a", start: int = 0) -> list[BinItem[str]]:
@@ -162,3 +162,58 @@ def test_nothing_is_lost_or_doubled_and_maxima_hold(
     assert limits.max_bins is None or len(second.open) <= limits.max_bins
     for part in second.open:
         assert part.records < limits.min_records or part.bytes < limits.min_bytes
+
+
+def one(value: str, records: int, size: int, at: int = 0, key: str = "a", **more: int) -> BinItem[str]:
+    return BinItem(value=value, records=records, bytes=size, at_ms=at, key=key, **more)
+
+
+def test_the_example_of_nifis_documentation() -> None:
+    """Files of 1, 2, 1 and 1 records, at least 3 and at most 5: one bin; of 8 files of one record each, two bins."""
+    limits = BinLimits(min_records=3, max_records=5, fit=True)
+    files = [one(str(number), records, 9, at=number) for number, records in enumerate((1, 2, 1, 1), 1)]
+    assert shown(fill(files, limits, now_ms=9).closed) == [(["1", "2", "3", "4"], Closed.FULL)]
+    eight = [one(str(number), 1, 9, at=number) for number in range(8)]
+    five, three = fill(eight, limits, now_ms=9).closed
+    assert (five.records, five.closed, three.records, three.closed) == (5, Closed.FULL, 3, Closed.MINIMUM)
+    few = fill(files[:2], limits, now_ms=9)
+    assert [part.records for part in few.closed] == [3]
+
+
+def test_as_nifi_records_are_a_soft_maximum_and_bytes_a_hard_one() -> None:
+    soft = fill([one("a", 3, 1), one("b", 4, 1), one("c", 1, 1)], BinLimits(max_records=5, fit=True), now_ms=9)
+    assert shown(soft.closed) == [(["a", "b"], Closed.FULL), (["c"], Closed.MINIMUM)]
+    sizes = [("a", 60), ("b", 70), ("c", 40), ("d", 30), ("e", 500), ("f", 9)]
+    hard = fill([one(name, 1, size) for name, size in sizes], BinLimits(max_bytes=100, fit=True), now_ms=9)
+    assert shown(hard.closed) == [
+        (["a", "c"], Closed.FULL),
+        (["b", "d"], Closed.FULL),
+        (["e"], Closed.FULL),
+        (["f"], Closed.MINIMUM),
+    ]
+
+
+def test_several_open_bins_of_a_key_go_on_where_they_were() -> None:
+    limits = BinLimits(min_bytes=90, max_bytes=100, fit=True, max_bins=2)
+    first = fill([one("a", 1, 60, 1), one("b", 1, 70, 2)], limits, now_ms=9)
+    assert shown(first.open) == [(["a"], None), (["b"], None)]
+    second = fill([one("c", 1, 35, 3), one("d", 1, 50, 4), one("e", 1, 50, 5)], limits, now_ms=9, open=first.open)
+    assert shown(second.closed) == [(["a", "c"], Closed.TOO_MANY), (["d", "e"], Closed.FULL)]
+    third = fill([one("f", 1, 25, 6)], limits, now_ms=9, open=second.open)
+    assert shown(third.closed) == [(["b", "f"], Closed.MINIMUM)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "closed"),
+    [
+        ([(0, 1), (3, 2), (0, 3)], Closed.COMPLETE),
+        ([(3, 1), (3, 2), (3, 3)], Closed.COMPLETE),
+        ([(0, 1), (0, 2), (0, 3)], None),
+        ([(3, 1), (4, 2)], Closed.BROKEN),
+        ([(0, 1), (0, 1)], Closed.BROKEN),
+        ([(0, 1), (0, 2), (0, 3), (2, 4)], Closed.BROKEN),
+    ],
+)
+def test_a_set_is_whole_when_one_of_it_tells_how_many(parts: list[tuple[int, int]], closed: Closed | None) -> None:
+    filled = fill([one("x", 1, 1, of=of, index=index) for of, index in parts], BinLimits(), now_ms=9)
+    assert [part.closed for part in (*filled.closed, *filled.open)] == [closed]

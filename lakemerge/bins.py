@@ -1,10 +1,10 @@
 """Bins: many small things gathered into few that are worth a task, a file or a commit.
 
-The rules are those of Apache NiFi's MergeRecord processor. Items go in oldest first, each into the
+The rules are those of Apache NiFi's MergeRecord processor. Items go in oldest first, each into a
 bin of its key (partition, schema, fragment set: whatever may not be mixed). A bin is *full* as soon as
-either maximum is reached; it is *worth closing* once both minima are. Maxima are soft: an item that
-alone goes beyond one is a bin of its own. Whatever is in no closed bin is still open, so nothing is
-lost and nothing is in two bins.
+either maximum is reached; it is *worth closing* once both minima are. An item that alone goes beyond a
+maximum is a bin of its own. Whatever is in no closed bin is still open, so nothing is lost and nothing is
+in two bins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from lakemerge.errors import InputError
 
-__all__ = ["Bin", "BinItem", "BinLimits", "Closed", "Filled", "fill"]
+__all__ = ["Bin", "BinItem", "BinLimits", "Closed", "Filled", "Filling", "fill"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ class Closed(StrEnum):
     """Another key needed a bin, and this was the oldest of the open ones."""
     COMPLETE = "complete"
     """Every item of its set is there."""
+    BROKEN = "contradiction"
+    """The items of its set contradict each other: two have the same index, or they tell of different counts."""
     FORCED = "forced"
 
 
@@ -47,6 +49,10 @@ class BinLimits:
     """Of a bin's oldest item; the bin is then closed, whatever is in it."""
     max_bins: int | None = None
     """Open at a time."""
+    fit: bool = False
+    """How an item finds its bin. ``False``: a key has one open bin at a time, so that the bins of a key hold its items
+    in their order, and an item goes beyond a maximum only alone. ``True``, as in NiFi: an item goes into the oldest
+    open bin of its key with room for its bytes, whatever its records; where none has room it begins another one."""
 
     def __post_init__(self) -> None:
         for what, least, most in (
@@ -72,7 +78,9 @@ class BinItem(Generic[T]):
     """Items of different keys never share a bin."""
     of: int | None = None
     """How many items its key has in all, where they belong together: only with the last of them is the bin
-    complete, and minima and maxima do not count."""
+    complete, and minima and maxima do not count. 0: they belong together, and another of them tells how many."""
+    index: int | None = None
+    """Its place among those that belong together; no two have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +129,15 @@ def fill(
 ) -> Filled[T]:
     """Put items into bins, oldest first, then close those that are worth it or too old.
 
-    A key has one open bin at a time, so the bins of a key hold its items in their order.
-
     :param now_ms: the time that ages are taken at.
     :param open: bins left open by an earlier call.
     :param force: close everything, such as at the end of the input.
     """
-    filling = _Filling[T](limits, {part.key: _Open(part) for part in open})
+    filling = Filling[T](limits, open)
     for item in sorted(items, key=lambda item: item.at_ms):
         filling.put(item)
-    return filling.finished(now_ms, force=force)
+    left = filling.end(now_ms, force=force)
+    return Filled(filling.taken(), left)
 
 
 class _Open(Generic[T]):
@@ -141,47 +148,82 @@ class _Open(Generic[T]):
         self.items = list(start.items)
         self.records, self.bytes = start.records, start.bytes
         self.oldest_ms = min((item.at_ms for item in start.items), default=0)
+        self._counts = {item.of for item in start.items if item.of}
+        self._indices = {item.index for item in start.items if item.index is not None}
+        self._is_broken = False
 
     def add(self, item: BinItem[T]) -> None:
         self.oldest_ms = min(self.oldest_ms, item.at_ms) if self.items else item.at_ms
         self.items.append(item)
         self.records += item.records
         self.bytes += item.bytes
+        self._counts |= {item.of} if item.of else set()
+        self._is_broken |= item.index in self._indices
+        self._indices |= {item.index} if item.index is not None else set()
+
+    @property
+    def set_is_done(self) -> Closed | None:
+        """Whether it is a whole set, or one that can no longer become whole."""
+        if self._is_broken or len(self._counts) > 1 or (self._counts and len(self.items) > min(self._counts)):
+            return Closed.BROKEN
+        return Closed.COMPLETE if self._counts == {len(self.items)} else None
 
     def frozen(self, closed: Closed | None) -> Bin[T]:
         return Bin(self.key, tuple(self.items), closed)
 
 
-class _Filling(Generic[T]):
-    def __init__(self, limits: BinLimits, open_bins: dict[Hashable, _Open[T]]) -> None:
+class Filling(Generic[T]):
+    """Bins while they are being filled; :func:`fill` for items that come one after the other.
+
+    Give items oldest first to :meth:`put`, take closed bins whenever you like, and end with :meth:`end`.
+    """
+
+    def __init__(self, limits: BinLimits, start: Iterable[Bin[T]] = ()) -> None:
         self._limits = limits
-        self._open = open_bins
+        self._open: dict[_Open[T], None] = {_Open(part): None for part in start}
+        self._by_key: dict[Hashable, list[_Open[T]]] = {}
+        for part in self._open:
+            self._by_key.setdefault(part.key, []).append(part)
         self._closed: list[Bin[T]] = []
 
     def put(self, item: BinItem[T]) -> None:
-        found = self._open.get(item.key)
-        # A set is closed when it is whole, whatever its size.
-        if found is not None and item.of is None and not self._has_room(found, item):
-            self._close(found, Closed.FULL)
-            found = None
+        found = self._room_for(item)
         if found is None:
             if self._limits.max_bins is not None and len(self._open) >= self._limits.max_bins:
-                self._close(min(self._open.values(), key=lambda part: part.oldest_ms), Closed.TOO_MANY)
-            found = self._open[item.key] = _Open(Bin(item.key, ()))
+                self._close(min(self._open, key=lambda part: part.oldest_ms), Closed.TOO_MANY)
+            found = _Open(Bin(item.key, ()))
+            self._open[found] = None
+            self._by_key.setdefault(item.key, []).append(found)
         found.add(item)
-        if item.of is not None:
-            if len(found.items) >= item.of:
-                self._close(found, Closed.COMPLETE)
-        elif self._is_full(found):
-            self._close(found, Closed.FULL)
+        why = found.set_is_done if item.of is not None else self._is_full(found)
+        if why is not None:
+            self._close(found, why)
 
-    def finished(self, now_ms: int, *, force: bool) -> Filled[T]:
-        for part in sorted(self._open.values(), key=lambda part: part.oldest_ms):
+    def taken(self) -> tuple[Bin[T], ...]:
+        """The bins closed since the last call, in the order in which they were closed."""
+        closed, self._closed = tuple(self._closed), []
+        return closed
+
+    def end(self, now_ms: int, *, force: bool = False) -> tuple[Bin[T], ...]:
+        """Close what is worth it or too old, or everything; what stays open, oldest first."""
+        for part in sorted(self._open, key=lambda part: part.oldest_ms):
             why = self._why_close(part, now_ms) or (Closed.FORCED if force else None)
             if why is not None:
                 self._close(part, why)
-        left = sorted(self._open.values(), key=lambda part: part.oldest_ms)
-        return Filled(tuple(self._closed), tuple(part.frozen(None) for part in left))
+        return tuple(part.frozen(None) for part in sorted(self._open, key=lambda part: part.oldest_ms))
+
+    def _room_for(self, item: BinItem[T]) -> _Open[T] | None:
+        """The bin that an item goes into; ``None``: a new one."""
+        there = self._by_key.get(item.key, [])
+        if item.of is not None:  # a set is closed when it is whole, whatever its size
+            return there[0] if there else None
+        if self._limits.fit:
+            fitting = (part for part in there if self._has_room(part, item))
+            return min(fitting, key=lambda part: part.oldest_ms, default=None)
+        if there and not self._has_room(there[0], item):
+            self._close(there[0], Closed.FULL)
+            return None
+        return there[0] if there else None
 
     def _why_close(self, part: _Open[T], now_ms: int) -> Closed | None:
         limits = self._limits
@@ -194,16 +236,19 @@ class _Filling(Generic[T]):
 
     def _has_room(self, part: _Open[T], item: BinItem[T]) -> bool:
         most = self._limits
-        return (most.max_records is None or part.records + item.records <= most.max_records) and (
-            most.max_bytes is None or part.bytes + item.bytes <= most.max_bytes
-        )
+        few = most.fit or most.max_records is None or part.records + item.records <= most.max_records
+        return few and (most.max_bytes is None or part.bytes + item.bytes <= most.max_bytes)
 
-    def _is_full(self, part: _Open[T]) -> bool:
+    def _is_full(self, part: _Open[T]) -> Closed | None:
         most = self._limits
-        return (most.max_records is not None and part.records >= most.max_records) or (
+        full = (most.max_records is not None and part.records >= most.max_records) or (
             most.max_bytes is not None and part.bytes >= most.max_bytes
         )
+        return Closed.FULL if full else None
 
     def _close(self, part: _Open[T], why: Closed) -> None:
-        del self._open[part.key]
+        del self._open[part]
+        self._by_key[part.key].remove(part)
+        if not self._by_key[part.key]:
+            del self._by_key[part.key]
         self._closed.append(part.frozen(why))

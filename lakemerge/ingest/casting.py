@@ -1,0 +1,119 @@
+"""Columns of files cast to the table's types, value by value: what does not fit is told by row and never changed.
+
+Whole columns are cast by Arrow. Where it refuses, the rows at fault are found by halves.
+
+Texts are read as Arrow reads them: whole numbers, decimals, ``true`` and ``false``, ISO 8601 dates and times. A time
+without a zone is UTC where the column is a moment (TIMESTAMP); one with a zone is refused where it is a wall clock
+(TIMESTAMP_NTZ). Fractions of microseconds are refused unless they are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.casts import castable, safe_cast
+from lakemerge.errors import FrameError
+
+__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted"]
+
+Problems: TypeAlias = dict[int, str]
+"""By row, why its value does not fit."""
+
+_WITH_ZONE = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
+_DATE = r"^\d{4}-\d\d-\d\d$"
+_ZEROS = r"(\.\d{6})0+"
+
+
+def fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a file's type may fit a column of the table; which of them do, :func:`fitted` tells."""
+    if castable(kind, wanted):
+        return True
+    if isinstance(kind, pa.DictionaryType):
+        return fits(kind.value_type, wanted)
+    if _is_text(kind):
+        return not pa.types.is_nested(wanted)
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    to_number = pa.types.is_integer(wanted) or pa.types.is_floating(wanted) or pa.types.is_decimal(wanted)
+    return bool((number and to_number) or ((number or pa.types.is_boolean(kind)) and pa.types.is_string(wanted)))
+
+
+def fitted(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """A column as the table's type, where :func:`fits` is true of the types; null where a value does not fit."""
+    if array.type == wanted:
+        return array, {}
+    if castable(array.type, wanted):
+        return _marked(array, wanted, lambda part: _safely(part, wanted))
+    if isinstance(array.type, pa.DictionaryType):
+        return fitted(array.dictionary_decode(), wanted)
+    if _is_text(array.type):
+        return texts_fitted(array.cast(pa.string()), wanted)
+    if pa.types.is_floating(array.type) and pa.types.is_decimal(wanted):
+        # Arrow's own cast rounds.
+        return texts_fitted(array.cast(pa.string()), wanted)
+    return cast_marking(array, wanted)
+
+
+def texts_fitted(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """A column of strings as the table's type; null where a text does not fit."""
+    if wanted == pa.string():
+        return texts, {}
+    if pa.types.is_timestamp(wanted):
+        return _marked(_moments(texts, wanted), wanted, lambda part: part.cast(wanted), shown=texts)
+    return _marked(texts, wanted, lambda part: part.cast(wanted))
+
+
+def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """A column by Arrow's own safe cast; null where a value does not fit."""
+    return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
+
+
+def _moments(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Texts of times as Arrow reads them for a column of the type."""
+    texts = pc.replace_substring_regex(texts, _ZEROS, r"\1")
+    if wanted.tz is None:
+        return texts
+    has_zone = pc.match_substring_regex(texts, _WITH_ZONE)
+    is_date = pc.match_substring_regex(texts, _DATE)
+    ends = pc.if_else(has_zone, "", pc.if_else(is_date, "T00:00:00Z", "Z"))
+    return pc.binary_join_element_wise(texts, ends, "")
+
+
+def _marked(
+    array: pa.Array, wanted: pa.DataType, cast: Callable[[pa.Array], pa.Array], *, shown: pa.Array | None = None
+) -> tuple[pa.Array, Problems]:
+    problems: Problems = {}
+    values = array if shown is None else shown
+
+    def halves(part: pa.Array, first: int) -> pa.Array:
+        try:
+            return cast(part)
+        except (pa.ArrowInvalid, FrameError):
+            if len(part) > 1:
+                middle = len(part) // 2
+                parts = [halves(part.slice(0, middle), first), halves(part.slice(middle), first + middle)]
+                return pa.concat_arrays(parts)
+            problems[first] = f"{_short(values[first])} does not fit {wanted}"
+            return pa.nulls(1, wanted)
+
+    return halves(array, 0), problems
+
+
+def _safely(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    batch = pa.RecordBatch.from_arrays([array], names=["value"])
+    return safe_cast(batch, pa.schema([pa.field("value", wanted)])).column(0)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _short(value: pa.Scalar) -> str:
+    try:
+        text = repr(value.as_py())
+    except (ValueError, OverflowError):  # a time that Python has no value for
+        return "a value"
+    return text if len(text) <= 80 else f"{text[:77]}..."

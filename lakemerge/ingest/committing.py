@@ -1,0 +1,225 @@
+"""The commits of a job: windows with their rows, and notes without.
+
+A commit names the next ledger files in the job's domain, and is valid only where the domain at the tip is the one
+that it was made from. So window n follows window n - 1, whoever runs it: of two runners one wins, and the other plans
+anew. There is no lease and no file written ahead. After a crash nothing of a window is there, or all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from lakemerge.errors import InputError, OutcomeUnknownError
+from lakemerge.handle import Handle
+from lakemerge.ingest.formats.base import Piece
+from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended
+from lakemerge.ingest.packing import Done, write_rejects
+from lakemerge.ingest.plan import Candidate
+from lakemerge.log import Txn
+from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
+from lakemerge.slices.view import TableView
+from lakemerge.write.base_file import delete_prefix
+from lakemerge.write.commits import commit_note
+from lakemerge.write.provenance import Along, DomainIs, Provenance, TableIs
+from lakemerge.write.upsert import LoadTiles, Write, discard, finish
+
+__all__ = ["Member", "Standing", "WindowWork", "commit_window", "give_up", "note", "standing_of"]
+
+_MANY_REJECTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A version of the table, and what it says of a job."""
+
+    view: TableView
+    ingest: Ingest
+    configuration: str | None
+    """Of the job's domain; ``None``: the job has committed nothing yet."""
+
+    @property
+    def along(self) -> tuple[TableIs, DomainIs]:
+        """What a commit of the job needs."""
+        return TableIs(self.view.snapshot.metadata.id), DomainIs(self.ingest.domain_name, self.configuration)
+
+    def check_runnable(self) -> None:
+        """Raises :class:`InputError` where the ledger does not tell what the table has."""
+        if self.ingest.restore_epoch != self.view.state.restore_epoch:
+            raise InputError(
+                f"the table was restored after window {self.ingest.window} of ingest job {self.ingest.name!r}, so its "
+                "ledger may tell of files whose records are not in the table any more. reset(seen='keep') goes on with "
+                "new files, reset(seen='forget') takes all files up again",
+                name=self.ingest.name,
+            )
+        if self.ingest.table_id != self.view.snapshot.metadata.id:
+            raise InputError(
+                f"the ledger of ingest job {self.ingest.name!r} tells of another table, {self.ingest.table_id}: call "
+                "reset(seen='forget')",
+                name=self.ingest.name,
+            )
+
+
+def standing_of(view: TableView, name: str) -> Standing:
+    domain = view.snapshot.domains.get(INGEST_DOMAIN_PREFIX + name)
+    if domain is None:
+        fresh = Ingest(name, view.snapshot.metadata.id, restore_epoch=view.state.restore_epoch)
+        return Standing(view, fresh, None)
+    return Standing(view, Ingest.of(domain), domain.configuration)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A piece of a window, and the file that it is of."""
+
+    candidate: Candidate
+    piece: Piece
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the table has the whole file once the piece is committed."""
+        return self.piece.end >= self.candidate.size
+
+    def entry(self, window: int, rows: int, rejected: int, reason: str | None) -> Entry:
+        piece = self.piece
+        entry = self.candidate.entry(FileState.COMMITTED, window, reason=reason)
+        return entry._replace(
+            block=piece.block,
+            blocks=piece.blocks,
+            offset=piece.offset,
+            length=piece.length,
+            rows=rows,
+            rejected=rejected,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWork:
+    """What is to be committed as one window."""
+
+    members: tuple[Member, ...]
+    reason: str | None = None
+    """Why the bin was closed, in NiFi's words."""
+    notes: tuple[Entry, ...] = ()
+    """What else the commit says of files."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+def commit_window(
+    standing: Standing, write: Write, done: Sequence[Done], work: WindowWork, *, load_tiles: LoadTiles
+) -> tuple[Standing, list[Entry]]:
+    """Commit records, ledger and reasons. Nothing is left of what fails, but for :class:`OutcomeUnknownError`."""
+    handle, window = write.handle, standing.ingest.window + 1
+    counts = [[0, 0] for _ in work.members]
+    for task in done:
+        for number, rows, rejected in task.counts:
+            counts[number][0] += rows
+            counts[number][1] += rejected
+    entries = [
+        member.entry(window, rows, rejected, work.reason)
+        for member, (rows, rejected) in zip(work.members, counts, strict=True)
+    ]
+    rejects = [task.rejects for task in done if task.rejects is not None]
+    try:
+        notes = [entry._replace(window=window) for entry in work.notes]
+        after, along = _along(handle, standing, write.pack.name, [*notes, *entries], rejects, work.source)
+        about: dict[str, object] = {
+            "name": standing.ingest.name,
+            "window": window,
+            "files": len({member.candidate.path for member in work.members}),
+            "blocks": sum(member.piece.blocks for member in work.members),
+            "rejected": sum(rejected for _, rejected in counts),
+        }
+        about |= {} if work.reason is None else {"reason": work.reason}
+        provenance = replace(
+            write.provenance,
+            operation="INGEST",
+            info={**write.provenance.info, "ingest": about},
+            along=along,
+        ).with_parameters(name=standing.ingest.name, window=window)
+    except BaseException:
+        give_up(write)
+        raise
+    try:
+        finish(replace(write, provenance=provenance), [task.packed for task in done], load_tiles=load_tiles)
+    except OutcomeUnknownError:
+        raise
+    except Exception:
+        give_up(write)
+        raise
+    return Standing(standing.view, after, after.domain().configuration), entries
+
+
+def give_up(write: Write) -> None:
+    """Delete what was written for a window that is surely not committed."""
+    discard(write.pack)
+    delete_prefix(write.handle.store, f"{INGEST_FOLDER}/{write.pack.name}")
+
+
+def note(
+    handle: Handle,
+    standing: Standing,
+    entries: Sequence[Entry],
+    *,
+    about: Mapping[str, object],
+    changed: Ingest | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Standing:
+    """Commit what became of files, without rows.
+
+    :param about: for ``commitInfo``.
+    :param changed: the job as it is to be, in the place of what it was.
+    """
+    txn_id = handle.new_txn_id()
+    name = handle.write_name(standing.view, txn_id)
+    window = standing.ingest.window + 1
+    start = standing if changed is None else replace(standing, ingest=changed)
+    try:
+        _, along = _along(handle, start, name, [entry._replace(window=window) for entry in entries], (), source)
+        about = {"name": standing.ingest.name, "window": window, **about}
+        parameters: dict[str, object] = {"name": standing.ingest.name, "window": window}
+        committed = commit_note(
+            handle, standing.view, Provenance("INGEST", parameters, txn_id, info={"ingest": about}, along=along)
+        )
+    except OutcomeUnknownError:
+        raise
+    except Exception:
+        delete_prefix(handle.store, f"{INGEST_FOLDER}/{name}")
+        raise
+    return standing_of(handle.view(committed.snapshot), standing.ingest.name)
+
+
+def _along(
+    handle: Handle,
+    standing: Standing,
+    name: str,
+    entries: Sequence[Entry],
+    rejects: Sequence[NamedFile],
+    source: Mapping[str, Any] | None,
+) -> tuple[Ingest, Along]:
+    """The job after the next window, and what that commit carries beside its rows. Writes its ledger file."""
+    ingest = standing.ingest
+    after = replace(
+        ingest,
+        window=ingest.window + 1,
+        ledger=appended(handle.store, ingest.ledger, entries, f"{INGEST_FOLDER}/{name}-ledger.parquet"),
+        rejects=_gathered(handle, (*ingest.rejects, *rejects), name),
+        source=ingest.source if source is None else source,
+    )
+    txn = Txn(after.domain_name, after.window, handle.now_ms())
+    return after, Along((after.domain(), txn), standing.along)
+
+
+def _gathered(handle: Handle, files: tuple[NamedFile, ...], name: str) -> tuple[NamedFile, ...]:
+    """Rejects files; of many, the newest ones as one."""
+    if len(files) <= _MANY_REJECTS:
+        return files
+    kept = len(files) - max(absorbed(files[:-1], files[-1].rows) + 1, _MANY_REJECTS // 2)
+    tables = []
+    for file in files[kept:]:
+        with handle.store.open_input(file.path, size_bytes=file.size_bytes) as data:
+            tables.append(pq.read_table(data))
+    return (*files[:kept], write_rejects(handle.store, f"{INGEST_FOLDER}/{name}-rejects.parquet", tables))

@@ -1,0 +1,1 @@
+"""The file formats that ingest reads, one module each."""

@@ -1,0 +1,117 @@
+"""From a format's name and options, as callers give them, to the format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from lakemerge.errors import InputError
+from lakemerge.ingest.formats.avro_files import AvroRecords
+from lakemerge.ingest.formats.base import Format
+from lakemerge.ingest.formats.compressed import CODECS
+from lakemerge.ingest.formats.delimited import Delimited
+from lakemerge.ingest.formats.json_lines import JsonLines, Unwrap
+from lakemerge.ingest.formats.orc_files import OrcRows
+from lakemerge.ingest.formats.parquet_files import ParquetRows
+from lakemerge.ingest.formats.text_lines import TextLines
+
+__all__ = ["ENVELOPE_OPTIONS", "FORMATS", "chosen_format"]
+
+ENVELOPE_OPTIONS: Final = frozenset({"timestamp_unit", "decimals", "ordering"})
+"""Options of the envelope; :class:`lakemerge.ingest.envelopes.Debezium` checks them."""
+
+FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
+    "csv": {
+        "header": "flag",
+        "delimiter": "character",
+        "quote": "character or None",
+        "escape": "character or None",
+        "null": "texts",
+        "encoding": "encoding",
+        "multiline": "flag",
+        "compression": "codec",
+    },
+    "json": {"compression": "codec"},
+    "text": {
+        "column": "name",
+        "path_column": "name",
+        "offset_column": "name",
+        "encoding": "encoding",
+        "compression": "codec",
+    },
+    "parquet": {},
+    "orc": {},
+    "avro": {},
+}
+"""The formats, and of what kind each of their options is."""
+
+
+def chosen_format(
+    name: str, options: Mapping[str, Any], *, columns: Sequence[str], unwrap: Unwrap | None = None
+) -> Format:
+    """The format. Raises :class:`InputError` that lists what is wrong with the options.
+
+    :param columns: of CSV without a header.
+    :param unwrap: takes records out of an envelope.
+    """
+    if name not in FORMATS:
+        raise InputError(f"format must be one of {', '.join(sorted(FORMATS))}, not {name!r}")
+    known = FORMATS[name]
+    given = {key: value for key, value in options.items() if unwrap is None or key not in ENVELOPE_OPTIONS}
+    problems = [
+        f"{key!r} is no option of {name}; it has {', '.join(known) or 'none'}" for key in given if key not in known
+    ]
+    values = {key: _checked(key, value, known[key], problems) for key, value in given.items() if key in known}
+    if problems:
+        raise InputError(f"the options of format {name!r} cannot be used: " + "; ".join(problems))
+    match name:
+        case "csv":
+            return Delimited(names=() if values.get("header", True) else tuple(columns), **values)
+        case "json":
+            return JsonLines(unwrap, **values)
+        case "text":
+            return TextLines(**values)
+        case "parquet":
+            return ParquetRows()
+        case "orc":
+            return OrcRows()
+        case _:
+            return AvroRecords(unwrap)
+
+
+def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
+    match kind:
+        case "flag" if not isinstance(value, bool):
+            problems.append(f"{key!r} must be True or False, not {value!r}")
+        case "character" if not _is_character(value):
+            problems.append(f"{key!r} must be one ASCII character, not {value!r}")
+        case "character or None" if value is not None and not _is_character(value):
+            problems.append(f"{key!r} must be one ASCII character or None, not {value!r}")
+        case "name" if not isinstance(value, str) or not value:
+            problems.append(f"{key!r} must be the name of a column, not {value!r}")
+        case "codec" if value not in CODECS:
+            problems.append(f"{key!r} must be one of {', '.join(CODECS)}, not {value!r}")
+        case "encoding":
+            return _encoding(key, value, problems)
+        case "texts":
+            texts = (value,) if isinstance(value, str) else value
+            if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+                problems.append(f"{key!r} must be a text or a list of texts, not {value!r}")
+                return ("",)
+            return tuple(texts)
+    return value
+
+
+def _encoding(key: str, value: Any, problems: list[str]) -> str:
+    """One in which the byte of a line feed means nothing else."""
+    try:
+        if "\n".encode(value) == b"\n":
+            return "utf-8" if value.lower().replace("_", "-") in ("utf-8", "utf8") else str(value)
+        problems.append(f"{key!r} {value!r} has line feeds of several bytes; convert the files to UTF-8")
+    except (LookupError, TypeError, AttributeError):
+        problems.append(f"{key!r} {value!r} is not known")
+    return "utf-8"
+
+
+def _is_character(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n"

@@ -1,0 +1,187 @@
+"""JSON lines: one object a line.
+
+Arrow reads a portion at once where it is sure to read it as the slow path does, which takes each line by itself. What
+Arrow would read otherwise, or crash on (a line ``null``, pyarrow 26), is looked for before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import orjson
+import pyarrow as pa
+import pyarrow.json as pj
+
+from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
+from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.compressed import codec_of, decompressed
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
+from lakemerge.ingest.formats.records import rows_of
+from lakemerge.ingest.source import SourceFile
+from lakemerge.ingest.values import exactly
+
+__all__ = ["JsonLines", "Unwrap"]
+
+Unwrap = Callable[[Any], Mapping[str, Any] | None]
+"""From a record as it is in the file to the row that it stands for; ``None``: to none. Raises ``ValueError``."""
+
+_MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
+"""Something after an object that may be another one; also within texts, which then are read the slow way."""
+_NO_OBJECT = re.compile(rb"\n(?!\{|\r?\n|\Z)")
+_NAMED_NUMBER = re.compile(rb"NaN|Inf")
+_OTHERWISE = (b"NaN", b"Inf", b"-0,", b"-0}", b"-0 ", b"-0\t", b"-0\r", b"-0\n")
+"""Numbers that Arrow reads as others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines(Format):
+    """``unwrap``: of an envelope; ``None``: a line is a row."""
+
+    unwrap: Unwrap | None = None
+    compression: str | None = None
+    name: ClassVar[str] = "json"
+    describes_itself: ClassVar[bool] = False
+
+    def splits(self, path: str) -> bool:
+        return codec_of(path, self.compression) is None
+
+    def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
+        raise AssertionError("JSON lines say nothing before their records")
+
+    def count(self, data: pa.NativeFile, file: SourceFile) -> int:
+        return sum(len(lines) for lines in cut_stream(decompressed(data, file.path, self.compression)))
+
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+        fast = None if self.unwrap is not None else _fast_schema(frame)
+        for lines in self._portions(data, piece):
+            found = None if fast is None else _by_arrow(lines, frame, fast)
+            yield self._by_line(lines, frame) if found is None else found
+
+    def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
+        if codec_of(piece.file.path, self.compression) is None:
+            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
+        else:
+            portions = cut_stream(decompressed(data, piece.file.path, self.compression))
+        return (lines.without_mark() for lines in portions)
+
+    def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
+        records: list[Mapping[str, Any]] = []
+        places: list[int] = []
+        unread: list[tuple[Origin, str]] = []
+        for place, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                record = self._record(_read(line))
+            except (ValueError, RecursionError) as error:
+                unread.append((_origin(lines, place), str(error)))
+                continue
+            if record is not None:
+                records.append(record)
+                places.append(place)
+
+        def again(row: int) -> Mapping[str, Any]:
+            return self._record(exactly(lines[places[row]])) or {}
+
+        rows, problems, new = rows_of(records, frame, again=again)
+        return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread), new)
+
+    def _record(self, value: Any) -> Mapping[str, Any] | None:
+        if self.unwrap is not None:
+            return self.unwrap(value)
+        if not isinstance(value, dict):
+            raise ValueError(f"the line holds {orjson.dumps(value)[:40].decode(errors='replace')}, which is no object")
+        return value
+
+
+def _read(line: bytes) -> Any:
+    if not _NAMED_NUMBER.search(line):
+        return orjson.loads(line)
+    value = exactly(line)
+    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, which orjson refuses itself
+    return value
+
+
+def _origin(lines: Lines, place: int) -> Origin:
+    return Origin(lines[place].decode(errors="backslashreplace"), lines.offset_of(place))
+
+
+def _fast_schema(frame: Frame) -> pa.Schema | None:
+    """What Arrow is to read; ``None`` where a column is of a type that it reads otherwise than the slow path."""
+    kinds = [_fast_type(field.type) for field in frame.schema]
+    if frame.rescued is not None or any(kind is None for kind in kinds):
+        return None
+    return pa.schema([pa.field(field.name, kind) for field, kind in zip(frame.schema, kinds, strict=True)])
+
+
+def _fast_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return None
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(38, kind.scale)  # Arrow's reader does not look at the precision
+    return pa.float64() if kind == pa.float32() else kind
+
+
+def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
+    """A portion read at once; ``None`` where Arrow refuses it, or might not read it as the slow path does."""
+    data = lines.data
+    if not _is_plain(data):
+        return None
+    unknown = "ignore" if frame.ignores else "error"
+    try:
+        table = pj.read_json(
+            pa.BufferReader(data),
+            read_options=pj.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
+            parse_options=pj.ParseOptions(explicit_schema=fast, unexpected_field_behavior=unknown),
+        )
+    except pa.ArrowException:
+        return None
+    if frame.ignores and any(column.null_count for column in table.columns) and _has_other_case(data, frame):
+        return None
+    ends = data.count(b"\n") + (not data.endswith(b"\n"))
+    if table.num_rows != ends and table.num_rows != len(lines):
+        return None
+    problems: Problems = {}
+    arrays = []
+    for field in frame.schema:
+        column = table[field.name].combine_chunks()
+        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
+            column, found = _fitted(column, field.type)
+            told = {row: f"column {field.name!r}: {reason}" for row, reason in found.items()}
+            problems = told | problems
+        arrays.append(column.cast(field.type))
+    rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
+    return Parsed(rows, problems, partial(_origin, lines))
+
+
+def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
+    if pa.types.is_decimal(kind):
+        return cast_marking(column, kind)
+    return texts_fitted(column, kind)
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether every line is empty, or begins with an object that nothing follows, in UTF-8 and with plain numbers."""
+    if not data.startswith(b"{") or _NO_OBJECT.search(data) or _MANY_ON_A_LINE.search(data):
+        return False
+    if any(token in data for token in _OTHERWISE):
+        return False
+    try:
+        return data.isascii() or bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _has_other_case(data: bytes, frame: Frame) -> bool:
+    """Whether a name of a column is there in another case, which Arrow takes for another column."""
+    names = frame.schema.names
+    pattern = "|".join(re.escape(name) for name in names)
+    found = set(re.findall(rf'"({pattern})"\s*:'.encode(), data, flags=re.IGNORECASE))
+    return bool(found - {name.encode() for name in names})

@@ -1,0 +1,50 @@
+"""ORC: a file is one block, read stripe by stripe, since pyarrow does not tell where stripes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import pyarrow as pa
+
+from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.tabular import record_text, to_frame
+from lakemerge.ingest.source import SourceFile
+
+__all__ = ["OrcRows"]
+
+
+@dataclass(frozen=True, slots=True)
+class OrcRows(Format):
+    name: ClassVar[str] = "orc"
+
+    def splits(self, path: str) -> bool:
+        return False
+
+    def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
+        schema = _opened(data).schema
+        return Peek(tuple(schema.names), tuple(schema.types))
+
+    def count(self, data: pa.NativeFile, file: SourceFile) -> int:
+        return int(_opened(data).nrows)
+
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+        orc = _opened(data)
+        first = 0
+        for number in range(orc.nstripes):
+            for batch in pa.Table.from_batches([orc.read_stripe(number)]).to_batches(64 << 10):
+                rows, problems = to_frame(batch, frame)
+                yield Parsed(rows, problems, partial(_origin, batch, first))
+                first += batch.num_rows
+
+
+def _origin(batch: pa.RecordBatch, first: int, row: int) -> Origin:
+    return Origin(record_text(batch, row), None, first + row)
+
+
+def _opened(data: pa.NativeFile) -> pa.orc.ORCFile:
+    import pyarrow.orc
+
+    return pyarrow.orc.ORCFile(data)

@@ -1,0 +1,90 @@
+"""Parquet: a row group belongs to the block that holds its middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.tabular import record_text, to_frame
+from lakemerge.ingest.source import FileUnreadableError, SourceFile
+from lakemerge.read.footers import END, Footer
+
+__all__ = ["ParquetRows"]
+
+_BATCH_ROWS = 64 << 10
+_TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows(Format):
+    name: ClassVar[str] = "parquet"
+
+    def splits(self, path: str) -> bool:
+        return True
+
+    def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
+        schema = _footer(data, file).schema.to_arrow_schema()
+        return Peek(tuple(schema.names), tuple(schema.types))
+
+    def count(self, data: pa.NativeFile, file: SourceFile) -> int:
+        return int(_footer(data, file).num_rows)
+
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+        footer = _footer(data, piece.file)
+        first = 0
+        with pq.ParquetFile(data, metadata=footer) as parquet:
+            names = parquet.schema_arrow.names
+            wanted = [name for name in names if name.lower() in frame.places or frame.rescued is not None]
+            # A dot in a name would be taken for a field of a struct.
+            columns = None if any("." in name for name in wanted) else wanted
+            for number in range(footer.num_row_groups):
+                if piece.offset <= _middle(footer, number, piece.file.size) < max(piece.end, piece.offset + 1):
+                    place = first
+                    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns):
+                        rows, problems = to_frame(batch.select(wanted), frame)
+                        yield Parsed(rows, problems, partial(_origin, batch, place))
+                        place += batch.num_rows
+                first += footer.row_group(number).num_rows
+
+
+def _origin(batch: pa.RecordBatch, first: int, row: int) -> Origin:
+    return Origin(record_text(batch, row), None, first + row)
+
+
+def _middle(footer: pq.FileMetaData, number: int, size: int) -> int:
+    """The middle of a row group's bytes, within the file."""
+    group = footer.row_group(number)
+    starts, ends = [], []
+    for place in range(group.num_columns):
+        chunk = group.column(place)
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+            start = chunk.dictionary_page_offset
+        starts.append(start)
+        ends.append(start + chunk.total_compressed_size)
+    middle = (min(starts, default=0) + max(ends, default=0)) // 2
+    return min(max(middle, 0), max(size - 1, 0))
+
+
+def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
+    """Checked, since pyarrow ends the process over some footers of strangers."""
+    size = file.size
+    start = max(0, size - _TAIL_BYTES)
+    data.seek(start)
+    tail = data.read(size - start)
+    length = int.from_bytes(tail[-END:-4], "little") + END
+    if tail[-4:] != b"PAR1" or length > size:
+        raise FileUnreadableError("it is no Parquet file, or was cut short")
+    if length > len(tail):
+        data.seek(size - length)
+        tail = data.read(length)
+    try:
+        return Footer(tail[-length:]).checked
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise FileUnreadableError(f"its footer is damaged: {error}") from error

@@ -1,0 +1,117 @@
+"""Records that are Python mappings, as rows of a frame: what JSON and Avro have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.ingest.casting import Problems
+from lakemerge.ingest.formats.base import Frame
+from lakemerge.ingest.values import Literal, Misfits, column_of, json_text
+
+__all__ = ["rows_of", "unknown_field", "wider"]
+
+
+def rows_of(
+    records: Sequence[Mapping[str, Any]], frame: Frame, *, again: Callable[[int], Mapping[str, Any]] | None = None
+) -> tuple[pa.RecordBatch, Problems, Mapping[str, pa.DataType]]:
+    """Records as rows of the frame. Fields match columns by name, whatever their case; a field that a record lacks
+    is null. Where the frame may grow, the third result is what it lacks.
+
+    :param again: a record once more, with the numbers in it as they were written; ``None``: they are.
+    """
+    batch, misfits = _rows(records, frame)
+    if misfits.inexact and again is not None:
+        exact = [again(place) if place in misfits.inexact else record for place, record in enumerate(records)]
+        batch, misfits = _rows(exact, frame)
+    return batch, misfits.problems, _new(misfits) if frame.grows else {}
+
+
+def _rows(records: Sequence[Mapping[str, Any]], frame: Frame) -> tuple[pa.RecordBatch, Misfits]:
+    misfits = Misfits()
+    columns: list[list[Any]] = [[] for _ in frame.schema]
+    names = frame.schema.names
+    exact = frozenset(names) - {frame.rescued}
+    for place, record in enumerate(records):
+        if record.keys() <= exact:
+            for column, name in zip(columns, names, strict=True):
+                column.append(record.get(name))
+            continue
+        row, rest = _matched(record, frame)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        if rest and not frame.ignores:
+            misfits.unknown[place] = rest
+    arrays = [
+        column_of(values, field.type, misfits, name=field.name)
+        for values, field in zip(columns, frame.schema, strict=True)
+    ]
+    if frame.rescued is not None:
+        texts = [json_text(misfits.unknown[i]) if i in misfits.unknown else None for i in range(len(records))]
+        arrays[names.index(frame.rescued)] = pa.array(texts, pa.string())
+    else:
+        for place, rest in misfits.unknown.items():
+            name = next((name for name in rest if not frame.grows or "." in name), None)
+            if name is not None:
+                misfits.problems.setdefault(place, unknown_field(name))
+    return pa.RecordBatch.from_arrays(arrays, schema=frame.schema), misfits
+
+
+def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[str, Any]]:
+    """Values by column, and what is in no column. A field of a column's very name counts before others."""
+    row: list[Any] = [None] * len(frame.schema)
+    rest: dict[str, Any] = {}
+    names = frame.schema.names
+    for name, value in record.items():
+        place = frame.places.get(name.lower())
+        if place is None:
+            if value is not None:
+                rest[name] = value
+        elif name == names[place] or names[place] not in record:
+            row[place] = value
+    return row, rest
+
+
+def _new(misfits: Misfits) -> dict[str, pa.DataType]:
+    """The types of fields that the frame lacks; fields inside of columns are not among them."""
+    found: dict[str, pa.DataType] = {}
+    spelled: dict[str, str] = {}
+    for rest in misfits.unknown.values():
+        for given, value in rest.items():
+            name = spelled.setdefault(given.lower(), given)
+            if "." not in name:
+                kind = _kind(value)
+                found[name] = kind if name not in found else wider(found[name], kind)
+    return found
+
+
+def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of a column for values of both."""
+    if kind == other:
+        return kind
+    return pa.float64() if {kind, other} == {pa.int64(), pa.float64()} else pa.string()
+
+
+def _kind(value: Any) -> pa.DataType:
+    """Of a column for the value: whole numbers, numbers, truth, nested values, and texts for all others."""
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
+    if isinstance(value, float | Literal):
+        return pa.float64()
+    if isinstance(value, list) and value:
+        kinds = {_kind(part) for part in value if part is not None}
+        return pa.list_(kinds.pop()) if len(kinds) == 1 else pa.string()
+    if isinstance(value, dict) and value:
+        return pa.struct([(name, pa.string() if part is None else _kind(part)) for name, part in value.items()])
+    return pa.string()
+
+
+def unknown_field(name: str) -> str:
+    return (
+        f"the table has no column {name!r}: add it (merge_schema=True, or table.alter), keep such fields in a column "
+        "(rescued_column), or name the columns to read"
+    )

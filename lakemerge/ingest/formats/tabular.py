@@ -1,0 +1,55 @@
+"""Arrow batches with a file's own columns, as rows of a frame: what CSV, Parquet and ORC have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.ingest.casting import Problems, fitted
+from lakemerge.ingest.formats.base import Frame
+from lakemerge.ingest.values import json_text
+
+__all__ = ["record_text", "to_frame"]
+
+
+def to_frame(batch: pa.RecordBatch, frame: Frame) -> tuple[pa.RecordBatch, Problems]:
+    """The columns of the frame from those of a file, matched by name, whatever their case; one that the file lacks is
+    null. What no column takes goes to the rescued column, where there is one."""
+    there = {name.lower(): place for place, name in enumerate(batch.schema.names)}
+    problems: Problems = {}
+    arrays: list[pa.Array] = []
+    for field in frame.schema:
+        place = there.get(field.name.lower()) if field.name != frame.rescued else None
+        if place is None:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column, found = fitted(batch.column(place), field.type)
+        problems |= {row: f"column {field.name!r}: {reason}" for row, reason in found.items() if row not in problems}
+        arrays.append(column)
+    if frame.rescued is not None:
+        rest = [name for name in batch.schema.names if name.lower() not in frame.places]
+        arrays[frame.schema.names.index(frame.rescued)] = _rest(batch.select(rest))
+    return pa.RecordBatch.from_arrays(arrays, schema=frame.schema), problems
+
+
+def record_text(batch: pa.RecordBatch, row: int) -> str:
+    """A row as JSON."""
+    return json_text(batch.slice(row, 1).to_pylist()[0])
+
+
+def _rest(batch: pa.RecordBatch) -> pa.Array:
+    """Columns as JSON objects of the values that are not null; null where there are none."""
+    if not batch.num_columns or all(column.null_count == len(column) for column in batch.columns):
+        return pa.nulls(batch.num_rows, pa.string())
+    some = np.zeros(batch.num_rows, np.bool_)
+    for column in batch.columns:
+        some |= column.is_valid().to_numpy(zero_copy_only=False)
+    texts: list[str | None] = [None] * batch.num_rows
+    places = np.flatnonzero(some)
+    rows: Sequence[Mapping[str, Any]] = batch.take(pa.array(places)).to_pylist()
+    for place, row in zip(places.tolist(), rows, strict=True):
+        texts[place] = json_text({name: value for name, value in row.items() if value is not None})
+    return pa.array(texts, pa.string())

@@ -1,0 +1,189 @@
+"""The columns of a window: which of the table's it carries, and which new ones.
+
+A window holds files of one set of columns. What a file does not tell (JSON, text) has those that the caller names, or
+all of the table's; a field that a record lacks is null then. Else what is in a window would change what a partial
+update means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import FrameError, InputError, SchemaError
+from lakemerge.evolution import with_columns_of_frame
+from lakemerge.ingest.casting import fits
+from lakemerge.ingest.envelopes import KIND, OP
+from lakemerge.ingest.formats.base import Format, Frame, Peek
+
+__all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
+
+Envelope = Literal["debezium", "dms"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFrame:
+    """How the records of a window become the frame that is upserted. Picklable."""
+
+    parse: Frame
+    """What formats fill."""
+    schema: pa.Schema
+    """What is upserted: the same, but for an operation that the table does not keep, and with the kind column."""
+    kind_column: str | None
+    op: str | None = None
+    """The column of ``parse`` that holds an operation of DMS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a caller said of the columns."""
+
+    format: Format
+    columns: tuple[str, ...] | None = None
+    kind_column: str | None = None
+    envelope: Envelope | None = None
+    rescued: str | None = None
+    merge_schema: bool = False
+    fixed: tuple[str, ...] | None = field(default=None)
+    """The columns that files of the format have, whatever the table."""
+
+    def frame(self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]) -> WindowFrame:
+        """The frame of files that say this of themselves. Raises :class:`FrameError`.
+
+        :param new: columns that records were found to have and the table lacks.
+        """
+        names, types = self._names(config, peek, new)
+        problems = _twice(names)
+        table = self._table(config, names, types, problems)
+        fields: dict[str, pa.Field] = {}
+        for name, kind in zip(names, types, strict=True):
+            found = _of_name(table, name)
+            if self._is_kind(name) or (self.envelope == "dms" and name.lower() == OP.lower() and found is None):
+                continue
+            if found is None:
+                if self.rescued is None or self.columns is not None:
+                    problems.append(_unknown(name, config))
+            elif kind is not None and not fits(kind, found.type):
+                problems.append(f"column {name!r} is {kind}, the table's is {found.type}")
+            elif kind is None and peek is not None and pa.types.is_nested(found.type):
+                problems.append(f"column {found.name!r} is {found.type}, which {self.format.name} cannot hold")
+            else:
+                fields[found.name] = found
+        if problems:
+            raise FrameError("the file does not fit the table: " + "; ".join(problems), problems=tuple(problems))
+        return self._made(table, fields, {name.lower() for name in names})
+
+    def _names(
+        self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]
+    ) -> tuple[list[str], list[pa.DataType | None]]:
+        """Names, and types where they are known."""
+        if peek is None:
+            names = list(self.columns or self.fixed or config.schema.names) + list(new)
+            if self.kind_column is not None and self.envelope is None and not self._is_any(self.kind_column, names):
+                names.append(self.kind_column)
+            if self.envelope == "dms" and not self._is_any(OP, names):
+                names.append(OP)
+            return names, [new.get(name) for name in names]
+        types = list(peek.types) if peek.types is not None else [None] * len(peek.names)
+        if self.columns is None:
+            return list(peek.names), types
+        there = {name.lower(): place for place, name in enumerate(peek.names)}
+        lacking = [name for name in self.columns if name.lower() not in there]
+        if lacking:
+            raise FrameError(
+                f"the file does not fit the table: it has no column {lacking[0]!r}", problems=tuple(lacking)
+            )
+        wanted = [*self.columns, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
+        wanted = list({name.lower(): name for name in wanted}.values())
+        return wanted, [types[there[name.lower()]] for name in wanted]
+
+    def _table(
+        self, config: TableConfig, names: Sequence[str], types: Sequence[pa.DataType | None], problems: list[str]
+    ) -> pa.Schema:
+        """The table's schema, with the columns that files bring where it may grow."""
+        if not self.merge_schema or problems:
+            return config.schema
+        brought = [
+            pa.field(name, kind or pa.string())
+            for name, kind in zip(names, types, strict=True)
+            if not (self._is_kind(name) or self._is_op(name))
+            and (kind is not None or _of_name(config.schema, name) is None)
+        ]
+        try:
+            return with_columns_of_frame(config.schema, pa.schema(brought), kind_column=None)
+        except SchemaError as error:
+            raise FrameError(f"the file's columns cannot be added: {error.message}", **error.facts) from error
+
+    def _made(self, table: pa.Schema, fields: dict[str, pa.Field], names: set[str]) -> WindowFrame:
+        kept = _of_name(table, OP) if self.envelope == "dms" else None
+        for column in (kept, None if self.rescued is None else table.field(self.rescued)):
+            if column is not None:
+                fields[column.name] = column
+        carried = [column for column in table if column.name in fields]
+        kind, parsed = self._kind(names), list(carried)
+        if self.envelope == "dms":
+            parsed += [pa.field(OP, pa.string())] if kept is None else []
+        elif kind is not None:
+            parsed.append(pa.field(kind, pa.string()))
+        frame = Frame.of(
+            pa.schema(parsed),
+            rescued=self.rescued,
+            grows=self.merge_schema and self.columns is None,
+            ignores=self.columns is not None,
+        )
+        ends = [] if kind is None else [pa.field(kind, pa.string())]
+        upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()
+        op = None if self.envelope != "dms" else OP if kept is None else kept.name
+        return WindowFrame(frame, upserted, kind, op)
+
+    def _kind(self, names: set[str]) -> str | None:
+        if self.envelope is not None:
+            return KIND
+        return self.kind_column if self.kind_column is not None and self.kind_column.lower() in names else None
+
+    def _is_kind(self, name: str) -> bool:
+        return self.kind_column is not None and name.lower() == self.kind_column.lower()
+
+    def _is_op(self, name: str) -> bool:
+        return self.envelope == "dms" and name.lower() == OP.lower()
+
+    @staticmethod
+    def _is_any(name: str, names: Sequence[str]) -> bool:
+        return name.lower() in {given.lower() for given in names}
+
+
+def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
+    """Why a column cannot take what the table has no column for, if it cannot."""
+    place = config.schema.get_field_index(rescued)
+    if place >= 0 and config.schema.field(place).type == pa.string() and config.schema.field(place).nullable:
+        return None
+    return InputError(
+        f"rescued_column {rescued!r} must be a STRING column of the table that may be null: "
+        f'table.alter(add_columns="{rescued} STRING")',
+        column=rescued,
+    )
+
+
+def _of_name(schema: pa.Schema, name: str) -> pa.Field | None:
+    return next((column for column in schema if column.name.lower() == name.lower()), None)
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    seen: set[str] = set()
+    problems = []
+    for name in names:
+        if name.lower() in seen:
+            problems.append(f"it has column {name!r} twice")
+        seen.add(name.lower())
+    return problems
+
+
+def _unknown(name: str, config: TableConfig) -> str:
+    return (
+        f"the table has no column {name!r}, only {', '.join(config.schema.names)}: add it (merge_schema=True, or "
+        "table.alter), keep it in a column (rescued_column), or name the columns to read (columns=)"
+    )

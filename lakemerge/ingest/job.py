@@ -1,0 +1,284 @@
+"""An ingest job: the door of :meth:`lakemerge.LakeTable.ingest`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
+from lakemerge.ingest.committing import Standing, note, standing_of
+from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
+from lakemerge.ingest.packing import REJECTS
+from lakemerge.ingest.places import whole_path
+from lakemerge.ingest.plan import Candidate, found_by
+from lakemerge.ingest.replay import replayed
+from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
+from lakemerge.ingest.runner import Runner
+from lakemerge.ingest.scanner import Scanner, listing_of
+from lakemerge.ingest.settings import JobSettings, OpenTable
+from lakemerge.ingest.spill import Spool
+from lakemerge.ingest.told import entries_of, files_of, status_of
+from lakemerge.quantities import milliseconds_of
+from lakemerge.slices.ingests import ingests_of
+from lakemerge.write.provenance import DomainChangedError
+
+if TYPE_CHECKING:
+    from lakemerge.table import LakeTable
+
+__all__ = ["IngestJob"]
+
+_logger = logging.getLogger("lakemerge.ingest")
+
+_TRIES: Final = 20
+_NEW = frozenset({FileState.SEEN, FileState.SETTLING, FileState.CHANGED})
+"""States that a listing tells as well."""
+
+
+class IngestJob:
+    """Files on their way into a table. Made by :meth:`lakemerge.LakeTable.ingest`.
+
+    All that a job knows is in the table: any number of processes may run, look at and change it. Of two that run it at
+    the same time one commits each window; the other plans anew.
+    """
+
+    def __init__(self, table: OpenTable, name: str, settings: JobSettings | None) -> None:
+        self._table = table
+        self._name = name
+        self._settings = settings
+        self._stop = threading.Event()
+        self._trigger = threading.Event()
+        self._running = threading.Lock()
+
+    def __repr__(self) -> str:
+        files = "" if self._settings is None else f", {self._settings.files!r}"
+        return f"IngestJob({self._name!r}{files})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def run(self, *, every: object = None, drain: bool = False) -> IngestResult:
+        """Take up what is there now; with ``every``, go on until :meth:`stop`.
+
+        Windows that fail are reported and noted in the ledger, and the others go on. What the table or a store fails
+        with is raised; with ``every``, what may pass by itself is only logged, and tried again by the next scan.
+
+        :param every: time between scans, such as ``"30s"``. Scans go on beside the work.
+        :param drain: also merge bins that are below their minima.
+        :raises lakemerge.InputError: the table was restored (call :meth:`reset`), or the job cannot be run on it.
+        """
+        settings = self._needed()
+        interval_ms = None if every is None else milliseconds_of(every, "every")
+        if not self._running.acquire(blocking=False):
+            raise InputError(f"ingest job {self._name!r} is running in another thread")
+        try:
+            self._stop.clear()
+            runner = settings.runner(self._table, self._name, self._stop.is_set)
+            if interval_ms is None:
+                self._run_once(runner, drain=drain)
+            else:
+                self._run_on(runner, interval_ms / 1000, drain=drain)
+            return runner.result
+        finally:
+            self._running.release()
+
+    def trigger(self) -> None:
+        """Scan at once; right after the scan that is under way, if there is one."""
+        self._trigger.set()
+
+    def stop(self) -> None:
+        """End a run after the window that is under way."""
+        self._stop.set()
+
+    def status(self) -> IngestStatus:
+        """What the table says of the job."""
+        return status_of(self._table.handle.store, self._standing())
+
+    def files(self, *, state: str | Collection[str] | None = None) -> list[IngestFile]:
+        """Versions of files by path, and what became of them. Lists the source, too, where the job has one, for what
+        is new there.
+
+        :param state: only those in one of these states.
+        """
+        states = _states(state)
+        versions: Iterable[list[Entry]] = entries_of(self._table.handle.store, self._standing())
+        if self._settings is not None and states & _NEW:
+            versions = chain(versions, self._new(self._settings))
+        found = files_of(versions, states)
+        return sorted(found, key=lambda file: (file.path, file.modified_ms))
+
+    def rejects(self) -> pa.Table:
+        """Records that were set aside: window, path, byte offset (or number of the row), text and reason."""
+        standing = self._standing()
+        tables = []
+        for file in standing.ingest.rejects:
+            with self._table.handle.store.open_input(file.path, size_bytes=file.size_bytes) as data:
+                tables.append(pq.read_table(data, schema=REJECTS))
+        return pa.concat_tables(tables) if tables else REJECTS.empty_table()
+
+    def retry(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> int:
+        """Put failed files, and such as were refused because they changed, back under a new window; returns how many.
+
+        :param paths: only these files.
+        :raises lakemerge.InputError: one of them did not fail.
+        """
+        asked = None if paths is None else {whole_path(path) for path in paths}
+        again: list[Entry] = []
+
+        def chosen(standing: Standing) -> list[Entry]:
+            again.clear()
+            for entries in entries_of(self._table.handle.store, standing):
+                last = entries[-1]
+                if last.state in (FileState.FAILED, FileState.CHANGED) and (asked is None or last.path in asked):
+                    again.append(last._replace(state=FileState.SEEN, reason=None))
+            missing = set() if asked is None else asked - {entry.path for entry in again}
+            if missing:
+                raise InputError(f"{len(missing)} files did not fail, such as {min(missing)}", paths=tuple(missing))
+            return again
+
+        self._noted(chosen, {"retried": True})
+        return len(again)
+
+    def reset(self, *, seen: Literal["keep", "forget"] = "keep") -> None:
+        """Begin a new generation: after a restore, or to take everything up again.
+
+        :param seen: ``keep``: files of the ledger stay what they are, in the table or not; ``forget``: all files are
+            new, and so are taken up once more.
+        """
+        if seen not in ("keep", "forget"):
+            raise InputError(f"seen must be 'keep' or 'forget', not {seen!r}")
+        standing = self._writable()
+        view = standing.view
+        changed = replace(
+            standing.ingest,
+            generation=standing.ingest.generation + 1,
+            restore_epoch=view.state.restore_epoch,
+            table_id=view.snapshot.metadata.id,
+        )
+        if seen == "forget":
+            changed = replace(changed, ledger=(), rejects=())
+        about = {"reset": seen, "generation": changed.generation}
+        note(self._table.handle, standing, (), about=about, changed=changed)
+
+    def replay(
+        self,
+        *,
+        windows: int | Iterable[int] | None = None,
+        into: LakeTable | str | os.PathLike[str] | None = None,
+        force: bool = False,
+    ) -> IngestResult:
+        """Read the files of windows once more, block by block as then, and upsert their records.
+
+        :param windows: by default all.
+        :param into: another table, or its path; each window lands in it once. By default the job's own table, which
+            the merger has to allow.
+        :param force: also where that would count records twice: into the job's own table with a merger that is not
+            replay-safe, or into a table that has the window already.
+        :raises lakemerge.InputError: a file of a window is not there any more, or was changed; nothing of that window
+            was written.
+        """
+        from lakemerge.table import LakeTable
+
+        runner = self._needed().runner(self._table, self._name, self._stop.is_set)
+        numbers = None if windows is None else {windows} if isinstance(windows, int) else set(windows)
+        target = self._table.services if into is None else into
+        opened = target if isinstance(target, LakeTable) else LakeTable.open(target)
+        return replayed(runner, self._standing(), opened.handle, numbers, force=force)
+
+    def _run_once(self, runner: Runner, *, drain: bool) -> None:
+        while not self._stop.is_set():
+            self._trigger.clear()
+            with listing_of(runner.gathering.files) as listing:
+                self._work_off(runner, listing, drain=drain)
+            if not self._trigger.is_set():
+                return
+
+    def _run_on(self, runner: Runner, every_s: float, *, drain: bool) -> None:
+        scanner = Scanner(runner.gathering.files, every_s, self._trigger, self._stop)
+        with scanner.running() as next_listing:
+            while (listing := next_listing()) is not None:
+                try:
+                    if isinstance(listing, Exception):
+                        raise listing
+                    with listing:
+                        self._work_off(runner, listing, drain=drain)
+                except (RetryError, StoreError, OSError) as error:
+                    _logger.warning("ingest %s goes on with the next scan: %s", self._name, error)
+
+    def _work_off(self, runner: Runner, listing: Spool, *, drain: bool) -> None:
+        runner.result = replace(runner.result, waiting=None)
+        runner.work_off(listing, drain=drain)
+        if runner.afterwards is not None:
+            runner.afterwards.keep_in_bounds()
+
+    def _new(self, settings: JobSettings) -> Iterator[list[Entry]]:
+        """What a listing has and the ledger has not, as entries of one version each."""
+        standing = self._standing()
+        store, places = self._table.handle.store, settings.files.places
+        with listing_of(settings.files) as listing:
+            found = found_by(
+                listing,
+                ledger_tables(store, standing.ingest.ledger),
+                settling=settings.settling,
+                overwrites=settings.files.overwrites,
+                exists=lambda path: places.of(path).stat(path) is not None,
+                keeps_done=False,
+                now_ms=settings.now_ms(),
+            )
+            for candidate in found:
+                if not candidate.binned and not candidate.block:
+                    yield [candidate.entry(FileState.SEEN, 0)]
+            for file in found.settling:
+                settling = Candidate(file.modified_ns, file.path, file.size, file.token, settings.now_ms())
+                yield [settling.entry(FileState.SETTLING, 0)]
+            yield from ([entry] for entry in found.notes if entry.state is FileState.CHANGED and not entry.window)
+            found.close()
+
+    def _noted(self, entries: Callable[[Standing], list[Entry]], about: dict[str, object]) -> None:
+        """Commit entries that are made of the job as it is; made anew where somebody else was first."""
+        for _ in range(_TRIES):
+            standing = self._writable()
+            chosen = entries(standing)
+            if not chosen:
+                return
+            try:
+                note(self._table.handle, standing, chosen, about=about)
+            except DomainChangedError:
+                continue
+            return
+        raise CommitConflictError(f"runners of ingest job {self._name!r} were first again and again; try again later")
+
+    def _standing(self) -> Standing:
+        """The version that the table's reads show, and what it says of the job."""
+        return standing_of(self._table.services.view, self._name)
+
+    def _writable(self) -> Standing:
+        standing = standing_of(self._table.writable(), self._name)
+        if standing.configuration is None:
+            jobs = ", ".join(ingests_of(standing.view.snapshot)) or "none"
+            raise InputError(f"the table has no ingest job {self._name!r}; it has {jobs}", name=self._name)
+        return standing
+
+    def _needed(self) -> JobSettings:
+        if self._settings is None:
+            raise InputError(
+                f"say which files: table.ingest({self._name!r}, Files('s3://landing/orders/', format='json'))"
+            )
+        return self._settings
+
+
+def _states(state: str | Collection[str] | None) -> frozenset[FileState]:
+    given = [*FileState] if state is None else [state] if isinstance(state, str) else list(state)
+    known = {str(one) for one in FileState}
+    strange = [one for one in given if one not in known]
+    if strange:
+        raise InputError(f"states of files are {', '.join(sorted(known))}, not {strange[0]!r}")
+    return frozenset(FileState(one) for one in given)

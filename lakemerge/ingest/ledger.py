@@ -1,0 +1,247 @@
+"""The ledger: what became of each version of each file, and of each piece of it, as Parquet files of the table.
+
+A ledger file is sorted by (path, token, first block). A commit adds one; it takes the rows of the newest ones along
+while these have no more rows than it has by then. So there are few files however many commits there were, and a row
+is rewritten a logarithmic number of times. Reading merges the files, and what a later one says of a piece counts.
+Source: docs/table-format.md, section 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.ingest.spill import columns_of
+from lakemerge.slices.ingests import NamedFile
+from lakemerge.storage.base import Store
+
+__all__ = ["LEDGER", "Entry", "FileState", "absorbed", "appended", "ledger_tables", "write_ledger"]
+
+
+class FileState(StrEnum):
+    """What became of a version of a file."""
+
+    SEEN = "seen"
+    """Found, and not taken up yet."""
+    SETTLING = "settling"
+    """It may still be written to."""
+    BINNED = "binned"
+    """In a bin that is still open."""
+    COMMITTED = "committed"
+    FAILED = "failed"
+    """Its window failed; ``retry`` puts it back."""
+    CHANGED = "changed"
+    """It is another version than the one that was taken up, or that is taken."""
+    GONE = "gone"
+    """It went before it was taken up."""
+
+
+LEDGER: Final = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("token", pa.string(), nullable=False),
+        pa.field("block", pa.int32(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified_ns", pa.int64(), nullable=False),
+        pa.field("seen_ms", pa.int64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("blocks", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("rejected", pa.int64(), nullable=False),
+        pa.field("records", pa.int64()),
+        pa.field("columns", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+class Entry(NamedTuple):
+    """A row of the ledger: a piece of one version of a file, and what became of it."""
+
+    path: str
+    token: str
+    block: int
+    """The first block of the piece."""
+    size: int
+    """Of the file."""
+    modified_ns: int
+    seen_ms: int
+    """When this version was first found, by the clock of the host that found it."""
+    state: FileState
+    window: int
+    """Of the commit that says so."""
+    blocks: int = 0
+    offset: int = 0
+    length: int = 0
+    rows: int = 0
+    rejected: int = 0
+    records: int | None = None
+    """As counted for a bin with limits of records."""
+    columns: str | None = None
+    """What tells files with the same columns, as found for a bin."""
+    reason: str | None = None
+
+    @staticmethod
+    def of(row: Sequence[object]) -> Entry:
+        entry = Entry(*row)  # type: ignore[arg-type]
+        return entry._replace(state=FileState(entry.state))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the piece is the whole file."""
+        return self.offset == 0 and self.length == self.size
+
+
+_IDENTITY: Final = ("path", "token", "block")
+_BATCH_ROWS: Final = 65_536
+
+
+def ledger_tables(store: Store, files: Sequence[NamedFile]) -> Iterator[pa.Table]:
+    """The ledger as tables sorted by (path, token, block); no path is in two of them.
+
+    Raises :class:`TableDamagedError` where a file is missing or no ledger.
+    """
+    runs = [_Run(store, file) for file in files]
+    try:
+        while any(run.has_rows for run in runs):
+            open_ends = [run.last_path for run in runs if not run.is_ended]
+            bound = min(open_ends) if open_ends else None
+            parts = [run.take_below(bound) for run in runs]
+            if any(part.num_rows for part in parts):
+                yield _latest(parts)
+            else:  # a path goes on in the next batch
+                for run in runs:
+                    if not run.is_ended and run.last_path == bound:
+                        run.read_on()
+    finally:
+        for run in runs:
+            run.close()
+
+
+def write_ledger(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFile:
+    """Write a ledger file from sorted tables."""
+    rows = 0
+    with (
+        store.open_output(path) as sink,
+        pq.ParquetWriter(sink, LEDGER, compression="zstd", write_statistics=False) as writer,
+    ):
+        for table in tables:
+            writer.write_table(table)
+            rows += table.num_rows
+        writer.close()
+        size = int(sink.tell())
+    return NamedFile(path, size, rows)
+
+
+def absorbed(files: Sequence[NamedFile], rows: int) -> int:
+    """How many of the newest files a new one with so many rows takes along."""
+    count = 0
+    for file in reversed(files):
+        if file.rows > rows:
+            break
+        rows += file.rows
+        count += 1
+    return count
+
+
+def appended(store: Store, files: Sequence[NamedFile], entries: Sequence[Entry], path: str) -> tuple[NamedFile, ...]:
+    """The ledger with more entries, written to a file at ``path``."""
+    if not entries:
+        return tuple(files)
+    new = _latest([pa.Table.from_batches([columns_of(entries, LEDGER)])])
+    kept = len(files) - absorbed(files, new.num_rows)
+    tables: Iterable[pa.Table] = [new]
+    if kept < len(files):
+        tables = _over(ledger_tables(store, files[kept:]), new)
+    return (*files[:kept], write_ledger(store, path, tables))
+
+
+def _over(older: Iterator[pa.Table], new: pa.Table) -> Iterator[pa.Table]:
+    """Sorted tables with the rows of a newer one put in."""
+    for table in older:
+        upto = pc.less_equal(new["path"], table["path"][-1])
+        yield _latest([table, new.filter(upto)])
+        new = new.filter(pc.invert(upto))
+    if new.num_rows:
+        yield new
+
+
+def _latest(parts: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several tables, sorted; of those of one identity the last one, by the order of the tables."""
+    ranked = pa.concat_tables(parts).combine_chunks()
+    ranked = ranked.append_column("rank", pa.array(range(ranked.num_rows), pa.int64()))
+    ranked = ranked.sort_by([(name, "ascending") for name in (*_IDENTITY, "rank")])
+    if ranked.num_rows < 2:
+        return ranked.drop_columns("rank")
+    same = pa.array([True] * (ranked.num_rows - 1))
+    for name in _IDENTITY:
+        column = ranked[name].combine_chunks()
+        same = pc.and_(same, pc.equal(column[:-1], column[1:]))
+    last = pa.concat_arrays([pc.invert(same), pa.array([True])])
+    return ranked.filter(last).drop_columns("rank")
+
+
+class _Run:
+    """One ledger file on its way through a merge."""
+
+    def __init__(self, store: Store, file: NamedFile) -> None:
+        self._path = file.path
+        self._held = LEDGER.empty_table()
+        self.is_ended = False
+        with _readable(file.path):
+            self._file = store.open_input(file.path, size_bytes=file.size_bytes)
+            parquet = pq.ParquetFile(self._file)
+            if not parquet.schema_arrow.equals(LEDGER):
+                raise pa.ArrowInvalid("it has other columns than a ledger")
+            self._batches = parquet.iter_batches(_BATCH_ROWS)
+        self.read_on()
+
+    @property
+    def has_rows(self) -> bool:
+        return self._held.num_rows > 0
+
+    @property
+    def last_path(self) -> str:
+        return str(self._held["path"][-1].as_py())
+
+    def read_on(self) -> None:
+        with _readable(self._path):
+            batch = next((batch for batch in self._batches if batch.num_rows), None)
+        if batch is None:
+            self.is_ended = True
+        else:
+            self._held = pa.concat_tables([self._held, pa.Table.from_batches([batch])])
+
+    def take_below(self, bound: str | None) -> pa.Table:
+        """The rows of paths below the bound, which leave the run; without a bound, all."""
+        count = self._held.num_rows
+        if bound is not None and count:
+            count = pc.sum(pc.less(self._held["path"], bound)).as_py()
+        taken, self._held = self._held.slice(0, count), self._held.slice(count)
+        if not self._held.num_rows and not self.is_ended:
+            self.read_on()
+        return taken
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        # Arrow's own errors of input are plain OSErrors; others are a store that failed.
+        if isinstance(error, OSError) and type(error) not in (OSError, FileNotFoundError):
+            raise
+        raise TableDamagedError(f"ledger {path!r} cannot be read: {error}", path=path) from error

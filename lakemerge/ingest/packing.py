@@ -1,0 +1,171 @@
+"""A window's pieces, read and packed into log files by tasks: on threads here, on executors under Spark.
+
+A task has neighbouring pieces, and tasks are numbered in the order of the pieces; so records stand in the log in the
+order of files and blocks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.ingest.formats.base import Piece
+from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.reading import Reading, Rejects, reason_of
+from lakemerge.slices.ingests import INGEST_FOLDER, NamedFile
+from lakemerge.storage.base import Store
+from lakemerge.write.pack import Packed, PackSpec, pack
+
+__all__ = ["REJECTS", "Done", "RunTasks", "Task", "new_fields", "on_threads", "run_task", "split_tasks"]
+
+R = TypeVar("R")
+
+_LEAST_TASK_BYTES = 8 << 20
+
+REJECTS = pa.schema(
+    [
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("offset", pa.int64()),
+        pa.field("row", pa.int64()),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+"""Columns of rejects files: where the record is, as it is there, and why it was set aside."""
+
+
+class Part(NamedTuple):
+    """A piece, or a part of one, and the number of the piece."""
+
+    number: int
+    piece: Piece
+
+
+class Task(NamedTuple):
+    number: int
+    parts: tuple[Part, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.piece.length for part in self.parts)
+
+
+class Done(NamedTuple):
+    """What a task did."""
+
+    packed: Packed
+    counts: tuple[tuple[int, int, int], ...]
+    """Number of a piece, records taken up, records set aside."""
+    rejects: NamedFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every task of a window knows. Picklable."""
+
+    reading: Reading
+    pack: PackSpec
+    window: int
+
+
+class RunTasks(Protocol):
+    """Runs a function of tasks, and gives what it gave in their order; raises what it raised for one of them."""
+
+    def __call__(self, function: Callable[[Task], R], tasks: Sequence[Task]) -> list[R]: ...
+
+
+def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_time: int) -> list[Task]:
+    """Even tasks of neighbouring pieces, about as many as run at a time; large pieces are cut."""
+    target = max(_LEAST_TASK_BYTES, -(-sum(piece.length for piece in pieces) // at_a_time))
+    tasks: list[list[Part]] = [[]]
+    room = target
+    for number, piece in enumerate(pieces):
+        for part in _cut(piece, room, target) if splits(piece.file.path) else (piece,):
+            if tasks[-1] and room <= 0:
+                tasks.append([])
+                room = target
+            tasks[-1].append(Part(number, part))
+            room -= part.length
+    return [Task(number, tuple(parts)) for number, parts in enumerate(tasks) if parts]
+
+
+def on_threads(function: Callable[[Task], R], tasks: Sequence[Task], *, threads: int) -> list[R]:
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(function, task) for task in tasks]
+        try:
+            return [future.result() for future in running]
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+def run_task(job: Job, task: Task) -> Done:
+    """Read a task's pieces and pack their records."""
+    rejects = Rejects(job.reading.limit, [])
+    counts: list[tuple[int, int, int]] = []
+
+    def records() -> Iterator[pa.RecordBatch]:
+        for part in task.parts:
+            rows, before = 0, len(rejects.found)
+            for batch in job.reading.rows(part.piece, rejects):
+                rows += batch.num_rows
+                yield batch
+            counts.append((part.number, rows, len(rejects.found) - before))
+
+    packed = pack(records(), job.pack, task.number)
+    return Done(packed, tuple(counts), _written(job, task, rejects))
+
+
+def new_fields(reading: Reading, task: Task) -> dict[str, pa.DataType]:
+    """What records of a task have and the frame lacks."""
+    found: dict[str, pa.DataType] = {}
+    for part in task.parts:
+        for name, kind in reading.new_fields(part.piece).items():
+            found[name] = wider(found[name], kind) if name in found else kind
+    return found
+
+
+def _written(job: Job, task: Task, rejects: Rejects) -> NamedFile | None:
+    if not rejects.found:
+        return None
+    rows = [
+        (job.window, found.path, found.origin.offset, found.origin.row, found.origin.text, reason_of(found))
+        for found in rejects.found
+    ]
+    columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), REJECTS, strict=True)]
+    path = f"{INGEST_FOLDER}/{job.pack.name}-rejects-{task.number:05d}-{uuid.uuid4().hex[:8]}.parquet"
+    return write_rejects(job.pack.store, path, [pa.Table.from_arrays(columns, schema=REJECTS)])
+
+
+def write_rejects(store: Store, path: str, tables: Sequence[pa.Table]) -> NamedFile:
+    rows = 0
+    with store.open_output(path) as sink, pq.ParquetWriter(sink, REJECTS, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
+            rows += table.num_rows
+        writer.close()
+        size = int(sink.tell())
+    return NamedFile(path, size, rows)
+
+
+def _cut(piece: Piece, room: int, target: int) -> Iterator[Piece]:
+    """The piece in parts: as much as a task has room for, then whole tasks."""
+    offset = piece.offset
+    size = max(room, _LEAST_TASK_BYTES)
+    while offset < piece.end or offset == piece.offset:
+        length = min(size, piece.end - offset)
+        if piece.end - offset - length < _LEAST_TASK_BYTES:
+            length = piece.end - offset
+        yield piece._replace(offset=offset, length=length)
+        offset += length
+        size = target
+        if not length:
+            return

@@ -1,0 +1,190 @@
+"""From pieces of files to rows that can be upserted, and to records that are set aside with their reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import FrameError, RetryError
+from lakemerge.ingest.casting import Problems
+from lakemerge.ingest.envelopes import dms_kinds
+from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject
+from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.frames import WindowFrame
+from lakemerge.ingest.places import Places
+from lakemerge.ingest.source import FileUnreadableError
+from mergers import RowKind
+
+__all__ = ["BadRecordError", "NewFieldsError", "Reading", "Rejects", "readable"]
+
+_SYMBOLS: Final = tuple(kind.symbol for kind in RowKind)
+_UPSERTS: Final = (RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol)
+_MAX_TEXT: Final = 200
+
+
+class NewFieldsError(RetryError):
+    """Records have fields that the frame lacks and may get. Read what they all are, and then begin again."""
+
+    code = "new-fields"
+
+
+class BadRecordError(FrameError):
+    """A record of a file cannot be taken up, and records may not, or no more, be set aside."""
+
+    code = "bad-record"
+
+
+@dataclass(slots=True)
+class Rejects:
+    """Records that are set aside, by one task.
+
+    :param limit: how many may be; 0: the first one is an error, ``None``: any number.
+    """
+
+    limit: int | None
+    found: list[Reject]
+
+    def add(self, reject: Reject) -> None:
+        """Raises :class:`BadRecordError` beyond the limit."""
+        self.found.append(reject)
+        if self.limit is not None and len(self.found) > self.limit:
+            raise refused(reject, self.limit)
+
+
+def refused(reject: Reject, limit: int) -> BadRecordError:
+    origin = reject.origin
+    place = f"byte {origin.offset}" if origin.offset is not None else f"record {origin.row}"
+    text = origin.text if len(origin.text) <= _MAX_TEXT else f"{origin.text[:_MAX_TEXT]}..."
+    many = f"more than {limit} bad records; the last: " if limit else ""
+    return BadRecordError(
+        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or set such records aside "
+        "(bad_records='quarantine', max_bad_records=...), and retry",
+        path=reject.path,
+        offset=origin.offset,
+    )
+
+
+def reason_of(reject: Reject) -> str:
+    return reject.reason.rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a window's pieces are read. Picklable."""
+
+    places: Places
+    format: Format
+    frame: WindowFrame
+    key: tuple[str, ...]
+    required: tuple[str, ...]
+    """Columns that upserts may not leave null, but for the key."""
+    limit: int | None
+    """Of records set aside, in a window."""
+
+    @staticmethod
+    def of(config: TableConfig, places: Places, file_format: Format, frame: WindowFrame, limit: int | None) -> Reading:
+        required = [column.name for column in config.schema if not column.nullable and column.name not in config.key]
+        return Reading(places, file_format, frame, config.key, tuple(required), limit)
+
+    def rows(self, piece: Piece, rejects: Rejects) -> Iterator[pa.RecordBatch]:
+        """The records of a piece as batches of :attr:`WindowFrame.schema`, in their order.
+
+        Raises the errors of :meth:`lakemerge.ingest.source.Source.open`, :class:`FileUnreadableError` and
+        :class:`BadRecordError`.
+        """
+        path = piece.file.path
+        with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+            for parsed in self.format.parsed(data, piece, self.frame.parse):
+                for origin, reason in parsed.unread:
+                    rejects.add(Reject(path, origin, reason))
+                if parsed.new:
+                    raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
+                rows = self._good(parsed, path, rejects)
+                if rows.num_rows:
+                    yield rows
+
+    def new_fields(self, piece: Piece) -> dict[str, pa.DataType]:
+        """The fields of a piece that the frame lacks, and the types of their values."""
+        found: dict[str, pa.DataType] = {}
+        path = piece.file.path
+        with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+            for parsed in self.format.parsed(data, piece, self.frame.parse):
+                for name, kind in parsed.new.items():
+                    found[name] = wider(found[name], kind) if name in found else kind
+        return found
+
+    def _good(self, parsed: Parsed, path: str, rejects: Rejects) -> pa.RecordBatch:
+        problems: Problems = dict(parsed.problems)
+        rows = self._with_kind(parsed.rows, problems)
+        self._judge(rows, problems)
+        if not problems:
+            return rows
+        keep = np.ones(rows.num_rows, np.bool_)
+        for place in sorted(problems):
+            keep[place] = False
+            rejects.add(Reject(path, parsed.origin(place), problems[place]))
+        return rows.filter(pa.array(keep))
+
+    def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:
+        """The columns that are upserted; an operation of DMS becomes the kind."""
+        op, kind = self.frame.op, self.frame.kind_column
+        if op is None or kind is None:
+            return rows
+        place = rows.schema.names.index(op)
+        # Files of a full load have no operations: their rows are inserts.
+        ops = pc.fill_null(rows.column(place), "I")
+        rows = rows.set_column(place, rows.schema.field(place), ops)
+        codes = pc.index_in(ops, value_set=pa.array(dms_kinds))
+        _mark(codes.is_null(), "its operation is none of I, U and D", problems)
+        kinds = pa.array(dms_kinds.values()).take(pc.fill_null(codes, 0))
+        return rows.append_column(kind, kinds).select(self.frame.schema.names)
+
+    def _judge(self, rows: pa.RecordBatch, problems: Problems) -> None:
+        """What the table would refuse a whole frame for."""
+        kind = self.frame.kind_column
+        for name in self.key:
+            if name in rows.schema.names:
+                _mark(rows.column(name).is_null(), f"key column {name!r} is null", problems)
+        if kind is not None:
+            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(_SYMBOLS)))
+            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_SYMBOLS)}", problems)
+        for name in self.required:
+            if name in rows.schema.names and rows.column(name).null_count:
+                bad = rows.column(name).is_null()
+                if kind is not None:
+                    bad = pc.and_(bad, pc.is_in(rows.column(kind), value_set=pa.array(_UPSERTS)))
+                _mark(bad, f"column {name!r} is NOT NULL and null", problems)
+
+
+@contextmanager
+def readable(path: str, format_name: str) -> Iterator[None]:
+    """Errors of a format, with the file's name."""
+    try:
+        yield
+    except FileUnreadableError as error:
+        if "path" in error.facts:
+            raise
+        raise FileUnreadableError(f"{path} cannot be read as {format_name}: {error.message}", path=path) from error
+    except FrameError as error:
+        if "path" in error.facts:
+            raise
+        raise FrameError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
+    except (pa.ArrowException, OSError) as error:
+        # Arrow's own errors of input are plain OSErrors without a number; others are a source that failed.
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise
+        raise FileUnreadableError(f"{path} cannot be read as {format_name}: {error}", path=path) from error
+
+
+def _mark(bad: pa.Array, reason: str, problems: Problems) -> None:
+    mask: npt.NDArray[np.bool_] = pc.fill_null(bad, True).to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero(mask).tolist():
+        problems.setdefault(place, reason)

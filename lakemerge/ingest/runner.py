@@ -1,0 +1,307 @@
+"""One scan worked off: what is new becomes windows, one commit after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import CommitConflictError, InputError, RetryError, TableDamagedError
+from lakemerge.handle import Handle
+from lakemerge.ingest.after import Afterwards
+from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, give_up, note, standing_of
+from lakemerge.ingest.formats.base import Peek
+from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.frames import Shape, WindowFrame
+from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
+from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
+from lakemerge.ingest.plan import Settling, found_by
+from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading
+from lakemerge.ingest.results import IngestResult
+from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
+from lakemerge.ingest.spill import Spool
+from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
+from lakemerge.results import UpsertResult
+from lakemerge.slices.view import TableView
+from lakemerge.write.upsert import LoadTiles, Write
+
+__all__ = ["Engine", "Runner", "fails_window"]
+
+_logger = logging.getLogger("lakemerge.ingest")
+
+_MOST_REPLANS: Final = 100
+_INFLATED: Final = {"parquet": 4, "orc": 4, "avro": 2}
+"""Bytes of Arrow data a byte of a file makes, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where windows are read and packed."""
+
+    run: RunTasks
+    load_tiles: LoadTiles
+    at_a_time: Callable[[], int]
+
+
+class _PlanAnewError(RetryError):
+    """What was planned does not hold any more."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """A job's settings, and what a run of it has done so far."""
+
+    handle: Handle
+    name: str
+    gathering: Gathering
+    shape_of: Callable[[TableConfig], Shape]
+    """Of the table as it is."""
+    engine: Engine
+    settling: Settling
+    limit: int | None
+    """Of records set aside in a window."""
+    afterwards: Afterwards | None
+    source: Mapping[str, Any]
+    pressure: Callable[[], str | None]
+    """Why no window may be committed now; ``None``: it may."""
+    committed: Callable[[], None]
+    """Called after each window."""
+    is_stopped: Callable[[], bool]
+    result: IngestResult = field(default_factory=IngestResult)
+
+    def standing(self) -> Standing:
+        """The table as it is now, asked for anew, so that one made at the same place in between is noticed."""
+        return standing_of(self.handle.view(self.handle.log.snapshot()), self.name)
+
+    def work_off(self, listing: Spool, *, drain: bool) -> None:
+        """Take up what a listing holds and the ledger does not. Planned anew whenever somebody else was first."""
+        leave: set[tuple[str, str]] = set()
+        tries, window = 0, -1
+        while True:
+            standing = self.standing()
+            standing.check_runnable()
+            tries = tries + 1 if standing.ingest.window == window else 0
+            window = standing.ingest.window
+            try:
+                self._work_off(standing, listing, drain=drain, leave=leave)
+                return
+            except (CommitConflictError, TableDamagedError, _PlanAnewError) as error:
+                # A ledger file that is gone may be one that somebody replaced and a vacuum took.
+                if isinstance(error, TableDamagedError) and self.standing().configuration == standing.configuration:
+                    raise
+                if tries >= _MOST_REPLANS:
+                    raise
+                _logger.info("ingest %s is planned anew: %s", self.name, error)
+
+    def _work_off(self, standing: Standing, listing: Spool, *, drain: bool, leave: set[tuple[str, str]]) -> None:
+        found = found_by(
+            listing,
+            ledger_tables(self.handle.store, standing.ingest.ledger),
+            settling=self.settling,
+            overwrites=self.gathering.files.overwrites,
+            exists=lambda path: self.gathering.files.places.of(path).stat(path) is not None,
+            keeps_done=self.afterwards is not None,
+            now_ms=self.gathering.now_ms(),
+            leave=leave,
+        )
+        windows = Windows(self.gathering, drain, notes=found.notes, unsettled=leave)
+        try:
+            if self.afterwards is not None:
+                self.afterwards.do(_files(found.done))
+            for window in windows.of(found):
+                if self.is_stopped():
+                    break
+                if isinstance(window, Failure):
+                    standing = self._fail(standing, window, windows)
+                    continue
+                waiting = self.pressure()
+                if waiting is not None:
+                    self.result = replace(self.result, waiting=waiting)
+                    windows.wait(member.candidate for member in window.members if self.gathering.uses_bins)
+                    break
+                standing = self._window(self._current(standing), window, windows)
+            if windows.notes:
+                self._note(standing, windows.notes, {"noted": len(windows.notes)})
+                windows.notes.clear()
+        finally:
+            found.close()
+
+    def _window(self, standing: Standing, window: Window, windows: Windows) -> Standing:
+        started = time.monotonic()
+        if window.peek is not None and not window.peek.names:
+            return self._empty(standing, window, windows)
+        try:
+            after, entries = self._committed(standing, window, windows)
+        except (FileGoneError, FileChangedError) as error:
+            path = error.facts.get("path")
+            for member in window.members:
+                if member.candidate.path == path:
+                    windows.vanished(error, member.candidate)
+                    break
+            others = [member.candidate for member in window.members if member.candidate.path != path]
+            windows.wait(others if self.gathering.uses_bins else ())
+            if windows.notes:
+                self._note(standing, windows.notes, {"noted": len(windows.notes)})
+            raise _PlanAnewError(error.message) from error
+        except Exception as error:
+            if not fails_window(error):
+                raise
+            return self._fail(standing, Failure(tuple(m.candidate for m in window.members), _told(error)), windows)
+        windows.notes.clear()
+        self._count(entries)
+        blocks = sum(member.piece.blocks for member in window.members)
+        _logger.info(
+            "ingest %s: window %d, %d blocks of %d files, %s rows, %.1f s",
+            self.name,
+            standing.ingest.window + 1,
+            blocks,
+            len(window.members),
+            f"{sum(entry.rows for entry in entries):,}",
+            time.monotonic() - started,
+        )
+        if self.afterwards is not None:
+            number = after.ingest.window
+            self.afterwards.do((member.candidate.file, number) for member in window.members if member.is_last)
+        self.committed()
+        return after
+
+    def _committed(self, standing: Standing, window: Window, windows: Windows) -> tuple[Standing, list[Entry]]:
+        """Read, pack and commit a window."""
+        number = standing.ingest.window + 1
+        write, done = self.packed(self.handle, standing.view, window.members, window.peek, number)
+        work = WindowWork(window.members, window.reason, tuple(windows.notes), self.source)
+        return commit_window(standing, write, done, work, load_tiles=self.engine.load_tiles)
+
+    def packed(
+        self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None, number: int
+    ) -> tuple[Write, list[Done]]:
+        """Read pieces and pack them for a table; nothing is left of what fails."""
+        new: dict[str, pa.DataType] = {}
+        while True:
+            try:
+                return self._packed(handle, view, members, peek, number, new)
+            except NewFieldsError as error:
+                found = self._new_fields(view, members, peek, new)
+                if not found:
+                    raise AssertionError("fields that the frame lacks are found again") from error
+                new |= found
+
+    def _new_fields(
+        self, view: TableView, members: Sequence[Member], peek: Peek | None, new: Mapping[str, pa.DataType]
+    ) -> dict[str, pa.DataType]:
+        """What all records of a window have and the table lacks, so that it does not matter who comes first."""
+        shape = self.shape_of(view.config)
+        frame = shape.frame(view.config, peek, new)
+        reading = Reading.of(view.config, self.gathering.files.places, shape.format, frame, None)
+        found: dict[str, pa.DataType] = {}
+        for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
+            for name, kind in part.items():
+                found[name] = wider(found[name], kind) if name in found else kind
+        return found
+
+    def _packed(
+        self,
+        handle: Handle,
+        view: TableView,
+        members: Sequence[Member],
+        peek: Peek | None,
+        number: int,
+        new: Mapping[str, pa.DataType],
+    ) -> tuple[Write, list[Done]]:
+        shape = self.shape_of(view.config)
+        frame = shape.frame(view.config, peek, new)
+        size = sum(member.piece.length for member in members)
+        write = self._write(handle, view, frame, size, merge_schema=shape.merge_schema)
+        reading = Reading.of(write.begin.config, self.gathering.files.places, shape.format, frame, self.limit)
+        try:
+            done = self.engine.run(partial(run_task, Job(reading, write.pack, number)), self._tasks(members))
+            self._check_limit(done)
+        except BaseException:
+            give_up(write)
+            raise
+        return write, done
+
+    def _tasks(self, members: Sequence[Member]) -> list[Task]:
+        pieces = [member.piece for member in members]
+        return split_tasks(pieces, self.gathering.format.splits, at_a_time=self.engine.at_a_time())
+
+    def _write(self, handle: Handle, view: TableView, frame: WindowFrame, size: int, *, merge_schema: bool) -> Write:
+        write = Write.start(
+            handle,
+            view,
+            frame.schema,
+            kind_column=frame.kind_column,
+            deletes=False,
+            txn=None,
+            info={},
+            estimated_bytes=size * _INFLATED.get(self.gathering.format.name, 1),
+            merge_schema=merge_schema,
+        )
+        if isinstance(write, UpsertResult):
+            raise AssertionError("a write without an application transaction is never done already")
+        return write
+
+    def _check_limit(self, done: list[Done]) -> None:
+        rejected = sum(count for task in done for _, _, count in task.counts)
+        if self.limit is not None and rejected > self.limit:
+            raise BadRecordError(f"the window has {rejected} bad records; max_bad_records allows {self.limit}")
+
+    def _empty(self, standing: Standing, window: Window, windows: Windows) -> Standing:
+        """Files without so much as a header."""
+        number = standing.ingest.window + 1
+        entries = [member.entry(number, 0, 0, window.reason) for member in window.members]
+        after = self._note(standing, [*windows.notes, *entries], {"files": len(entries)})
+        windows.notes.clear()
+        self._count(entries)
+        return after
+
+    def _fail(self, standing: Standing, failure: Failure, windows: Windows) -> Standing:
+        number = standing.ingest.window + 1
+        failed = [candidate.entry(FileState.FAILED, number, reason=failure.reason) for candidate in failure.candidates]
+        about = {"failed": len(failed), "reason": failure.reason}
+        after = self._note(standing, [*windows.notes, *failed], about)
+        windows.notes.clear()
+        self.result = replace(self.result, failed=self.result.failed + len(failed))
+        _logger.warning("ingest %s: %d files failed: %s", self.name, len(failed), failure.reason)
+        return after
+
+    def _note(self, standing: Standing, entries: list[Entry], about: Mapping[str, object]) -> Standing:
+        return note(self.handle, standing, entries, about=about, source=self.source)
+
+    def _count(self, entries: list[Entry]) -> None:
+        self.result = replace(
+            self.result,
+            windows=self.result.windows + 1,
+            files=self.result.files + sum(entry.offset + entry.length >= entry.size for entry in entries),
+            rows=self.result.rows + sum(entry.rows for entry in entries),
+            rejected=self.result.rejected + sum(entry.rejected for entry in entries),
+        )
+
+    def _current(self, standing: Standing) -> Standing:
+        """The same with the table as it is now. What was planned holds only while nobody else commits for the job."""
+        found = standing_of(self.handle.view(self.handle.log.update(standing.view.snapshot)), self.name)
+        if found.configuration != standing.configuration:
+            raise _PlanAnewError("another runner of the job committed meanwhile")
+        found.check_runnable()
+        return found
+
+
+def fails_window(error: Exception) -> bool:
+    """Whether what was read is at fault, so that the window fails and the others go on; else table or store are."""
+    return isinstance(error, InputError)
+
+
+def _told(error: Exception) -> str:
+    return error.message if isinstance(error, InputError) else str(error)
+
+
+def _files(done: Spool) -> Iterator[tuple[SourceFile, int]]:
+    for batch in done:
+        for *file, window in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield SourceFile(*file), window

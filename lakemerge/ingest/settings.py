@@ -1,0 +1,256 @@
+"""What a caller said of a job, checked as a whole before anything is listed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lakemerge.config import TableConfig
+from lakemerge.errors import InputError
+from lakemerge.handle import Handle
+from lakemerge.ingest.after import Afterwards
+from lakemerge.ingest.envelopes import Debezium
+from lakemerge.ingest.formats.base import Format
+from lakemerge.ingest.formats.choose import chosen_format
+from lakemerge.ingest.formats.text_lines import TextLines
+from lakemerge.ingest.frames import Envelope, Shape, rescued_problem
+from lakemerge.ingest.options import After, Archive, BadRecords, Bins, Files, Fragments, Size
+from lakemerge.ingest.packing import on_threads
+from lakemerge.ingest.places import whole_path
+from lakemerge.ingest.plan import Settling
+from lakemerge.ingest.runner import Engine, Runner
+from lakemerge.ingest.source import is_hidden
+from lakemerge.ingest.windows import Gathering
+from lakemerge.quantities import bytes_of
+from lakemerge.slices.view import TableView
+from lakemerge.write.upsert import load_in_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakemerge.table import LakeTable
+
+__all__ = ["JobSettings", "OpenTable"]
+
+_logger = logging.getLogger("lakemerge.ingest")
+
+_ENVELOPES = {"debezium": ("json", "avro"), "dms": ("csv", "parquet", "json")}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """See :meth:`lakemerge.LakeTable.ingest`. Made by :meth:`checked`."""
+
+    files: Files
+    bins: Bins | None
+    fragments: Fragments | None
+    kind_column: str | None
+    envelope: Envelope | None
+    limit: int | None
+    """Of records set aside in a window."""
+    rescued_column: str | None
+    merge_schema: bool
+    blocks_per_window: int
+    bytes_per_window: int
+    archive: Archive | None
+    deletes: bool
+    max_read_amplification: float | None
+    settling: Settling
+    now_ms: Callable[[], int] = _now_ms
+
+    @staticmethod
+    def checked(
+        files: Files,
+        *,
+        bins: Bins | None,
+        fragments: Fragments | None,
+        kind_column: str | None,
+        envelope: Envelope | None,
+        bad_records: BadRecords,
+        max_bad_records: int | None,
+        rescued_column: str | None,
+        merge_schema: bool,
+        blocks_per_window: int,
+        bytes_per_window: Size,
+        after: After | Archive,
+        max_read_amplification: float | None,
+    ) -> JobSettings:
+        """Raises :class:`InputError` that lists everything that is wrong."""
+        problems = [
+            *_wrong_gathering(files, bins, fragments),
+            *_wrong_envelope(files, envelope, kind_column),
+            *_wrong_numbers(bad_records, max_bad_records, blocks_per_window, max_read_amplification),
+        ]
+        archive = after if isinstance(after, Archive) else Archive() if after == "archive" else None
+        if archive is None and after not in ("keep", "delete"):
+            problems.append(f"after must be 'keep', 'delete', 'archive' or an Archive, not {after!r}")
+        problems += [] if archive is None else _wrong_archive(files, archive)
+        if problems:
+            raise InputError("the ingest job cannot be set up: " + "; ".join(problems), problems=tuple(problems))
+        return JobSettings(
+            files=files,
+            bins=bins,
+            fragments=fragments,
+            kind_column=kind_column,
+            envelope=envelope,
+            limit=0 if bad_records == "fail" else max_bad_records,
+            rescued_column=rescued_column,
+            merge_schema=merge_schema,
+            blocks_per_window=blocks_per_window,
+            bytes_per_window=max(1, bytes_of(bytes_per_window, "bytes_per_window")),
+            archive=archive,
+            deletes=after == "delete",
+            max_read_amplification=max_read_amplification,
+            settling=Settling(files.settle_ms),
+        )
+
+    def shape(self, config: TableConfig) -> Shape:
+        """For the table as it is. Raises :class:`InputError` where the job does not fit it."""
+        if self.rescued_column is not None:
+            problem = rescued_problem(config, self.rescued_column)
+            if problem is not None:
+                raise problem
+        chosen = self._format(config)
+        return Shape(
+            format=chosen,
+            columns=self.files.columns,
+            kind_column=self.kind_column,
+            envelope=self.envelope,
+            rescued=self.rescued_column,
+            merge_schema=self.merge_schema,
+            fixed=chosen.columns if isinstance(chosen, TextLines) else None,
+        )
+
+    def runner(self, table: OpenTable, name: str, is_stopped: Callable[[], bool]) -> Runner:
+        """Raises :class:`InputError` where the job does not fit the table."""
+        shape = self.shape(table.writable().config)
+        archive = self.archive
+        return Runner(
+            handle=table.handle,
+            name=name,
+            gathering=Gathering(
+                self.files,
+                shape.format,
+                self.blocks_per_window,
+                self.bytes_per_window,
+                self.bins,
+                self.fragments,
+                self.now_ms,
+            ),
+            shape_of=self.shape,
+            engine=_engine(table),
+            settling=self.settling,
+            limit=self.limit,
+            afterwards=Afterwards(self.files, archive, self.now_ms) if archive or self.deletes else None,
+            source={"locations": list(self.files.names), "format": self.files.format},
+            pressure=partial(_pressure, table.services, self.max_read_amplification),
+            committed=table.maintain_inline,
+            is_stopped=is_stopped,
+        )
+
+    def _format(self, config: TableConfig) -> Format:
+        unwrap = Debezium.of(config, self.files.options) if self.envelope == "debezium" else None
+        columns = self.files.columns or tuple(config.schema.names)
+        return chosen_format(self.files.format, self.files.options, columns=columns, unwrap=unwrap)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """What a job needs of the table that it was made with."""
+
+    services: LakeTable
+    writable: Callable[[], TableView]
+    """The tip; raises :class:`InputError` where the table stands at an earlier version."""
+    maintain_inline: Callable[[], None]
+    spark: SparkSession | None
+
+    @property
+    def handle(self) -> Handle:
+        return self.services.handle
+
+
+def _engine(table: OpenTable) -> Engine:
+    if table.spark is None:
+        threads = table.handle.settings.threads
+        return Engine(partial(on_threads, threads=threads), load_in_process, lambda: threads)
+    from lakemerge.spark.ingest import engine_on
+
+    return engine_on(table.spark)
+
+
+def _pressure(table: LakeTable, most: float | None) -> str | None:
+    """Maintenance first, where reads of the table cost too much; why the job has to wait, if that did not help."""
+    if most is None or table.detail().read_amplification <= most:
+        return None
+    _logger.info("read amplification is above %g: maintenance comes first", most)
+    table.maintain()
+    if table.detail().read_amplification > most:
+        table.compact(minor=True)
+    amplification = table.detail().read_amplification
+    if amplification <= most:
+        return None
+    told = f"read amplification is {amplification:.2f}, above {most:g}, also after maintenance"
+    _logger.warning("ingest waits: %s", told)
+    return told
+
+
+def _wrong_gathering(files: Any, bins: Any, fragments: Any) -> Iterator[str]:
+    if not isinstance(files, Files):
+        yield f"the source must be Files(...), not {files!r}"
+        return
+    if not isinstance(bins, Bins | None) or not isinstance(fragments, Fragments | None):
+        yield "bins must be Bins(...) and fragments Fragments(...)"
+        return
+    if fragments is None:
+        return
+    if bins is not None and bins.has_sizes:
+        yield "sets are merged when they are whole: with fragments, bins may say max_age and max_bins alone"
+    groups = {} if files.pattern is None else files.pattern.groupindex
+    needed = (fragments.identifier, fragments.index, fragments.count)
+    for name in (name for name in needed if name not in groups):
+        yield f"the pattern has no group (?P<{name}>...), which fragments need"
+
+
+def _wrong_envelope(files: Any, envelope: Any, kind_column: Any) -> Iterator[str]:
+    if envelope is None:
+        return
+    if envelope not in _ENVELOPES:
+        yield f"envelope must be one of {', '.join(_ENVELOPES)}, not {envelope!r}"
+    elif isinstance(files, Files) and files.format not in _ENVELOPES[envelope]:
+        yield f"files of format {files.format!r} have no {envelope} envelope"
+    if kind_column is not None:
+        yield "the envelope tells the kind of a record; kind_column is for files without one"
+
+
+def _wrong_numbers(bad_records: Any, max_bad_records: Any, blocks: Any, amplification: Any) -> Iterator[str]:
+    if bad_records not in ("fail", "quarantine"):
+        yield f"bad_records must be 'fail' or 'quarantine', not {bad_records!r}"
+    if max_bad_records is not None and (type(max_bad_records) is not int or max_bad_records < 0):
+        yield f"max_bad_records must be a number from 0 on, or None for any number, not {max_bad_records!r}"
+    if type(blocks) is not int or blocks < 1:
+        yield f"blocks_per_window must be a number from 1 on, not {blocks!r}"
+    is_number = isinstance(amplification, int | float) and not isinstance(amplification, bool)
+    if amplification is not None and not (is_number and amplification >= 1):
+        yield f"max_read_amplification must be a number from 1 on, not {amplification!r}"
+
+
+def _wrong_archive(files: Any, archive: Archive) -> Iterator[str]:
+    if not isinstance(files, Files):
+        return
+    bounded = archive.max_age is not None or archive.max_bytes is not None
+    if archive.folder is None:
+        if bounded and not files.names:
+            yield "an archive with bounds needs a folder where the locations are not named one by one"
+        return
+    folder = whole_path(archive.folder).rstrip("/") + "/"
+    for root in (name.rstrip("/") + "/" for name in files.names):
+        if folder.startswith(root) and not any(map(is_hidden, folder[len(root) :].rstrip("/").split("/"))):
+            yield f"the archive {folder} would be listed with {root}: name its folder with an underscore"

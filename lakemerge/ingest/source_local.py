@@ -1,0 +1,178 @@
+"""Files that land in folders of a POSIX file system.
+
+Links to files are followed, links to folders are not. Names that are not UTF-8 are passed over with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from lakemerge.ingest.source import FileUnreadableError, Outcome, Source, SourceFile, changed, gone, is_hidden
+
+__all__ = ["LocalSource"]
+
+_logger = logging.getLogger(__name__)
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENXIO})
+
+
+class LocalSource(Source):
+    def list(self, folder: str, *, recursive: bool) -> Iterator[SourceFile]:
+        return _walk(folder.rstrip("/") + "/", recursive)
+
+    def stat(self, path: str) -> SourceFile | None:
+        try:
+            found = os.stat(path)
+        except _MISSING:
+            return None
+        return _file(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[pa.NativeFile]:
+        with _readable(file.path):
+            # Readers may close what they are given; the descriptor stays, to look at the file once more.
+            descriptor = os.open(file.path, os.O_RDONLY)
+            try:
+                _check(file, os.fstat(descriptor))
+                with open(descriptor, "rb", closefd=False) as opened, pa.PythonFile(opened, mode="r") as data:
+                    yield data
+                _check(file, os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+
+    def delete(self, file: SourceFile) -> Outcome:
+        there = self.stat(file.path)
+        if there is None:
+            return Outcome.GONE
+        if there.token != file.token:
+            return Outcome.CHANGED
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file.path)
+        return Outcome.DONE
+
+    def move(self, file: SourceFile, target: str) -> Outcome:
+        there = self.stat(file.path)
+        if there is None:
+            return Outcome.GONE
+        if there.token != file.token:
+            return Outcome.CHANGED
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            os.rename(file.path, target)
+        except FileNotFoundError:
+            return Outcome.GONE
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return self._copy(file, target)
+        if _token(os.stat(target)) == file.token:
+            return Outcome.DONE
+        # Somebody put another version there in between: it goes back, unless a third one has come.
+        with contextlib.suppress(FileExistsError):
+            os.link(target, file.path)
+            os.unlink(target)
+        return Outcome.CHANGED
+
+    def archived(self, folder: str) -> Iterator[tuple[SourceFile, int]]:
+        for path in _all(folder.rstrip("/") + "/"):
+            with contextlib.suppress(*_MISSING):
+                found = os.stat(path)
+                # A rename leaves the time of change of the content and sets that of the inode.
+                yield _file(path, found), found.st_ctime_ns // 1_000_000
+
+    def _copy(self, file: SourceFile, target: str) -> Outcome:
+        """To another file system."""
+        half = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
+        try:
+            shutil.copy2(file.path, half)
+            with open(half, "rb") as copied:
+                os.fsync(copied.fileno())
+            there = self.stat(file.path)
+            if there is None or there.token != file.token:
+                return Outcome.GONE if there is None else Outcome.CHANGED
+            os.replace(half, target)
+            os.unlink(file.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(half)
+        return Outcome.DONE
+
+
+def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
+    children: list[tuple[str, os.DirEntry[str]]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                if is_hidden(name):
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    children.append((name, entry))
+                elif recursive:
+                    # With its slash, a folder sorts where the paths below it sort.
+                    children.append((f"{name}/", entry))
+    except _MISSING:
+        return
+    children.sort(key=lambda child: child[0])
+    for key, entry in children:
+        if key[-1] == "/":
+            yield from _walk(f"{folder}{key}", recursive)
+            continue
+        try:
+            found = entry.stat()
+            key.encode()
+        except _MISSING:
+            continue
+        except UnicodeEncodeError:
+            _logger.warning("%r is passed over: its name is not UTF-8", os.fsencode(entry.path))
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield _file(f"{folder}{key}", found)
+
+
+def _all(folder: str) -> Iterator[str]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda e: e.name + ("/" if e.is_dir(follow_symlinks=False) else ""))
+    except _MISSING:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _all(f"{folder}{entry.name}/")
+        else:
+            yield f"{folder}{entry.name}"
+
+
+def _token(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+
+
+def _file(path: str, found: os.stat_result) -> SourceFile:
+    return SourceFile(path, found.st_size, _token(found), found.st_mtime_ns)
+
+
+def _check(file: SourceFile, found: os.stat_result) -> None:
+    if _token(found) != file.token:
+        raise changed(file.path)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (*_MISSING, IsADirectoryError) as error:
+        raise gone(path) from error
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise FileUnreadableError(f"{path} cannot be read: {error.strerror}", path=path) from error

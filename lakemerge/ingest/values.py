@@ -1,0 +1,321 @@
+"""Python values, as JSON and Avro give them, cast to columns of the table: the path for what Arrow's reader refuses.
+
+What fits: numbers that are whole where the column is, texts that say such a number, ``true`` and ``false``, ISO 8601
+dates and times, base64 where the column is binary (as Spark reads JSON); anything where the column is a string, which
+then holds the number or the JSON text. Fields of structs match by name, whatever their case.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lakemerge.ingest.casting import Problems, texts_fitted
+
+__all__ = ["Literal", "Misfits", "column_of", "exactly", "json_text"]
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NAMED_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_INEXACT: Final = (float, dict, list)
+"""What is or may hold a float."""
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class Literal(str):
+    """A number as it is written in the file: a float may stand for several such texts."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Misfits:
+    """What did not become a column as it is."""
+
+    problems: Problems = field(default_factory=dict)
+    """By row, why a value does not fit; the value is then null."""
+    inexact: set[int] = field(default_factory=set)
+    """Rows in which a float stands where the number's text counts; to be read again by :func:`exactly`."""
+    unknown: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By row, fields of structs that the table lacks: dotted name and value."""
+
+
+def exactly(text: bytes) -> Any:
+    """JSON whose numbers with a fraction are :class:`Literal`. Raises ``ValueError``."""
+    return json.loads(text, parse_float=Literal)
+
+
+def json_text(value: object) -> str:
+    """JSON of a value, numbers as they were written."""
+    if isinstance(value, Literal):
+        return str(value)
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | _OWN).decode()
+    except (TypeError, ValueError):
+        return json.dumps(value, default=repr, ensure_ascii=False, separators=(",", ":"))
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType, misfits: Misfits, *, name: str = "") -> pa.Array:
+    """Values as a column of the type; what does not fit is null and in ``misfits``.
+
+    :param name: of the column, for the names of fields.
+    """
+    return _column(values, range(len(values)), kind, misfits, name)
+
+
+def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
+    """``owners``: by value, the row that it belongs to."""
+    if pa.types.is_struct(kind):
+        return _structs(values, owners, kind, misfits, name)
+    if pa.types.is_list(kind):
+        return _lists(values, owners, kind, misfits, name)
+    if pa.types.is_map(kind):
+        return _maps(values, owners, kind, misfits, name)
+    convert = _converter(kind)
+    floating = _INEXACT if pa.types.is_string(kind) else (float,)
+    needs_text = not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    found: list[Any] = []
+    for owner, value in zip(owners, values, strict=True):
+        if value is None:
+            found.append(None)
+            continue
+        if needs_text and type(value) in floating:
+            misfits.inexact.add(owner)
+        try:
+            found.append(convert(value))
+        except (ValueError, TypeError, ArithmeticError):
+            found.append(None)
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return pa.array(found, kind)
+    return _times(found, owners, kind, misfits, name)
+
+
+def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
+    """Texts and Python's own times."""
+    texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
+    array, problems = texts_fitted(texts, kind)
+    for place, reason in problems.items():
+        misfits.problems.setdefault(owners[place], f"column {name!r}: {reason}")
+    if any(value is not None and not isinstance(value, str) for value in found):
+        others = pa.array([None if isinstance(value, str) else value for value in found], kind)
+        array = pa.compute.coalesce(array, others)
+    return array
+
+
+def _structs(
+    values: Sequence[Any], owners: Sequence[int], kind: pa.StructType, misfits: Misfits, name: str
+) -> pa.Array:
+    names = {child.name.lower(): place for place, child in enumerate(kind)}
+    children: list[list[Any]] = [[] for _ in kind]
+    nulls = np.zeros(len(values), np.bool_)
+    for place, (owner, value) in enumerate(zip(owners, values, strict=True)):
+        row: list[Any] = [None] * len(names)
+        nulls[place] = not isinstance(value, Mapping)
+        if isinstance(value, Mapping):
+            for given, part in value.items():
+                found = names.get(given.lower())
+                if found is None:
+                    misfits.unknown.setdefault(owner, {})[f"{name}.{given}"] = part
+                else:
+                    row[found] = part
+        elif value is not None:
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
+        for column, part in zip(children, row, strict=True):
+            column.append(part)
+    arrays = [
+        _column(column, owners, child.type, misfits, f"{name}.{child.name}")
+        for column, child in zip(children, kind, strict=True)
+    ]
+    fields = [child.with_nullable(True) for child in kind]
+    array = pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(nulls))
+    for child, part in zip(kind, arrays, strict=True):
+        if not child.nullable and part.null_count:
+            for place in np.flatnonzero(part.is_null().to_numpy(zero_copy_only=False) & ~nulls).tolist():
+                misfits.problems.setdefault(owners[place], f"field {name}.{child.name} is null, and it is NOT NULL")
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], children=arrays)
+
+
+def _lists(values: Sequence[Any], owners: Sequence[int], kind: pa.ListType, misfits: Misfits, name: str) -> pa.Array:
+    items: list[Any] = []
+    item_owners: list[int] = []
+    offsets: list[int | None] = []
+    for owner, value in zip(owners, values, strict=True):
+        offsets.append(len(items) if isinstance(value, list | tuple) else None)
+        if isinstance(value, list | tuple):
+            items.extend(value)
+            item_owners.extend([owner] * len(value))
+        elif value is not None:
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
+    inner = _column(items, item_owners, kind.value_type, misfits, f"{name}.element")
+    if not kind.value_field.nullable:
+        _no_nulls(inner, item_owners, f"an element of {name}", misfits)
+    return pa.ListArray.from_arrays(pa.array([*offsets, len(items)], pa.int32()), inner, type=kind)
+
+
+def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfits: Misfits, name: str) -> pa.Array:
+    keys: list[Any] = []
+    items: list[Any] = []
+    item_owners: list[int] = []
+    offsets: list[int | None] = []
+    for owner, value in zip(owners, values, strict=True):
+        offsets.append(len(keys) if isinstance(value, Mapping) else None)
+        if isinstance(value, Mapping):
+            keys.extend(value.keys())
+            items.extend(value.values())
+            item_owners.extend([owner] * len(value))
+        elif value is not None:
+            misfits.problems.setdefault(owner, _misfit(name, value, kind))
+    key_array = _column(keys, item_owners, kind.key_type, misfits, f"{name}.key")
+    item_array = _column(items, item_owners, kind.item_type, misfits, f"{name}.value")
+    if key_array.null_count:  # told already; a map has no null keys
+        key_array = pa.array([part if part is not None else _filler(kind.key_type) for part in key_array.to_pylist()])
+        key_array = key_array.cast(kind.key_type)
+    if not kind.item_field.nullable:
+        _no_nulls(item_array, item_owners, f"a value of {name}", misfits)
+    starts = pa.array([*offsets, len(keys)], pa.int32())
+    return pa.MapArray.from_arrays(starts, key_array, item_array, type=kind)
+
+
+def _misfit(name: str, value: Any, kind: pa.DataType) -> str:
+    return f"column {name!r}: {_short(value)} does not fit {kind}"
+
+
+def _filler(kind: pa.DataType) -> Any:
+    return "" if pa.types.is_string(kind) else 0
+
+
+def _no_nulls(array: pa.Array, owners: Sequence[int], what: str, misfits: Misfits) -> None:
+    if array.null_count:
+        for place in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+            misfits.problems.setdefault(owners[place], f"{what} is null, and it is NOT NULL")
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_boolean(kind):
+        return _boolean
+    if pa.types.is_integer(kind):
+        most = 2 ** (kind.bit_width - 1)
+        return lambda value: _within(_integer(value), most)
+    if pa.types.is_floating(kind):
+        return _float
+    if pa.types.is_decimal(kind):
+        return lambda value: _decimal(value, kind.precision, kind.scale)
+    if pa.types.is_string(kind):
+        return _text
+    if pa.types.is_binary(kind):
+        return _binary
+    return lambda value: _moment(value, kind)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _BOOLEANS[value.lower()] if value.lower() in _BOOLEANS else _refuse(value)
+    return _refuse(value)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, float | Decimal) and value == value.__floor__():
+        return int(value)
+    if isinstance(value, Literal):
+        number = Decimal(value)
+        return int(number) if number == number.to_integral_value() else _refuse(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value)
+    return _refuse(value)
+
+
+def _within(value: int, most: int) -> int:
+    return value if -most <= value < most else _refuse(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool):
+        return _refuse(value)
+    if isinstance(value, int | float | Decimal):
+        return float(value)
+    if isinstance(value, str):
+        text = value.strip()
+        return _NAMED_NUMBERS[text] if text in _NAMED_NUMBERS else _finite(text)
+    return _refuse(value)
+
+
+def _finite(text: str) -> float:
+    return float(text) if _NUMBER.fullmatch(text) else _refuse(text)
+
+
+def _decimal(value: Any, precision: int, scale: int) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        return _refuse(value)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+        return _refuse(value)
+    number = Decimal(repr(value) if isinstance(value, float) else value)
+    if number == 0:
+        return Decimal(0)
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int) or number.adjusted() >= precision - scale:
+        return _refuse(value)
+    zeros = len(digits) - len(bytes(digits).rstrip(b"\0"))
+    return number if exponent + zeros >= -scale else _refuse(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        value.encode()  # raises a ValueError for half a surrogate pair
+        return str(value)
+    return json_text(value)
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        return _refuse(value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(value) from error
+
+
+def _moment(value: Any, kind: pa.DataType) -> Any:
+    """A text, or the kind of time of Python's that the column holds."""
+    if isinstance(value, dt.datetime):
+        fits = pa.types.is_timestamp(kind) and (value.tzinfo is None) == (kind.tz is None)
+        return value if fits else _refuse(value)
+    if isinstance(value, dt.date):
+        return value if pa.types.is_date(kind) else _refuse(value)
+    return value if isinstance(value, str) else _refuse(value)
+
+
+def _refuse(value: object) -> Any:
+    raise ValueError(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Literal):
+        return orjson.Fragment(value.encode())
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)
+
+
+def _short(value: object) -> str:
+    text = json_text(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
