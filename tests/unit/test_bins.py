@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -97,7 +98,7 @@ def test_the_end_of_the_input_closes_the_rest() -> None:
         ({"max_bins": 0}, "max_bins must be at least 1"),
     ],
 )
-def test_limits_that_contradict_each_other_are_refused(limits: dict[str, int], problem: str) -> None:
+def test_limits_that_contradict_each_other_are_refused(limits: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         BinLimits(**limits)
 
