@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -63,14 +63,14 @@ FAILING = ["10 / i > 1", "CAST(num AS INT) > 1", "li[0] > 0"]
 
 
 @pytest.fixture
-def tables(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[LakeTable, LakeTable]]:
+def tables(spark: SparkSession, tmp_path: Path) -> tuple[LakeTable, LakeTable]:
     """The same rows, to be deleted by Arrow and by Spark."""
     made = [LakeTable.create(tmp_path / name, SCHEMA, key=["id"], buckets=2) for name in ("arrow", "spark")]
     for table in made:
         table.upsert(ROWS.slice(0, 5))
         table.compact()
         table.upsert(ROWS.slice(3))
-    yield made[0], LakeTable.open(tmp_path / "spark", spark=spark)
+    return made[0], LakeTable.open(tmp_path / "spark", spark=spark)
 
 
 def test_deletes_on_spark_and_without_take_the_same_rows(tables: tuple[LakeTable, LakeTable]) -> None:
