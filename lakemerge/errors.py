@@ -60,7 +60,7 @@ class FrameError(InputError):
 
 
 class FilterError(InputError):
-    """A filter cannot be understood, or names an unknown column."""
+    """A filter cannot be understood, names an unknown column, or cannot be judged on a row."""
 
     code = "filter"
 

@@ -209,6 +209,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         The condition is judged anew if other writers commit meanwhile. Times without a zone are in the
         session's where the table was opened with one, else in UTC.
 
+        :raises lakemerge.FilterError: the condition is not understood, or a row's values cannot be computed with.
         :raises lakemerge.RecordRefusedError: with the table's merger deletes do not remove rows.
         :raises lakemerge.CommitConflictError: rows kept changing, or a vacuum took files that were being read;
             nothing was deleted.
@@ -230,7 +231,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """The rows as an Arrow table, in no particular order.
 
         :param columns: the columns asked for, in that order.
-        :param filter: SQL with Spark's meaning (times without a zone are UTC), or an Arrow expression with Arrow's.
+        :param filter: SQL with Spark's meaning (docs/guides/filters.md lists what it may hold; times without a zone are
+            UTC), or an Arrow expression with Arrow's.
         :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
             each slice stands at its last full compaction.
         """

@@ -97,7 +97,7 @@ def test_columns_that_are_needed() -> None:
         [pa.array([1e20]), pa.array([Decimal(10**20)], pa.decimal128(38, 0))],
         [pa.array([2.5], pa.float32()), decimals("2.500")],
     ],
-    ids=str,
+    ids=lambda equal: " ".join(str(values.type) for values in equal),
 )
 def test_numbers_are_equal_by_value(equal: list[pa.Array]) -> None:
     assert len({match_texts(values)[0].as_py() for values in equal}) == 1

@@ -208,6 +208,7 @@ _TEXT = [
     "s ILIKE 'i%'",
     "s NOT ILIKE 'A%'", "lower(s) NOT LIKE '%b%'", "s LIKE NULL",
     "s RLIKE '^a'", "s RLIKE 'x+ab'", "s RLIKE '[a-c]{2,}'", "s REGEXP 'p+l'", "regexp_like(s, 'a|b')",
+    "regexp(s, '^.x')",
     r"s RLIKE '\\s'",
     r"s RLIKE '^\\w+$'", r"num RLIKE '^[ ]*[+-]?\\d+(\\.\\d*)?[ ]*$'", "s RLIKE '.a.'", "s NOT RLIKE 'a'",
     "s RLIKE '^$'",

@@ -57,7 +57,7 @@ FILTERS = [
     "year(at) = 2020 AND d >= 0",
     "day = date_sub(DATE '2020-01-03', 2)", "i IN (n + 11, -5, 0)", "st.x + 1 = 2 AND i = 1",
     "CAST(i AS STRING) LIKE '-%'",
-    "at - INTERVAL 12 HOURS = TIMESTAMP '2020-01-01 00:00:00'", "s RLIKE '^a' IS NOT TRUE", "(i > 0) = b",
+    "at - INTERVAL 12 HOURS = TIMESTAMP '2020-01-01 00:00:00'", "(s RLIKE '^a') IS NOT TRUE", "(i > 0) = b",
 ]  # fmt: skip
 
 
