@@ -53,12 +53,9 @@ def test_a_ledger_is_a_dictionary_of_pieces(
         entries = [entry(*piece, FileState.SEEN, window) for piece in pieces]
         files = appended(store, files, entries, f"_lakemerge/ingest/{window}.parquet")
         model |= dict.fromkeys(pieces, window)
-    before = module._BATCH_ROWS
-    module._BATCH_ROWS = batch
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BATCH_ROWS", batch)
         tables = list(ledger_tables(store, files))
-    finally:
-        module._BATCH_ROWS = before
     found = [Entry.of(row) for table in tables for row in zip(*(c.to_pylist() for c in table.columns), strict=True)]
     assert [(e.path, e.token, e.block) for e in found] == sorted(model)
     assert {(e.path, e.token, e.block): e.window for e in found} == model

@@ -300,7 +300,7 @@ def test_two_runners_take_each_file_once(table: LakeTable, landing: Path) -> Non
     table.upsert(pa.table({"k": [99], "o": [1], "v": ["x"]}))
     jobs = [job(LakeTable.open(table.url), landing, blocks_per_window=1) for _ in range(3)]
     results: list[Any] = []
-    threads = [threading.Thread(target=lambda feed=feed: results.append(feed.run())) for feed in jobs]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda feed=feed: results.append(feed.run())) for feed in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
