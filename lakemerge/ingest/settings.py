@@ -193,7 +193,7 @@ def _pressure(table: LakeTable, most: float | None) -> str | None:
     _logger.info("read amplification is above %g: maintenance comes first", most)
     table.maintain()
     if table.detail().read_amplification > most:
-        table.compact(minor=True)
+        table.compact()
     amplification = table.detail().read_amplification
     if amplification <= most:
         return None

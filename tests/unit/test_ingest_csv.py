@@ -61,12 +61,9 @@ def test_lines_at_fault_are_told_and_the_others_read(lines: list[str], block: in
 
 
 def _portioned(data: bytes, chosen: Delimited, frame: Any, block: int, portion: int) -> tuple[Any, Any]:
-    before = lines_module.PORTION_BYTES
-    lines_module.PORTION_BYTES = portion
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines_module, "PORTION_BYTES", portion)
         good, bad = read_blocks(data, chosen, frame, block_bytes=block)
-    finally:
-        lines_module.PORTION_BYTES = before
     return good, sorted(bad, key=lambda one: one[0] or 0)
 
 
