@@ -103,7 +103,7 @@ def test_a_truncate_is_refused_and_what_is_no_event_is_told(customers: LakeTable
         5,
         {"op": "m"},
     ]
-    land(landing, "b.json", events)  # type: ignore[list-item]
+    landed(landing / "b.json", "".join(json.dumps(event) + "\n" for event in events).encode())
     result = feed.run()
     assert (result.rejected, result.failed) == (4, 0)
     told = " ".join(feed.rejects()["reason"].to_pylist())
