@@ -14,7 +14,7 @@ from lakemerge.log.actions import (
 )
 from lakemerge.log.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, tip_at
 from lakemerge.log.commit import AlreadyDone, Attempt, Committed, check_info
-from lakemerge.log.identity import check_same_table
+from lakemerge.log.identity import check_same_table, check_table_id
 from lakemerge.log.log import Commits, DeltaLog, HistoryEntry
 from lakemerge.log.protocol import (
     READER_FEATURES,
@@ -50,6 +50,7 @@ __all__ = [
     "check_info",
     "check_readable",
     "check_same_table",
+    "check_table_id",
     "check_writable",
     "dead_log_files",
     "decode",

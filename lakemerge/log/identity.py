@@ -12,7 +12,7 @@ from lakemerge.log.listing import Listing, commit_path
 from lakemerge.log.snapshot import Snapshot
 from lakemerge.storage.base import Store
 
-__all__ = ["check_same_table", "holds", "replaced_error"]
+__all__ = ["check_same_table", "check_table_id", "holds", "replaced_error"]
 
 
 def holds(store: Store, snapshot: Snapshot, listing: Listing) -> bool:
@@ -39,14 +39,24 @@ def holds(store: Store, snapshot: Snapshot, listing: Listing) -> bool:
 
 def check_same_table(store: Store, snapshot: Snapshot, other: Snapshot) -> None:
     """Raise :class:`TableReplacedError` where ``other``, read later, is of another table."""
-    if other.metadata.id != snapshot.metadata.id:
-        raise replaced_error(store, snapshot, f"the table that is there now has the id {other.metadata.id}")
+    check_table_id(store, snapshot.metadata.id, other, since=snapshot.version)
+
+
+def check_table_id(store: Store, table_id: str, snapshot: Snapshot, *, since: int) -> None:
+    """Raise :class:`TableReplacedError` where ``snapshot`` is not of the table with this id, of which the caller
+    knows the version ``since``."""
+    if snapshot.metadata.id != table_id:
+        raise _replaced(store, since, f"the table that is there now has the id {snapshot.metadata.id}")
 
 
 def replaced_error(store: Store, snapshot: Snapshot, evidence: str) -> TableReplacedError:
+    return _replaced(store, snapshot.version, evidence)
+
+
+def _replaced(store: Store, version: int, evidence: str) -> TableReplacedError:
     return TableReplacedError(
-        f"the table at {store.url} was removed or re-created after its version {snapshot.version} was read: "
+        f"the table at {store.url} was removed or re-created after its version {version} was read: "
         f"{evidence}. Nothing was written. Open it anew with LakeTable.open",
         url=store.url,
-        version=snapshot.version,
+        version=version,
     )

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import InputError
+from lakemerge.log import check_table_id
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
@@ -169,6 +170,7 @@ class _Writer(DataSourceArrowWriter):
         # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
         self._handle = table.handle
         self._begin_version = table.view.version
+        self._table_id = table.view.snapshot.metadata.id
         self._plan = None if isinstance(write, UpsertResult) else (write.pack, write.provenance, write.started)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -182,6 +184,7 @@ class _Writer(DataSourceArrowWriter):
         pack_spec, provenance, started = self._plan
         try:
             snapshot = self._handle.log.snapshot(version=self._begin_version)
+            check_table_id(self._handle.store, self._table_id, snapshot, since=self._begin_version)
         except Exception:
             discard(pack_spec)
             raise
