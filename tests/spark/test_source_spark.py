@@ -179,7 +179,7 @@ class Stuttering(LakeMergeDataSource):
     def _open(self) -> LakeTable:
         commit, gone = f"{2:020d}.json", Fail(ConnectionError("gone"))
         put = Fault(action=gone, method="put_if_absent", path=commit, lasting=True, after=self.lands)
-        return open_over(Path(self.options["path"]), put, Fault(action=gone, path=commit, at=3, lasting=True))[0]
+        return open_over(Path(self.options["path"]), put, Fault(action=gone, path=commit, at=2, lasting=True))[0]
 
 
 class Silent(Stuttering):
