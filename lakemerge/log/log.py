@@ -28,6 +28,7 @@ from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writab
 from lakemerge.log.replay import gap_error, load, timestamp_of, version_at
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Store
+from mergers.wording import argument
 
 __all__ = ["Commits", "DeltaLog", "HistoryEntry"]
 
@@ -157,7 +158,7 @@ class DeltaLog:
         Works for tables whose features are not understood."""
         given: object = limit
         if given is not None and not (isinstance(given, int) and given >= 0):
-            raise InputError(f"limit must be a number of commits, not {given!r}")
+            raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
         stats = sorted(list_log(self.store).commits.items(), reverse=True)[:limit]
         if not stats and limit != 0 and not self.exists():
             raise NotATableError(f"there is no Delta log at {self.store.url}", url=self.store.url)
