@@ -38,6 +38,7 @@ from lakemerge.slices.view import TableView
 from lakemerge.write.base_file import delete_prefix
 from lakemerge.write.commits import Provenance, commit_packed_logs
 from lakemerge.write.pack import LOG_FOLDER
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def compact_logs(
 
 def _check_ratio(size_ratio: Any) -> None:
     if isinstance(size_ratio, bool) or not isinstance(size_ratio, int | float) or not size_ratio >= 0:
-        raise InputError(f"size_ratio must be a number from 0 on, not {size_ratio!r}")
+        raise InputError(f"{argument('size_ratio')} must be a number from 0 on, not {size_ratio!r}")
 
 
 def choose_runs(

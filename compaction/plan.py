@@ -24,6 +24,7 @@ from lakemerge.read.filter import parse_filter
 from lakemerge.slices.model import Partition, SliceId
 from lakemerge.slices.partition import parse_partition_value
 from lakemerge.slices.view import TableView
+from mergers.wording import argument
 
 __all__ = ["plan_compaction"]
 
@@ -55,7 +56,7 @@ def plan_compaction(
     :raises InputError: ``max_bytes`` is no size.
     """
     if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
-        raise InputError(f"max_bytes must be a number of bytes from 1 on, not {max_bytes!r}")
+        raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
     everything = tile_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))

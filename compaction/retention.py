@@ -16,6 +16,7 @@ from lakemerge.slices.expiry import expiries_of
 from lakemerge.slices.view import TableView
 from lakemerge.storage.clock import store_time_ms
 from lakemerge.write.retention import commit_expiry
+from mergers.wording import argument
 
 __all__ = ["FILE_RETENTION", "LOG_RETENTION", "TOMBSTONE_RETENTION", "expire_tombstones", "property_ms", "retention_ms"]
 
@@ -50,7 +51,7 @@ def retention_ms(metadata: Metadata, name: str, given: object) -> int:
     if given is None:
         return property_ms(metadata, name)
     if not isinstance(given, dt.timedelta) or given < dt.timedelta(0):
-        raise InputError(f"retention must be a datetime.timedelta that is not negative, not {given!r}")
+        raise InputError(f"{argument('retention')} must be a datetime.timedelta that is not negative, not {given!r}")
     return given // dt.timedelta(milliseconds=1)
 
 

@@ -39,6 +39,7 @@ from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER
 from lakemerge.write.pack import LOG_FOLDER
 from lakemerge.write.retention import commit_fence
 from lakemerge.write.tombstones import TOMBSTONE_FOLDER
+from mergers.wording import argument
 
 __all__ = ["vacuum"]
 
@@ -122,7 +123,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
         raise InputError(
             f"a retention of {dt.timedelta(milliseconds=age_ms)} is shorter than the table's "
             f"({FILE_RETENTION}: {dt.timedelta(milliseconds=least_ms)}): readers of earlier versions and long writes "
-            "would fail. Pass enforce_retention=False if there are none",
+            f"would fail. Pass {argument('enforce_retention', False)} if there are none",
             retention_ms=age_ms,
             least_ms=least_ms,
         )

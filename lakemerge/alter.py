@@ -22,8 +22,11 @@ from lakemerge.schema import to_delta_json
 from lakemerge.slices.view import TableView
 from lakemerge.widening import PROPERTY, with_feature
 from mergers import Merger
+from mergers.wording import argument
 
 __all__ = ["SchemaChange", "alter_table"]
+
+_CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +70,8 @@ def alter_table(
     Returns the snapshot that has the change; that of ``begin`` where there is nothing to change.
     """
     if columns.is_empty and merger is None and options is None and properties is None:
-        raise InputError(
-            "there is nothing to alter; give add_columns, nullable, comments, widen, order, merger, options or "
-            "properties"
-        )
+        *names, last = map(argument, _CHANGES)
+        raise InputError(f"there is nothing to alter; give {', '.join(names)} or {last}")
     given = dict(properties or {})
     if problems := property_problems(given, removable=True):
         raise InputError("the table cannot be altered: " + "; ".join(problems), problems=tuple(problems))

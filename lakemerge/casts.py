@@ -194,9 +194,9 @@ def _convert_to_decimal(array: pa.Array, to: pa.DataType) -> pa.Array:
         # Arrow refuses by the type alone what it looks at for decimals.
         array = array.cast(_ANY_INTEGER)
     scale = array.type.scale
-    if to.scale > scale:
+    digits = to.precision - to.scale + scale
+    if to.scale > scale and array.type.precision > digits:
         # Arrow multiplies without a look at what 128 bits hold, so that digits before the point have to fit first.
-        digits = to.precision - to.scale + scale
         array = array.cast(pa.decimal128(max(1, digits), scale))
         if not digits and pc.any(pc.not_equal(array, pa.scalar(0, array.type))).as_py():
             raise pa.ArrowInvalid("a number before the point, where only zero fits")

@@ -24,6 +24,7 @@ from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.slices.partition import is_partitionable
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
+from mergers.wording import argument
 
 __all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
 
@@ -120,7 +121,7 @@ def _protocol(schema: pa.Schema) -> Protocol:
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
     """The merger that a caller names, configured for a table of that shape; ``None``: the default."""
     if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"options must be a mapping of names to values, not {options!r}")
+        raise InputError(f"{argument('options')} must be a mapping of names to values, not {options!r}")
     if isinstance(merger, Merger):
         if options:
             raise InputError("give options to the merger instance, not beside it")
@@ -129,7 +130,7 @@ def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, sha
     if merger is None:
         merger = "event-time" if shape.ordering else "commit-time"
     if not isinstance(merger, str):
-        raise InputError(f"merger must be a name, a UUID or a Merger instance, not {merger!r}")
+        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {merger!r}")
     return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
 
 
@@ -179,7 +180,7 @@ def bucket_problems(buckets: Any) -> list[str]:
     """What is wrong with a bucket count, if anything."""
     whole = isinstance(buckets, int) and not isinstance(buckets, bool)
     if not whole or not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
-        return [f"buckets must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
+        return [f"{argument('buckets')} must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
     return []
 
 

@@ -18,6 +18,7 @@ from lakemerge.ddl import parse_columns, parse_path
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.schema import check_names, needs_timestamp_ntz, to_arrow_schema, type_ddl
 from lakemerge.widening import check_wider, is_wider, with_type_change
+from mergers.wording import argument
 
 __all__ = [
     "carries",
@@ -118,9 +119,10 @@ def with_order(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
     first: list[int] = []
     for name in _names(order, "order"):
         if name.lower() not in places:
-            raise SchemaError(f"order names unknown column {name!r}; the table has {', '.join(schema.names)}")
+            known = ", ".join(schema.names)
+            raise SchemaError(f"{argument('order')} names unknown column {name!r}; the table has {known}")
         if places[name.lower()] in first:
-            raise SchemaError(f"order names column {name!r} twice")
+            raise SchemaError(f"{argument('order')} names column {name!r} twice")
         first.append(places[name.lower()])
     rest = [place for place in range(len(schema)) if place not in first]
     return pa.schema([schema.field(place) for place in [*first, *rest]])
@@ -203,9 +205,9 @@ def _widened(field: pa.Field, *, outer: _Path, inside: _Path, to: pa.DataType) -
     return with_type_change(done, before[0], to, [name.lower() for name in inside]) if before else done
 
 
-def _names(columns: Any, what: str) -> Sequence[str]:
+def _names(columns: Any, parameter: str) -> Sequence[str]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise InputError(f"{what} must be a list of column names, not {columns!r}")
+        raise InputError(f"{argument(parameter)} must be a list of column names, not {columns!r}")
     return list(columns)
 
 

@@ -12,6 +12,7 @@ from lakemerge.log import DeltaLog
 from lakemerge.options import Settings
 from lakemerge.storage import open_store
 from mergers import Merger, default_registry
+from mergers.wording import argument, in_python
 
 __all__ = ["epoch_ms", "open_handle"]
 
@@ -33,7 +34,7 @@ def epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
     if timestamp is None:
         return None
     if not isinstance(timestamp, dt.datetime | str):
-        raise InputError(f"timestamp must be a datetime or an ISO 8601 string, not {timestamp!r}")
+        raise InputError(f"{argument('timestamp')} must be a datetime or an ISO 8601 string, not {timestamp!r}")
     try:
         instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
     except ValueError as error:
@@ -42,6 +43,7 @@ def epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
         ) from error
     if instant.tzinfo is None:
         if not isinstance(timestamp, str):
-            raise InputError(f"timestamp {timestamp} has no time zone; give one, such as tzinfo=datetime.UTC")
+            example = in_python(", such as tzinfo=datetime.UTC")
+            raise InputError(f"timestamp {timestamp} has no time zone; give one{example}")
         instant = instant.replace(tzinfo=dt.UTC)
     return (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

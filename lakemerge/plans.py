@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lakemerge.errors import InputError
+from mergers.wording import argument
 
 __all__ = ["CompactionGroup", "CompactionPlan", "CompactionStrategy", "Order", "PlannedSlice", "readable_bytes"]
 
@@ -36,11 +37,12 @@ class CompactionStrategy:
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
-            raise InputError(f"order must be one of {', '.join(get_args(Order))}, not {self.order!r}")
+            raise InputError(f"{argument('order')} must be one of {', '.join(get_args(Order))}, not {self.order!r}")
         for name, value in self.thresholds:
             whole = name in ("after_commits", "after_bytes")
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value >= 0:
-                raise InputError(f"{name} must be {'an integer' if whole else 'a number'} from 0 on, not {value!r}")
+                what = "an integer" if whole else "a number"
+                raise InputError(f"{argument(name)} must be {what} from 0 on, not {value!r}")
 
     @property
     def thresholds(self) -> tuple[tuple[str, float], ...]:

@@ -23,6 +23,7 @@ from lakemerge.errors import (
 from lakemerge.log import DeltaLog, Snapshot
 from lakemerge.opening import epoch_ms
 from lakemerge.slices.savepoints import savepoints_of
+from mergers.wording import argument
 
 __all__ = ["check_kept", "check_version", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
 
@@ -68,7 +69,7 @@ def find_version(
 
 def check_version(version: object) -> None:
     if version is not None and type(version) is not int:
-        raise InputError(f"version must be an integer, not {version!r}")
+        raise InputError(f"{argument('version')} must be an integer, not {version!r}")
 
 
 def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:

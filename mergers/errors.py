@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mergers.wording import Speller, plain, worded
+
 __all__ = [
     "InputError",
     "InstallError",
@@ -31,9 +33,11 @@ class LakeMergeError(Exception):
     code: ClassVar[str] = "lakemerge"
 
     def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message)
-        self.message = message
-        self.facts: dict[str, object] = facts
+        """:param message: with its parameters marked (:mod:`mergers.wording`)."""
+        self.message = plain(message)
+        super().__init__(self.message)
+        self.facts: dict[str, object] = {name: _plain(fact) for name, fact in facts.items()}
+        self._marked = message
 
     def __getattr__(self, name: str) -> object:
         facts = self.__dict__.get("facts", {})
@@ -44,8 +48,18 @@ class LakeMergeError(Exception):
     def __str__(self) -> str:
         return f"[{self.code}] {self.message}"
 
+    def worded(self, spell: Speller) -> str:
+        """The message for a reader who has words of their own for parameters; see :func:`mergers.wording.worded`."""
+        return worded(self._marked, spell)
+
     def __reduce__(self) -> tuple[object, tuple[type[LakeMergeError], str, dict[str, object]]]:
-        return _rebuild, (type(self), self.message, self.facts)
+        return _rebuild, (type(self), self._marked, self.facts)
+
+
+def _plain(fact: object) -> object:
+    if isinstance(fact, str):
+        return plain(fact)
+    return tuple(map(_plain, fact)) if type(fact) is tuple else fact
 
 
 def _rebuild(kind: type[LakeMergeError], message: str, facts: dict[str, object]) -> LakeMergeError:

@@ -23,10 +23,15 @@ from mergers.builtin.first_row import FirstRow
 from mergers.builtin.partial_update import PartialUpdate
 from mergers.contract import Merger
 from mergers.errors import MergerMissingError, MergerRegistrationError
+from mergers.wording import in_python
 
 __all__ = ["ENTRY_POINT_GROUP", "MergerRegistry", "default_registry", "register_merger"]
 
 ENTRY_POINT_GROUP = "lakemerge.mergers"
+_REGISTER = in_python(
+    ", register the class with @register_merger, or pass mergers=[TheClass] to LakeTable.open; for Spark's "
+    'format("lakemerge") call lakemerge.register(spark, mergers=[TheClass])'
+)
 _BUILTINS: tuple[type[Merger], ...] = (
     EventTime,
     CommitTime,
@@ -114,8 +119,8 @@ class MergerRegistry:
         near = difflib.get_close_matches(name_or_id, by_name, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise MergerMissingError(
-            f"no merger {name_or_id!r} is registered.{hint} Registered: {', '.join(sorted(by_name))}. "
-            f"Register one with @register_merger, or pass it as mergers=[...].{self._told()}",
+            f"no merger {name_or_id!r} is registered.{hint} Registered: {', '.join(sorted(by_name))}."
+            f"{in_python(' Register one with @register_merger, or pass it as mergers=[...].')}{self._told()}",
             merger=name_or_id,
         )
 
@@ -124,9 +129,7 @@ class MergerRegistry:
         if merger_id not in self._by_id:
             raise MergerMissingError(
                 f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
-                "which nobody registered here. Install the package that holds it, register the class with "
-                '@register_merger, or pass mergers=[TheClass] to LakeTable.open; for Spark\'s format("lakemerge") '
-                f"call lakemerge.register(spark, mergers=[TheClass]).{self._told()}",
+                f"which nobody registered here. Install the package that holds it{_REGISTER}.{self._told()}",
                 merger=merger_id,
                 name=name,
             )

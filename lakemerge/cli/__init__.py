@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
+from lakemerge.cli.spelling import spelled
 from lakemerge.errors import (
     DependencyMissingError,
     InputError,
@@ -29,20 +31,25 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what it cannot do is one line on the error stream, and the exit code says whose turn it is."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _app(arguments)
+        return _app(given)
     except (LakeMergeError, OSError) as error:
-        sys.stderr.write(f"lakemerge: {one_line(error)}\n")
+        command = next((argument for argument in given if not argument.startswith("-")), None)
+        sys.stderr.write(f"lakemerge: {one_line(error, command=command)}\n")
         return next(code for group, code in EXIT_CODES if isinstance(error, group))
 
 
-def one_line(error: Exception) -> str:
-    """What went wrong and what to do about it."""
-    text = error.message if isinstance(error, LakeMergeError) else f"{type(error).__name__}: {error}"
+def one_line(error: Exception, *, command: str | None) -> str:
+    """What went wrong and what to do about it, in the words of the command that ran."""
+    if isinstance(error, LakeMergeError):
+        text = error.worded(partial(spelled, command))
+    else:
+        text = f"{type(error).__name__}: {error}"
     return " ".join(text.split())
 
 
-def _app(arguments: Sequence[str] | None) -> int:
+def _app(arguments: Sequence[str]) -> int:
     try:
         from lakemerge.cli.app import run
     except ModuleNotFoundError as error:

@@ -1,4 +1,8 @@
-"""The commands: thin readers of arguments over :class:`lakemerge.LakeTable`."""
+"""The commands: thin readers of arguments over :class:`lakemerge.LakeTable`.
+
+A parameter of a command is named as that of the library it becomes: errors then name the option for it
+(:mod:`lakemerge.cli.spelling`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from lakemerge.cli.arguments import byte_count, duration, storage_options
+from lakemerge.cli.arguments import byte_count, duration
+from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.tables import shown_detail, shown_history, shown_plan, shown_result, shown_slices, shown_vacuum
 from lakemerge.plans import CompactionStrategy
@@ -39,10 +44,10 @@ StorageOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-def run(arguments: Sequence[str] | None) -> int:
-    """Run the command that the arguments name (by default those of the process); its exit code."""
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name; its exit code."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="lakemerge")
+        app(args=list(arguments), prog_name="lakemerge")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     return 0
@@ -51,37 +56,37 @@ def run(arguments: Sequence[str] | None) -> int:
 @app.command()
 def show(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
 ) -> None:
     """Show what a table is and what reading it costs now."""
-    shown_detail(_open(path, storage, version=version))
+    shown_detail(_open(path, storage_options, version=version))
 
 
 @app.command()
 def history(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the newest commits.")] = 20,
 ) -> None:
     """Show what each commit did, newest first."""
-    shown_history(_open(path, storage).history(limit=limit))
+    shown_history(_open(path, storage_options).history(limit=limit))
 
 
 @app.command()
 def slices(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the costliest to read.")] = 50,
 ) -> None:
     """Show the slices of a table, the costliest to read first."""
-    shown_slices(_open(path, storage).slices(), limit=limit)
+    shown_slices(_open(path, storage_options).slices(), limit=limit)
 
 
 @app.command()
 def compact(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     minor: Annotated[bool, typer.Option("--minor", help="Write what changed beside the base files.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     order: Annotated[
@@ -95,7 +100,7 @@ def compact(
 ) -> None:
     """Merge logs into base files."""
     _show_progress(quiet=quiet)
-    table = _open(path, storage)
+    table = _open(path, storage_options)
     strategy, limit = CompactionStrategy(order=order), None if max_bytes is None else byte_count(max_bytes)
     if dry_run:
         shown_plan(table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit, dry_run=True))
@@ -106,7 +111,7 @@ def compact(
 @app.command()
 def maintain(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     every: Annotated[
         str | None, typer.Option(help="Go on, with so long a pause, such as 5m; ends on SIGTERM or Ctrl-C.")
     ] = None,
@@ -116,13 +121,13 @@ def maintain(
     _show_progress(quiet=quiet)
     pause = None if every is None else duration(every)
     with stopping() as stop:
-        run_maintenance(_open(path, storage), every=pause, stop=stop)
+        run_maintenance(_open(path, storage_options), every=pause, stop=stop)
 
 
 @app.command()
 def vacuum(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run/--delete", help="Only say what would be deleted.")] = True,
     retention: Annotated[
         str | None, typer.Option(help="How long a replaced version stays readable, such as 7d.")
@@ -134,7 +139,7 @@ def vacuum(
 ) -> None:
     """Delete files that no version within the retention needs; by default only say which."""
     _show_progress(quiet=quiet)
-    table = _open(path, storage)
+    table = _open(path, storage_options)
     kept: dt.timedelta | None = None if retention is None else duration(retention)
     shown_vacuum(table.vacuum(dry_run=dry_run, retention=kept, enforce_retention=enforce_retention))
 
@@ -142,8 +147,8 @@ def vacuum(
 @app.command()
 def check(
     path: PathArgument,
-    storage: StorageOption = None,
-    rebuild_checkpoint: Annotated[
+    storage_options: StorageOption = None,
+    rebuild_checkpoints: Annotated[
         bool, typer.Option("--rebuild-checkpoint", help="Write damaged checkpoints anew, from what is older.")
     ] = False,
     drop_orphans: Annotated[
@@ -153,17 +158,17 @@ def check(
 ) -> None:
     """Verify a table: its log, files, rows and statistics. Exit code 4 where something is wrong."""
     _show_progress(quiet=quiet)
-    options = storage_options(storage or ())
-    result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoint, storage_options=options)
+    options = parsed_options(storage_options or ())
+    result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoints, storage_options=options)
     typer.echo(str(result))
     if not result.ok:
         raise typer.Exit(4)
     if drop_orphans:
-        shown_vacuum(_open(path, storage).vacuum(dry_run=False))
+        shown_vacuum(_open(path, storage_options).vacuum(dry_run=False))
 
 
 def _open(path: str, storage: Sequence[str] | None, *, version: int | None = None) -> LakeTable:
-    return LakeTable.open(path, version=version, storage_options=storage_options(storage or ()))
+    return LakeTable.open(path, version=version, storage_options=parsed_options(storage or ()))
 
 
 def _show_progress(*, quiet: bool) -> None:

@@ -54,7 +54,7 @@ def run_maintenance(table: LakeTable, *, every: dt.timedelta | None, stop: threa
         except (LakeMergeError, OSError) as error:
             if every is None:
                 raise
-            _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error))
+            _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error, command="maintain"))
         if every is None:
             return
         stop.wait(every.total_seconds())

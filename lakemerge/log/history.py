@@ -10,6 +10,7 @@ from lakemerge.log.actions import CommitInfo, decode_commit_info
 from lakemerge.log.listing import fetch, list_log, log_exists
 from lakemerge.log.replay import timestamp_of
 from lakemerge.storage.base import Store
+from mergers.wording import argument
 
 __all__ = ["HistoryEntry", "read_history"]
 
@@ -29,7 +30,7 @@ def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry
     """The commits, newest first, as far back as they are kept. Works for tables whose features are not understood."""
     given: object = limit
     if given is not None and not (isinstance(given, int) and given >= 0):
-        raise InputError(f"limit must be a number of commits, not {given!r}")
+        raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
     stats = sorted(list_log(store).commits.items(), reverse=True)[:limit]
     if not stats and limit != 0 and not log_exists(store):
         raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)

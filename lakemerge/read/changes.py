@@ -28,6 +28,7 @@ from mergers import RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import group_starts, key_columns, locate, sort_order
+from mergers.wording import argument
 
 __all__ = ["KIND", "TIMESTAMP", "VERSION", "read_changes"]
 
@@ -38,7 +39,7 @@ KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
 def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatchReader:
     """See :meth:`lakemerge.LakeTable.changes`."""
     if type(since) is not int or since > until.version:
-        raise InputError(f"since must be a version up to {until.version}, not {since!r}")
+        raise InputError(f"{argument('since')} must be a version up to {until.version}, not {since!r}")
     fields = _nullable(until.config.schema)
     if hidden := [field.name for field in fields if field.name.lower() in (KIND, VERSION, TIMESTAMP)]:
         raise InputError(

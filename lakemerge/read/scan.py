@@ -22,6 +22,7 @@ from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.prune import prune_tiles
 from lakemerge.read.splits import Part, split_tiles
 from lakemerge.slices.view import TableView
+from mergers.wording import argument
 
 __all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_part"]
 
@@ -96,7 +97,7 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
 def in_mode(view: TableView, mode: str) -> TableView:
     """What a read in that mode sees of a version: for ``base`` a version without logs and minor entries."""
     if mode not in get_args(ReadMode):
-        raise InputError(f"mode must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
+        raise InputError(f"{argument('mode')} must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
     if mode == "merged":
         return view
     domains = {name: domain for name, domain in view.snapshot.domains.items() if name == STATE_DOMAIN}
@@ -108,7 +109,7 @@ def asked_columns(view: TableView, columns: Sequence[str] | None) -> list[str]:
     if columns is None:
         return list(view.config.schema.names)
     if isinstance(columns, str):
-        raise InputError(f"columns must be a list of names; did you mean [{columns!r}]?")
+        raise InputError(f"{argument('columns')} must be a list of names; did you mean [{columns!r}]?")
     known = {name.lower(): name for name in view.config.schema.names}
     unknown = [name for name in columns if str(name).lower() not in known]
     if unknown:

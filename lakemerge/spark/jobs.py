@@ -17,6 +17,7 @@ from lakemerge.options import Settings
 from lakemerge.read.splits import Part, split_tiles
 from lakemerge.slices.view import Tile
 from lakemerge.spark.portable import carried, portable
+from mergers.wording import argument
 
 __all__ = [
     "active_session",
@@ -41,7 +42,7 @@ def active_session() -> SparkSession:
     """The session of the calling thread. Raises :class:`InputError` where there is none."""
     session = SparkSession.getActiveSession()
     if session is None:
-        raise InputError("there is no active Spark session; pass spark=... to LakeTable.open")
+        raise InputError(f"there is no active Spark session; pass {argument('spark', '...')} to LakeTable.open")
     return session
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage.base import FileStat, Put, Store, check_path
+from mergers.wording import argument
 
 __all__ = ["ReadOnlyStore"]
 
@@ -29,7 +30,7 @@ class ReadOnlyStore(Store):
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         authority = url.partition("://")[2].partition("/")[0]
         if ":" in authority.rpartition("@")[0]:
-            raise InputError("a URL with a password ends up in logs and metadata: use storage_options")
+            raise InputError(f"a URL with a password ends up in logs and metadata: use {argument('storage_options')}")
         self._url = url.rstrip("/")
         self._options = dict(storage_options or {})
         # Directory listings must be fresh: another process commits.

@@ -30,6 +30,7 @@ from lakemerge.storage.base import FileStat, Put, Store, check_path
 from lakemerge.storage.s3_client import S3Client
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.storage.s3a import S3A, s3a_of
+from mergers.wording import argument
 
 __all__ = ["S3Input", "S3Store"]
 
@@ -216,7 +217,10 @@ def _parse_url(url: str) -> tuple[str, str]:
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not _BUCKET.fullmatch(bucket):
         # The URL is not quoted: people put credentials in front of the bucket.
-        raise InputError("an S3 URL is s3://bucket/prefix with a plain bucket name; credentials are storage_options")
+        raise InputError(
+            "an S3 URL is s3://bucket/prefix with a plain bucket name; credentials go into "
+            f"{argument('storage_options')}"
+        )
     prefix = prefix.rstrip("/")
     return bucket, check_path(prefix) if prefix else ""
 

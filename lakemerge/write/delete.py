@@ -12,6 +12,7 @@ from lakemerge.results import UpsertResult
 from lakemerge.slices.view import TableView
 from lakemerge.write.commits import RowsChangedError
 from lakemerge.write.upsert import upsert_arrow
+from mergers.wording import in_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def _check_removes(handle: Handle, view: TableView) -> None:
         raise RecordRefusedError(
             f"with {merger.name!r} as this table has it, the delete of a key does not remove the row, so delete_where "
             "would delete nothing. Alter the table to remove_record_on_delete=true where the merger has that option, "
-            "or write records that take the rows back: upsert(frame, kind_column=...)",
+            f"or write records that take the rows back{in_python(': upsert(frame, kind_column=...)')}",
             merger=merger.name,
         )
 

@@ -21,6 +21,7 @@ from lakemerge.schema import castable, safe_cast
 from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
+from mergers.wording import argument
 
 __all__ = ["FramePlan", "plan_frame"]
 
@@ -124,7 +125,7 @@ def plan_frame(
     :param deletes: every row is a delete (``LakeTable.delete``).
     """
     problems: list[str] = []
-    remedy = "" if deletes else "; upsert with merge_schema=True to add it"
+    remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
     names = {name.lower(): name for name in config.schema.names}
     kind_name = _find_kind_column(schema, kind_column, problems)
     sources: dict[str, str] = {}

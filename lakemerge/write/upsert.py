@@ -47,6 +47,7 @@ from lakemerge.write.base_file import (
 from lakemerge.write.commits import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
 from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
+from mergers.wording import argument
 
 __all__ = [
     "LoadTiles",
@@ -331,7 +332,8 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     # A commit file whose txn is no 64-bit integer could never be read again: not even True passes for 1.
     whole = type(number) is not bool and isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
     if not (isinstance(app, str) and app and whole):
-        raise FrameError(f"txn must be (application id, number from 0 on), such as ('nightly-load', 42), not {txn!r}")
+        wanted = "(application id, number from 0 on), such as ('nightly-load', 42)"
+        raise FrameError(f"{argument('txn')} must be {wanted}, not {txn!r}")
     if app.startswith("lakemerge."):
         raise FrameError(f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours")
     try:
@@ -345,7 +347,7 @@ def _check_info(info: Mapping[str, object]) -> None:
     try:
         fits = isinstance(orjson.loads(orjson.dumps(info)), dict)
     except TypeError as error:
-        raise InputError(f"info must be a mapping that JSON can hold: {error}") from error
+        raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
     if not fits:
-        raise InputError(f"info must be a mapping of names to JSON values, not {info!r}")
+        raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {info!r}")
     check_info(info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,8 +92,8 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     root = next(parent for parent in path.parents if (parent / "_delta_log").is_dir())
     for commit in (root / "_delta_log").glob("*.json"):
         text = commit.read_text()
-        if path.name in text:
-            commit.write_text(text.replace(str(before), str(path.stat().st_size)))
+        if path.name in text:  # which may hold the same digits
+            commit.write_text(re.sub(rf"(?<![\w-]){before}(?![\w-])", str(path.stat().st_size), text))
     for file in (root / "_delta_log").glob("*checkpoint*"):
         file.unlink()
 

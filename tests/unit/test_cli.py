@@ -146,7 +146,7 @@ def test_vacuum_says_what_it_would_delete(path: str, capsys: Captured) -> None:
         (["compact", "{path}", "--where", "k = 1"], 2, "partition columns are: p"),
         (["compact", "{path}", "--max-bytes", "much"], 2, "'much' is no size; write"),
         (["maintain", "{path}", "--every", "5"], 2, "'5' is no duration; write"),
-        (["vacuum", "{path}", "--retention", "0s"], 2, "Pass enforce_retention=False"),
+        (["vacuum", "{path}", "--retention", "0s"], 2, "Pass --no-enforce-retention if there are none"),
         (["show", "{path}", "-o", "nonsense"], 2, "'nonsense' is not NAME=VALUE"),
     ],
 )

@@ -1,0 +1,51 @@
+"""Parameters of the library in the words of the command line: its options.
+
+A command's own parameters are named as those of the library that they are handed to, so that an option is found by the
+parameter that a message marks (:mod:`mergers.wording`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["spelled"]
+
+
+def spelled(command: str | None, name: str, value: str | None) -> str:
+    """A parameter, or one with a value, as an option of a command; else of another command, which is named, too.
+
+    :param command: the one that runs.
+    :param value: as Python writes it.
+    """
+    import typer
+
+    from lakemerge.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    own = group.commands.get(command)
+    option = None if own is None else _option(own, name, value)
+    if option is not None:
+        return option
+    for other in group.commands.values():
+        option = _option(other, name, value)
+        if option is not None:
+            return f"`lakemerge {other.name} {option}`"
+    return " ".join([*name.split("_"), *([] if value is None else [value])])
+
+
+def _option(command: Any, name: str, value: str | None) -> str | None:
+    for parameter in command.params:
+        if parameter.name == name:
+            return _spelled(parameter, value)
+    return None
+
+
+def _spelled(parameter: Any, value: str | None) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.name).upper()
+    option = max(parameter.opts, key=len)
+    if not parameter.is_flag:
+        return option if value is None else f"{option} {value}"
+    if value != "False":
+        return str(option)
+    return max(parameter.secondary_opts, key=len) if parameter.secondary_opts else f"no {option}"

@@ -1,0 +1,49 @@
+"""Words of a message that depend on who reads it.
+
+A library's errors name its parameters: "pass enforce_retention=False". A program around it has other names for them,
+such as options of a command line. So parameters are marked in a message (:func:`argument`), as are clauses that help
+callers from Python alone (:func:`in_python`); :func:`worded` spells both, and for Python nothing needs to be done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+__all__ = ["Speller", "argument", "in_python", "plain", "worded"]
+
+Speller = Callable[[str, str | None], str]
+"""From a parameter's name, and the value that a message gives it, to the words for it."""
+
+# Control characters: repr() writes them otherwise, so that no quoted text of a user's can hold a mark.
+_BEGIN, _VALUE, _END = "\x0e", "\x1f", "\x0f"
+_MARK = re.compile(f"{_BEGIN}([a-z_]*)(?:{_VALUE}([^{_END}]*))?{_END}")
+
+
+def argument(name: str, value: object = None) -> str:
+    """A parameter of a public function for a message, or one with a value.
+
+    :param value: as Python writes it, where it is text; ``None``: the parameter alone.
+    """
+    return f"{_BEGIN}{name}{_END}" if value is None else f"{_BEGIN}{name}{_VALUE}{value}{_END}"
+
+
+def in_python(clause: str) -> str:
+    """A clause of a message that only a caller from Python can follow; others do not get to see it."""
+    return f"{_BEGIN}{_VALUE}{clause}{_END}"
+
+
+def worded(text: str, spell: Speller) -> str:
+    """The text for a reader who has words of their own for parameters, and does not write Python."""
+    return _MARK.sub(lambda mark: spell(mark[1], mark[2]) if mark[1] else "", text)
+
+
+def plain(text: str) -> str:
+    """The text for a caller from Python."""
+    return _MARK.sub(lambda mark: _assigned(mark[1], mark[2]), text)
+
+
+def _assigned(name: str, value: str | None) -> str:
+    if value is None:
+        return name
+    return f"{name}={value}" if name else value
