@@ -31,7 +31,8 @@ from lakemerge.read.sql.parsing import only, parsed, sql, unsupported
 __all__ = ["Compiled", "compile_sql"]
 
 _COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
-_TIMESTAMPS = {exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ}
+_NAMED = exp.DataType.Type
+_TIMESTAMPS = {_NAMED.TIMESTAMP, _NAMED.TIMESTAMPTZ, _NAMED.TIMESTAMPLTZ, _NAMED.TIMESTAMPNTZ}
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +347,7 @@ def _literal(node: Any) -> _Literal | None:
     if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
         # A time without a zone stays one: the column that it is compared with tells what it is.
         kind, value = node.to.this, None
-        if kind == exp.DType.DATE:
+        if kind == _NAMED.DATE:
             value = parse_date(str(node.this.this))
         elif kind in _TIMESTAMPS:
             value = parse_timestamp(str(node.this.this))

@@ -33,11 +33,13 @@ _EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
 _ARITHMETIC: dict[type, str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
 }  # fmt: skip
+_NAMED = exp.DataType.Type
 _TYPES: dict[Any, pa.DataType] = {
-    exp.DType.BOOLEAN: _BOOL, exp.DType.TINYINT: pa.int8(), exp.DType.SMALLINT: pa.int16(), exp.DType.INT: INT,
-    exp.DType.BIGINT: BIGINT, exp.DType.FLOAT: pa.float32(), exp.DType.DOUBLE: DOUBLE, exp.DType.TEXT: STRING,
-    exp.DType.DATE: DATE, exp.DType.TIMESTAMP: TIMESTAMP, exp.DType.TIMESTAMPTZ: TIMESTAMP,
-    exp.DType.TIMESTAMPLTZ: TIMESTAMP, exp.DType.TIMESTAMPNTZ: LOCAL,
+    _NAMED.BOOLEAN: _BOOL, _NAMED.TINYINT: pa.int8(), _NAMED.SMALLINT: pa.int16(), _NAMED.INT: INT,
+    _NAMED.BIGINT: BIGINT,
+    _NAMED.FLOAT: pa.float32(), _NAMED.DOUBLE: DOUBLE, _NAMED.TEXT: STRING, _NAMED.DATE: DATE,
+    _NAMED.TIMESTAMP: TIMESTAMP,
+    _NAMED.TIMESTAMPTZ: TIMESTAMP, _NAMED.TIMESTAMPLTZ: TIMESTAMP, _NAMED.TIMESTAMPNTZ: LOCAL,
 }  # fmt: skip
 _MAX_DIGITS = 38
 
@@ -63,7 +65,7 @@ def check_order(node: Any) -> None:
 
 def type_named(node: Any) -> pa.DataType:
     """The Arrow type of a type's name. Raises :class:`FilterError` for one that filters do not cast to."""
-    if node.this == exp.DType.DECIMAL:
+    if node.this == _NAMED.DECIMAL:
         sizes = [int(size.name) for size in node.expressions] or [10]
         precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
         if 1 <= precision <= _MAX_DIGITS and 0 <= scale <= precision:
