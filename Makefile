@@ -36,7 +36,7 @@ PYTEST := $(BIN)/python -m pytest
 # Two workers run the tests that nothing beside them disturbs. The rest follow in one process, unless the first phase
 # was interrupted (its status is then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
-$(PYTEST) -n 2 --dist loadgroup -m "not serial" --durations 15; parallel=$$?; \
+$(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
 	$(PYTEST) -m serial --durations 15 && exit $$parallel
 endef
