@@ -76,6 +76,7 @@ class Member:
     """A piece of a window, and the file that it is of."""
 
     candidate: Candidate
+    """As it is when the windows before are committed: what becomes of the window is said of its blocks alone."""
     piece: Piece
 
     @property

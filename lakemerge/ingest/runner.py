@@ -267,6 +267,7 @@ class Runner:
         about = {"failed": len(failed), "reason": failure.reason}
         after = self._note(standing, [*windows.notes, *failed], about)
         windows.notes.clear()
+        windows.failed.update((candidate.path, candidate.token) for candidate in failure.candidates)
         self.result = replace(self.result, failed=self.result.failed + len(failed))
         _logger.warning("ingest %s: %d files failed: %s", self.name, len(failed), failure.reason)
         return after

@@ -59,6 +59,28 @@ def test_without_bins_a_window_fails_whole(table: LakeTable, landing: Path) -> N
     assert feed.run().failed == 0, "what failed waits for a retry"
 
 
+def test_a_file_that_fails_in_its_middle_goes_on_from_there(tmp_path: Path, landing: Path) -> None:
+    """The table sums: a block that came twice would show."""
+    options = {"aggregates": {"n": "sum"}}
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="aggregate", options=options)
+    records = "".join(f'{{"k":1,"n":1,"x":{number}}}\n' for number in range(30, 60))
+    landed(landing / "a.json", records.encode())
+    named = {"columns": ["k", "n"], "block_bytes": 100}
+    feed = job(table, landing, blocks_per_window=1, **named)
+    stop = iter([False, False, True])
+    runner = feed._needed().runner(feed._table, "feed", lambda: next(stop))
+    feed._run_once(runner, drain=False)
+    some = rows(table)[0][1]
+    assert 0 < some < 30
+    unnamed = job(table, landing, block_bytes=100, blocks_per_window=1)
+    assert unnamed.run().failed == 1
+    (file,) = unnamed.files()
+    assert (str(file.state), file.rows, file.bytes) == ("failed", some, 200)
+    assert unnamed.retry() == 1
+    job(table, landing, **named).run()
+    assert rows(table) == [(1, 30)]
+
+
 def test_a_retry_takes_the_corrected_file_under_a_new_window(table: LakeTable, landing: Path) -> None:
     land(landing, "a.json", numbered(0, 1), at=1)
     landed(landing / "b.json", b"no json\n", at=2)
