@@ -65,7 +65,7 @@ def test_a_file_that_fails_in_its_middle_goes_on_from_there(tmp_path: Path, land
     table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="aggregate", options=options)
     records = "".join(f'{{"k":1,"n":1,"x":{number}}}\n' for number in range(30, 60))
     landed(landing / "a.json", records.encode())
-    named = {"columns": ["k", "n"], "block_bytes": 100}
+    named: dict[str, Any] = {"columns": ["k", "n"], "block_bytes": 100}
     feed = job(table, landing, blocks_per_window=1, **named)
     stop = iter([False, False, True])
     runner = feed._needed().runner(feed._table, "feed", lambda: next(stop))
@@ -253,6 +253,15 @@ def test_not_null_columns_are_asked_for_in_upserts_alone(tmp_path: Path, landing
     feed = job(table, landing, kind_column="op", bad_records="quarantine", max_bad_records=1)
     assert (feed.run().rejected, rows(table)) == (1, [])
     assert feed.rejects()["reason"].to_pylist() == ["column 'v' is NOT NULL and null"]
+
+
+def test_deletes_that_a_value_makes_are_not_asked_for_the_rest(tmp_path: Path, landing: Path) -> None:
+    options: Any = {"merger": "aws-dms", "options": {"op_column": "op"}}
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, v STRING NOT NULL, op STRING", key=["k"], **options)
+    land(landing, "a.json", [{"k": 1, "v": "x", "op": "I"}, {"k": 2, "v": "y", "op": "I"}], at=1)
+    land(landing, "b.json", [{"k": 1, "op": "D"}, {"k": 2, "op": "U"}], at=2)
+    feed = job(table, landing, bad_records="quarantine", max_bad_records=1)
+    assert (feed.run().rejected, rows(table)) == (1, [(2, "y", "I")])
 
 
 def test_files_that_turn_bad_are_told_and_do_not_stop_the_others(table: LakeTable, landing: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ feed(open_over(Path(path), fault, settings=SPREAD)[0], Path(landing), after=end)
 """
 
 
+@pytest.mark.serial
 def test_a_kill_at_calls_of_every_kind(stage: Path) -> None:
     calls = calls_of(stage, lambda job: job.run())
     kinds: dict[tuple[str, str, bool], int] = {}
@@ -240,12 +242,31 @@ def test_the_source_fails_at_every_call(end: str, stage: Path) -> None:
         assert states(result)["3.json"] == "failed"
 
 
+@dataclass(frozen=True)
+class _Altering:
+    alter: Callable[[Path], object]
+    path: Path
+
+    def __call__(self, call: Call) -> None:
+        self.alter(self.path)
+
+
+def _replace(path: Path) -> None:
+    path.unlink()
+    land(path.parent, path.name, [{"k": 0, "n": 5}], at=9)
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "vanishes": lambda path: path.unlink(),
     "shrinks": lambda path: path.write_bytes(path.read_bytes()[:10]),
     "grows": lambda path: path.write_bytes(path.read_bytes() * 2),
-    "is replaced": lambda path: (path.unlink(), land(path.parent, path.name, [{"k": 0, "n": 5}], at=9)),
-    "becomes a folder": lambda path: (path.unlink(), path.mkdir()),
+    "is replaced": _replace,
+    "becomes a folder": _make_folder,
 }
 
 
@@ -263,7 +284,7 @@ def test_a_file_that_changes_at_any_call_is_taken_as_it_was_or_as_it_is(change: 
         shutil.copytree(stage / "ready", path)
         shutil.copytree(stage / "landing", landing)
         target = landing / "1.json"
-        with over(FaultSource(lambda call, target=target: CHANGES[change](target), number)):
+        with over(FaultSource(_Altering(CHANGES[change], target), number)):
             feed(LakeTable.open(path, settings=SPREAD), landing).run()
         job = feed(LakeTable.open(path, settings=SPREAD), landing)
         job.run()
