@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from compaction.check_files import Checked, check_block, check_merge, check_stored, stored_parts, tile_paths
+from compaction.check_ingest import check_ingest, ingest_sizes
 from lakemerge.config import STATE_DOMAIN
 from lakemerge.errors import LakeMergeError, MergerMissingError, NotATableError, TableError
 from lakemerge.findings import CheckResult, Finding
@@ -23,6 +24,7 @@ from lakemerge.log import Snapshot
 from lakemerge.log.listing import Checkpoint, Listing, commit_path, list_log
 from lakemerge.log.replay import load, read_whole
 from lakemerge.read.merge import MergeSpec
+from lakemerge.slices.ingests import ingests_of
 from lakemerge.slices.references import snapshot_references
 from lakemerge.slices.view import TableView
 from lakemerge.write.base_file import BASE_FOLDER
@@ -89,6 +91,8 @@ def _checked(handle: Handle) -> CheckResult:
         missing = _check_references(handle, view, report)
         _logger.info("check of %s: %d base files", handle.store.url, len(tiles))
         _check_contents(handle, view, missing, report)
+        for job in ingests_of(snapshot).values():
+            report.findings += check_ingest(handle.store, job, without=missing)
     return CheckResult(
         version=report.version,
         commits=len(listing.commits),
@@ -168,7 +172,8 @@ def _sizes(view: TableView) -> Mapping[str, int]:
     sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
     # Of tombstones only the present ones are read; files written before their sizes were told have none.
     forgotten = {tile.tombstones: tile.tombstone_bytes for tile in view.tiles if tile.tombstone_bytes}
-    return sizes | {path: size for path, size in forgotten.items() if path is not None}
+    sizes |= {path: size for path, size in forgotten.items() if path is not None}
+    return sizes | ingest_sizes(ingests_of(view.snapshot))
 
 
 def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:

@@ -7,8 +7,6 @@ A parameter of a command is named as that of the library it becomes: errors then
 from __future__ import annotations
 
 import datetime as dt
-import logging
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -16,6 +14,8 @@ import typer
 
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
+from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.tables import shown_detail, shown_history, shown_plan, shown_result, shown_slices, shown_vacuum
 from lakemerge.plans import CompactionStrategy
@@ -31,17 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-PathArgument = Annotated[str, typer.Argument(help="Folder or URL of the table, such as s3://bucket/orders.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        "-o",
-        help="NAME=VALUE for the store, such as endpoint_url=...; may be given again. LAKEMERGE_STORAGE_OPTIONS, "
-        "a JSON object, holds more of them.",
-    ),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+app.add_typer(ingest_app, name="ingest")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -60,7 +50,7 @@ def show(
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
 ) -> None:
     """Show what a table is and what reading it costs now."""
-    shown_detail(_open(path, storage_options, version=version))
+    shown_detail(opened(path, storage_options, version=version))
 
 
 @app.command()
@@ -70,7 +60,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the newest commits.")] = 20,
 ) -> None:
     """Show what each commit did, newest first."""
-    shown_history(_open(path, storage_options).history(limit=limit))
+    shown_history(opened(path, storage_options).history(limit=limit))
 
 
 @app.command()
@@ -80,7 +70,7 @@ def slices(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the costliest to read.")] = 50,
 ) -> None:
     """Show the slices of a table, the costliest to read first."""
-    shown_slices(_open(path, storage_options).slices(), limit=limit)
+    shown_slices(opened(path, storage_options).slices(), limit=limit)
 
 
 @app.command()
@@ -99,8 +89,8 @@ def compact(
     quiet: QuietOption = False,
 ) -> None:
     """Merge logs into base files."""
-    _show_progress(quiet=quiet)
-    table = _open(path, storage_options)
+    show_progress(quiet=quiet)
+    table = opened(path, storage_options)
     strategy, limit = CompactionStrategy(order=order), None if max_bytes is None else byte_count(max_bytes)
     if dry_run:
         shown_plan(table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit, dry_run=True))
@@ -118,10 +108,10 @@ def maintain(
     quiet: QuietOption = False,
 ) -> None:
     """Do what is due by the table's schedule: compactions, log compaction, vacuum."""
-    _show_progress(quiet=quiet)
+    show_progress(quiet=quiet)
     pause = None if every is None else duration(every)
     with stopping() as stop:
-        run_maintenance(_open(path, storage_options), every=pause, stop=stop)
+        run_maintenance(opened(path, storage_options), every=pause, stop=stop)
 
 
 @app.command()
@@ -138,8 +128,8 @@ def vacuum(
     quiet: QuietOption = False,
 ) -> None:
     """Delete files that no version within the retention needs; by default only say which."""
-    _show_progress(quiet=quiet)
-    table = _open(path, storage_options)
+    show_progress(quiet=quiet)
+    table = opened(path, storage_options)
     kept: dt.timedelta | None = None if retention is None else duration(retention)
     shown_vacuum(table.vacuum(dry_run=dry_run, retention=kept, enforce_retention=enforce_retention))
 
@@ -157,25 +147,11 @@ def check(
     quiet: QuietOption = False,
 ) -> None:
     """Verify a table: its log, files, rows and statistics. Exit code 4 where something is wrong."""
-    _show_progress(quiet=quiet)
+    show_progress(quiet=quiet)
     options = parsed_options(storage_options or ())
     result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoints, storage_options=options)
     typer.echo(str(result))
     if not result.ok:
         raise typer.Exit(4)
     if drop_orphans:
-        shown_vacuum(_open(path, storage_options).vacuum(dry_run=False))
-
-
-def _open(path: str, storage: Sequence[str] | None, *, version: int | None = None) -> LakeTable:
-    return LakeTable.open(path, version=version, storage_options=parsed_options(storage or ()))
-
-
-def _show_progress(*, quiet: bool) -> None:
-    """What services log goes to the error stream, so that results can be piped."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    for name in ("compaction", "lakemerge"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+        shown_vacuum(opened(path, storage_options).vacuum(dry_run=False))

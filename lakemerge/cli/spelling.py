@@ -23,14 +23,20 @@ def spelled(command: str | None, name: str, value: str | None) -> str:
 
     group: Any = typer.main.get_command(app)
     own = group.commands.get(command)
-    option = None if own is None else _option(own, name, value)
-    if option is not None:
-        return option
+    for running in [] if own is None else [own, *_below(own)]:
+        option = _option(running, name, value)
+        if option is not None:
+            return option
     for other in group.commands.values():
         option = _option(other, name, value)
         if option is not None:
             return f"`lakemerge {other.name} {option}`"
     return " ".join([*name.split("_"), *([] if value is None else [value])])
+
+
+def _below(command: Any) -> list[Any]:
+    """The commands of a group of commands."""
+    return list(getattr(command, "commands", {}).values())
 
 
 def _option(command: Any, name: str, value: str | None) -> str | None:

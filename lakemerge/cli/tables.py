@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from lakemerge.describe import SliceInfo
+from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.log import HistoryEntry
 from lakemerge.plans import CompactionPlan, PlannedSlice, readable_bytes
 from lakemerge.results import (
@@ -19,13 +21,18 @@ from lakemerge.results import (
     VacuumResult,
 )
 from lakemerge.schema import type_ddl
+from lakemerge.slices.ingests import Ingest, ingests_of
 from lakemerge.table import LakeTable
 
 __all__ = [
     "shown_detail",
     "shown_history",
+    "shown_ingest",
+    "shown_ingest_files",
+    "shown_ingest_status",
     "shown_maintenance",
     "shown_plan",
+    "shown_rejects",
     "shown_result",
     "shown_slices",
     "shown_vacuum",
@@ -51,6 +58,7 @@ def shown_detail(table: LakeTable) -> None:
         ("winners", f"{detail.winner_files} files, {detail.winner_rows:,} rows, {readable_bytes(detail.winner_bytes)}"),
         ("live logs", live),
         ("read amplification", f"{detail.read_amplification:.2f}"),
+        *((f"ingest {name}", _job(job)) for name, job in ingests_of(table.view.snapshot).items()),
         *((f"column {field.name}", _column(field.name, table)) for field in table.schema),
     ]
     _print(_facts(facts))
@@ -109,6 +117,52 @@ def shown_result(result: CompactionResult) -> None:
         _say(str(result.plan))
 
 
+def shown_ingest(result: IngestResult) -> None:
+    rows = [
+        ("windows", f"{result.windows:,}"),
+        ("files", f"{result.files:,} taken up, {result.failed:,} failed"),
+        ("rows", f"{result.rows:,} taken up, {result.rejected:,} set aside"),
+    ]
+    waiting = [] if result.waiting is None else [("waiting", result.waiting)]
+    _print(_facts([*rows, *waiting]))
+
+
+def shown_ingest_status(status: IngestStatus) -> None:
+    counts = ", ".join(f"{count:,} {state}" for state, count in status.files.items()) or "none yet"
+    facts = [
+        ("job", status.name),
+        ("window", f"{status.window}, generation {status.generation}"),
+        ("files", counts),
+        ("taken up", f"{status.rows:,} rows, {readable_bytes(status.bytes)}"),
+        ("set aside", f"{status.rejected:,} records"),
+        ("source", _pairs(status.source)),
+    ]
+    reset = [("restored", "the table was, after the last window: reset the job")] if status.needs_reset else []
+    _print(_facts([*facts, *reset]))
+
+
+def shown_ingest_files(files: Sequence[IngestFile], *, limit: int) -> None:
+    table = _columns("file", "state", "windows", "bytes", "rows", "set aside", "why")
+    for file in files[:limit]:
+        windows = ", ".join(map(str, file.windows))
+        size = f"{readable_bytes(file.bytes)} of {readable_bytes(file.size)}"
+        why = " ".join((file.reason or "").split())
+        table.add_row(file.path, file.state, windows, size, f"{file.rows:,}", f"{file.rejected:,}", why)
+    _print(table)
+    if len(files) > limit:
+        _say(f"{len(files) - limit:,} more files; --limit shows them")
+
+
+def shown_rejects(rejects: pa.Table, *, limit: int) -> None:
+    table = _columns("file", "byte or row", "why", "text")
+    for row in rejects.slice(0, limit).to_pylist():
+        place = row["offset"] if row["offset"] is not None else row["row"]
+        table.add_row(row["path"], str(place), row["reason"], " ".join(row["text"].split()))
+    _print(table)
+    if rejects.num_rows > limit:
+        _say(f"{rejects.num_rows - limit:,} more records; --limit shows them")
+
+
 def shown_maintenance(result: MaintenanceResult) -> None:
     _say(f"{_instant(dt.datetime.now(dt.UTC).timestamp() * 1000)} maintenance, version {result.version}:")
     for part in result.done:
@@ -152,6 +206,13 @@ def _planned(part: PlannedSlice) -> Iterable[str]:
     yield from map(readable_bytes, (part.base_bytes, part.winner_bytes, part.log_bytes))
     yield f"{part.log_blocks:,}"
     yield ", ".join(part.reasons)
+
+
+def _job(job: Ingest) -> str:
+    source = job.source or {}
+    locations = source.get("locations") or []
+    told = f" of {source.get('format')} from {', '.join(map(str, locations))}" if locations else ""
+    return f"window {job.window}, a ledger of {sum(file.rows for file in job.ledger):,} rows{told}"
 
 
 def _column(name: str, table: LakeTable) -> str:

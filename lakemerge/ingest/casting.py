@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from lakemerge.casts import castable, safe_cast
 from lakemerge.errors import FrameError
+from lakemerge.soundness import check_sound
 
-__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted"]
+__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted", "unsound"]
 
 Problems: TypeAlias = dict[int, str]
 """By row, why its value does not fit."""
@@ -64,6 +65,25 @@ def texts_fitted(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Proble
     if pa.types.is_timestamp(wanted):
         return _marked(_moments(texts, wanted), wanted, lambda part: part.cast(wanted), shown=texts)
     return _marked(texts, wanted, lambda part: part.cast(wanted))
+
+
+def unsound(array: pa.Array) -> Problems:
+    """Rows of a column whose text is not UTF-8, or whose values break Arrow's format otherwise."""
+    problems: Problems = {}
+
+    def halves(part: pa.Array, first: int) -> None:
+        try:
+            check_sound(part)
+        except pa.ArrowInvalid as error:
+            if len(part) == 1:
+                problems[first] = "it holds text that is not UTF-8" if "UTF8" in str(error) else str(error)
+                return
+            middle = len(part) // 2
+            halves(part.slice(0, middle), first)
+            halves(part.slice(middle), first + middle)
+
+    halves(array, 0)
+    return problems
 
 
 def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:

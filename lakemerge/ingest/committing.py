@@ -24,7 +24,7 @@ from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest
 from lakemerge.slices.view import TableView
 from lakemerge.write.base_file import delete_prefix
 from lakemerge.write.commits import commit_note
-from lakemerge.write.provenance import Along, DomainIs, Provenance, TableIs
+from lakemerge.write.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.write.upsert import LoadTiles, Write, discard, finish
 
 __all__ = ["Member", "Standing", "WindowWork", "commit_window", "give_up", "note", "standing_of"]
@@ -42,9 +42,9 @@ class Standing:
     """Of the job's domain; ``None``: the job has committed nothing yet."""
 
     @property
-    def along(self) -> tuple[TableIs, DomainIs]:
+    def requires(self) -> tuple[Precondition, ...]:
         """What a commit of the job needs."""
-        return TableIs(self.view.snapshot.metadata.id), DomainIs(self.ingest.domain_name, self.configuration)
+        return (DomainIs(self.ingest.domain_name, self.configuration),)
 
     def check_runnable(self) -> None:
         """Raises :class:`InputError` where the ledger does not tell what the table has."""
@@ -76,6 +76,7 @@ class Member:
     """A piece of a window, and the file that it is of."""
 
     candidate: Candidate
+    """As it is when the windows before are committed: what becomes of the window is said of its blocks alone."""
     piece: Piece
 
     @property
@@ -210,7 +211,7 @@ def _along(
         source=ingest.source if source is None else source,
     )
     txn = Txn(after.domain_name, after.window, handle.now_ms())
-    return after, Along((after.domain(), txn), standing.along)
+    return after, Along((after.domain(), txn), standing.requires)
 
 
 def _gathered(handle: Handle, files: tuple[NamedFile, ...], name: str) -> tuple[NamedFile, ...]:

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
 from lakemerge.ingest.committing import Standing, note, standing_of
-from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
-from lakemerge.ingest.packing import REJECTS
+from lakemerge.ingest.ledger import REJECTS, Entry, FileState, ledger_tables
 from lakemerge.ingest.places import whole_path
 from lakemerge.ingest.plan import Candidate, found_by
 from lakemerge.ingest.replay import replayed
@@ -80,7 +79,6 @@ class IngestJob:
         if not self._running.acquire(blocking=False):
             raise InputError(f"ingest job {self._name!r} is running in another thread")
         try:
-            self._stop.clear()
             runner = settings.runner(self._table, self._name, self._stop.is_set)
             if interval_ms is None:
                 self._run_once(runner, drain=drain)
@@ -88,6 +86,7 @@ class IngestJob:
                 self._run_on(runner, interval_ms / 1000, drain=drain)
             return runner.result
         finally:
+            self._stop.clear()
             self._running.release()
 
     def trigger(self) -> None:
@@ -95,7 +94,7 @@ class IngestJob:
         self._trigger.set()
 
     def stop(self) -> None:
-        """End a run after the window that is under way."""
+        """End the run after the window that is under way; before a run, end the next one."""
         self._stop.set()
 
     def status(self) -> IngestStatus:

@@ -22,7 +22,7 @@ from lakemerge.ingest.spill import columns_of
 from lakemerge.slices.ingests import NamedFile
 from lakemerge.storage.base import Store
 
-__all__ = ["LEDGER", "Entry", "FileState", "absorbed", "appended", "ledger_tables", "write_ledger"]
+__all__ = ["LEDGER", "REJECTS", "Entry", "FileState", "absorbed", "appended", "ledger_tables", "write_ledger"]
 
 
 class FileState(StrEnum):
@@ -63,6 +63,19 @@ LEDGER: Final = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
+
+
+REJECTS: Final = pa.schema(
+    [
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("offset", pa.int64()),
+        pa.field("row", pa.int64()),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+"""Columns of rejects files: where the record is, as it is there, and why it was set aside."""
 
 
 class Entry(NamedTuple):

@@ -17,28 +17,17 @@ import pyarrow.parquet as pq
 
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.ledger import REJECTS
 from lakemerge.ingest.reading import Reading, Rejects, reason_of
 from lakemerge.slices.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import Packed, PackSpec, pack
 
-__all__ = ["REJECTS", "Done", "RunTasks", "Task", "new_fields", "on_threads", "run_task", "split_tasks"]
+__all__ = ["Done", "RunTasks", "Task", "new_fields", "on_threads", "run_task", "split_tasks"]
 
 R = TypeVar("R")
 
 _LEAST_TASK_BYTES = 8 << 20
-
-REJECTS = pa.schema(
-    [
-        pa.field("window", pa.int64(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("offset", pa.int64()),
-        pa.field("row", pa.int64()),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
-"""Columns of rejects files: where the record is, as it is there, and why it was set aside."""
 
 
 class Part(NamedTuple):

@@ -147,11 +147,15 @@ def found_by(
     found = Found(SortedSpill(_CANDIDATES, ["modified_ns", "path"]), [], Spool(DONE), [])
     join = _Join(found, settling, overwrites, exists, keeps_done, now_ms, leave)
     known = _Ledger(ledger)
-    for batch in listing:
-        if batch.num_rows:
-            join.put(batch, known.upto(batch["path"][-1].as_py()))
-    for rest in known.rest():
-        join.unlisted(rest)
+    try:
+        for batch in listing:
+            if batch.num_rows:
+                join.put(batch, known.upto(batch["path"][-1].as_py()))
+        for rest in known.rest():
+            join.unlisted(rest)
+    except BaseException:
+        found.close()
+        raise
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -85,14 +85,23 @@ class Reading:
     frame: WindowFrame
     key: tuple[str, ...]
     required: tuple[str, ...]
-    """Columns that upserts may not leave null, but for the key."""
+    """Columns that records which are no deletes may not leave null, but for the key."""
+    marks: Mapping[str, pa.Array]
+    """Columns, and the values in them that make a delete of an upsert."""
     limit: int | None
     """Of records set aside, in a window."""
 
     @staticmethod
-    def of(config: TableConfig, places: Places, file_format: Format, frame: WindowFrame, limit: int | None) -> Reading:
+    def of(
+        config: TableConfig,
+        marks: Mapping[str, pa.Array],
+        places: Places,
+        file_format: Format,
+        frame: WindowFrame,
+        limit: int | None,
+    ) -> Reading:
         required = [column.name for column in config.schema if not column.nullable and column.name not in config.key]
-        return Reading(places, file_format, frame, config.key, tuple(required), limit)
+        return Reading(places, file_format, frame, config.key, tuple(required), marks, limit)
 
     def rows(self, piece: Piece, rejects: Rejects) -> Iterator[pa.RecordBatch]:
         """The records of a piece as batches of :attr:`WindowFrame.schema`, in their order.
@@ -161,6 +170,9 @@ class Reading:
                 bad = rows.column(name).is_null()
                 if kind is not None:
                     bad = pc.and_(bad, pc.is_in(rows.column(kind), value_set=pa.array(_UPSERTS)))
+                for column in self.marks.keys() & set(rows.schema.names):
+                    deletes = pc.is_in(rows.column(column), value_set=self.marks[column])
+                    bad = pc.and_(bad, pc.invert(deletes))
                 _mark(bad, f"column {name!r} is NOT NULL and null", problems)
 
 
@@ -177,7 +189,7 @@ def readable(path: str, format_name: str) -> Iterator[None]:
         if "path" in error.facts:
             raise
         raise FrameError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # Arrow's own errors of input are plain OSErrors without a number; others are a source that failed.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise

@@ -58,6 +58,8 @@ class Runner:
     """A job's settings, and what a run of it has done so far."""
 
     handle: Handle
+    latest: Callable[[], TableView]
+    """The tip."""
     name: str
     gathering: Gathering
     shape_of: Callable[[TableConfig], Shape]
@@ -76,8 +78,8 @@ class Runner:
     result: IngestResult = field(default_factory=IngestResult)
 
     def standing(self) -> Standing:
-        """The table as it is now, asked for anew, so that one made at the same place in between is noticed."""
-        return standing_of(self.handle.view(self.handle.log.snapshot()), self.name)
+        """The table as it is now, and what it says of the job."""
+        return standing_of(self.latest(), self.name)
 
     def work_off(self, listing: Spool, *, drain: bool) -> None:
         """Take up what a listing holds and the ledger does not. Planned anew whenever somebody else was first."""
@@ -198,7 +200,7 @@ class Runner:
         """What all records of a window have and the table lacks, so that it does not matter who comes first."""
         shape = self.shape_of(view.config)
         frame = shape.frame(view.config, peek, new)
-        reading = Reading.of(view.config, self.gathering.files.places, shape.format, frame, None)
+        reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
         found: dict[str, pa.DataType] = {}
         for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
             for name, kind in part.items():
@@ -218,7 +220,8 @@ class Runner:
         frame = shape.frame(view.config, peek, new)
         size = sum(member.piece.length for member in members)
         write = self._write(handle, view, frame, size, merge_schema=shape.merge_schema)
-        reading = Reading.of(write.begin.config, self.gathering.files.places, shape.format, frame, self.limit)
+        marks = write.pack.merger.delete_marks(write.begin.config.shape)
+        reading = Reading.of(write.begin.config, marks, self.gathering.files.places, shape.format, frame, self.limit)
         try:
             done = self.engine.run(partial(run_task, Job(reading, write.pack, number)), self._tasks(members))
             self._check_limit(done)
@@ -267,6 +270,7 @@ class Runner:
         about = {"failed": len(failed), "reason": failure.reason}
         after = self._note(standing, [*windows.notes, *failed], about)
         windows.notes.clear()
+        windows.failed.update((candidate.path, candidate.token) for candidate in failure.candidates)
         self.result = replace(self.result, failed=self.result.failed + len(failed))
         _logger.warning("ingest %s: %d files failed: %s", self.name, len(failed), failure.reason)
         return after
@@ -285,7 +289,7 @@ class Runner:
 
     def _current(self, standing: Standing) -> Standing:
         """The same with the table as it is now. What was planned holds only while nobody else commits for the job."""
-        found = standing_of(self.handle.view(self.handle.log.update(standing.view.snapshot)), self.name)
+        found = self.standing()
         if found.configuration != standing.configuration:
             raise _PlanAnewError("another runner of the job committed meanwhile")
         found.check_runnable()

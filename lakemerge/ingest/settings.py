@@ -135,6 +135,7 @@ class JobSettings:
         archive = self.archive
         return Runner(
             handle=table.handle,
+            latest=table.writable,
             name=name,
             gathering=Gathering(
                 self.files,

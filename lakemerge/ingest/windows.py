@@ -7,7 +7,7 @@ one window, whatever its size. Files that say which columns they have share a wi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
@@ -94,6 +94,8 @@ class Windows:
     """What the ledger does not say yet: files that are gone, files in bins that stay open."""
     unsettled: set[tuple[str, str]] = field(default_factory=set)
     """Paths and tokens of versions that are there no more, not to be tried again before the next scan."""
+    failed: set[tuple[str, str]] = field(default_factory=set)
+    """The same of versions of which a window failed: what follows in such a file waits for a retry."""
 
     def of(self, candidates: Iterable[Candidate]) -> Iterator[Window | Failure]:
         return self._of_bins(candidates) if self.gathering.uses_bins else self._of_blocks(candidates)
@@ -105,7 +107,7 @@ class Windows:
             self.notes.append(candidate.entry(FileState.GONE, 0, reason="it went before it was taken up"))
 
     def _of_blocks(self, candidates: Iterable[Candidate]) -> Iterator[Window | Failure]:
-        filling = _Blocks(self.gathering)
+        filling = _Blocks(self.gathering, self.failed)
         for candidate in candidates:
             try:
                 peek = self._peeked(candidate)
@@ -216,8 +218,9 @@ class _Binned(NamedTuple):
 class _Blocks:
     """Windows of blocks, while files come."""
 
-    def __init__(self, gathering: Gathering) -> None:
+    def __init__(self, gathering: Gathering, failed: Collection[tuple[str, str]]) -> None:
         self._gathering = gathering
+        self._failed = failed
         self._members: list[Member] = []
         self._blocks, self._bytes = 0, 0
         self._peek: Peek | None = None
@@ -226,13 +229,13 @@ class _Blocks:
         if self._peek is not None and peek is not None and peek.names and peek.likeness != self._peek.likeness:
             yield from self.end()
         block, offset = candidate.block, candidate.offset
-        while True:
+        while (candidate.path, candidate.token) not in self._failed:
             blocks, length = self._room(candidate, offset)
             if not blocks:
                 yield from self.end()
                 continue
             piece = Piece(candidate.file, block, blocks, offset, length, peek)
-            self._members.append(Member(candidate, piece))
+            self._members.append(Member(candidate._replace(block=block, offset=offset), piece))
             if peek is not None and peek.names:
                 self._peek = peek
             self._blocks, self._bytes = self._blocks + blocks, self._bytes + length

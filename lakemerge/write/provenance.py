@@ -9,7 +9,7 @@ from typing import Protocol
 from lakemerge.errors import CommitConflictError
 from lakemerge.log import Action, Snapshot
 
-__all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenance", "TableIs"]
+__all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenance"]
 
 
 class DomainChangedError(CommitConflictError):
@@ -36,17 +36,6 @@ class DomainIs:
         domain = tip.domains.get(self.name)
         if (None if domain is None else domain.configuration) != self.configuration:
             raise DomainChangedError(f"{self.name!r} was changed by somebody else meanwhile", domain=self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class TableIs:
-    """The table is the one that was opened, and not another one made at the same place."""
-
-    id: str
-
-    def check(self, tip: Snapshot) -> None:
-        if tip.metadata.id != self.id:
-            raise CommitConflictError("another table was made at this place meanwhile; open it and look", id=self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.services"
-CLI_COMMANDS = ("lakemerge.cli.app", "lakemerge.cli.service", "lakemerge.cli.tables")
+CLI_COMMANDS = tuple(f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "service", "tables"))
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
 
@@ -87,6 +87,16 @@ PUBLIC = {
         "register_merger": "makes a user's merger known by its id",
     },
     "lakemerge.errors": ERRORS,
+    "lakemerge.ingest": {
+        "Archive": "where files go afterwards, and how long they stay",
+        "Bins": "how files are gathered before they are worth a commit",
+        "Files": "the files of folders, or of a list",
+        "Fragments": "sets of files that belong together",
+        "IngestFile": "what IngestJob.files lists",
+        "IngestJob": "what LakeTable.ingest returns",
+        "IngestResult": "what IngestJob.run returns",
+        "IngestStatus": "what IngestJob.status returns",
+    },
 }
 
 

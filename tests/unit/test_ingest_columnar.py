@@ -53,6 +53,14 @@ def test_values_of_columnar_files_are_cast_without_loss() -> None:
         assert bad[0][1] == '{"i":"x","n":2.0,"d":1.255,"s":2}'
 
 
+def test_text_that_is_not_utf_8_is_told_by_row() -> None:
+    texts = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
+    data = parquet(pa.table({"i": [1, 2, 3], "s": texts}))
+    good, bad = read_blocks(data, ParquetRows(), frame_of(SCHEMA))
+    assert good == [(1, "a", None, None), (3, "c", None, None)]
+    assert bad == [(None, '{"i":2,"s":"\\\\xff"}')]
+
+
 def test_columns_beside_the_tables_are_rescued() -> None:
     table = pa.table({"i": [1, 2], "a.b": [{"x": 1}, None], "when": [dt.date(2026, 1, 2), None]})
     frame = frame_of(pa.schema([("i", pa.int64()), ("rest", pa.string())]), rescued="rest")

@@ -59,6 +59,28 @@ def test_without_bins_a_window_fails_whole(table: LakeTable, landing: Path) -> N
     assert feed.run().failed == 0, "what failed waits for a retry"
 
 
+def test_a_file_that_fails_in_its_middle_goes_on_from_there(tmp_path: Path, landing: Path) -> None:
+    """The table sums: a block that came twice would show."""
+    options = {"aggregates": {"n": "sum"}}
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="aggregate", options=options)
+    records = "".join(f'{{"k":1,"n":1,"x":{number}}}\n' for number in range(30, 60))
+    landed(landing / "a.json", records.encode())
+    named: dict[str, Any] = {"columns": ["k", "n"], "block_bytes": 100}
+    feed = job(table, landing, blocks_per_window=1, **named)
+    stop = iter([False, False, True])
+    runner = feed._needed().runner(feed._table, "feed", lambda: next(stop))
+    feed._run_once(runner, drain=False)
+    some = rows(table)[0][1]
+    assert 0 < some < 30
+    unnamed = job(table, landing, block_bytes=100, blocks_per_window=1)
+    assert unnamed.run().failed == 1
+    (file,) = unnamed.files()
+    assert (str(file.state), file.rows, file.bytes) == ("failed", some, 200)
+    assert unnamed.retry() == 1
+    job(table, landing, **named).run()
+    assert rows(table) == [(1, 30)]
+
+
 def test_a_retry_takes_the_corrected_file_under_a_new_window(table: LakeTable, landing: Path) -> None:
     land(landing, "a.json", numbered(0, 1), at=1)
     landed(landing / "b.json", b"no json\n", at=2)
@@ -231,6 +253,15 @@ def test_not_null_columns_are_asked_for_in_upserts_alone(tmp_path: Path, landing
     feed = job(table, landing, kind_column="op", bad_records="quarantine", max_bad_records=1)
     assert (feed.run().rejected, rows(table)) == (1, [])
     assert feed.rejects()["reason"].to_pylist() == ["column 'v' is NOT NULL and null"]
+
+
+def test_deletes_that_a_value_makes_are_not_asked_for_the_rest(tmp_path: Path, landing: Path) -> None:
+    options: Any = {"merger": "aws-dms", "options": {"op_column": "op"}}
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, v STRING NOT NULL, op STRING", key=["k"], **options)
+    land(landing, "a.json", [{"k": 1, "v": "x", "op": "I"}, {"k": 2, "v": "y", "op": "I"}], at=1)
+    land(landing, "b.json", [{"k": 1, "op": "D"}, {"k": 2, "op": "U"}], at=2)
+    feed = job(table, landing, bad_records="quarantine", max_bad_records=1)
+    assert (feed.run().rejected, rows(table)) == (1, [(2, "y", "I")])
 
 
 def test_files_that_turn_bad_are_told_and_do_not_stop_the_others(table: LakeTable, landing: Path) -> None:

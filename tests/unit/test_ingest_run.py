@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import InputError, LakeTable
+from lakemerge import InputError, LakeTable, TableReplacedError
 from lakemerge.ingest import Files, IngestJob
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.ledger import ledger_tables
@@ -277,9 +277,12 @@ def test_a_restored_table_is_not_filled_before_a_reset(table: LakeTable, landing
 
 def test_a_table_made_anew_has_nothing_of_the_old_ones_files(table: LakeTable, landing: Path, tmp_path: Path) -> None:
     land(landing, "a.json", numbered(0, 1))
-    job(table, landing).run()
+    old = job(table, landing)
+    old.run()
     shutil.rmtree(tmp_path / "table")
     anew = LakeTable.create(tmp_path / "table", FEED, key=["k"], ordering=["o"])
+    with pytest.raises(TableReplacedError):
+        old.run()
     assert job(anew, landing).run().files == 1
     assert rows(anew) == [(0, 1, "x")]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakemerge.ingest.casting import Problems, fitted
+from lakemerge.ingest.casting import Problems, fitted, unsound
 from lakemerge.ingest.formats.base import Frame
 from lakemerge.ingest.values import json_text
 
@@ -26,7 +27,12 @@ def to_frame(batch: pa.RecordBatch, frame: Frame) -> tuple[pa.RecordBatch, Probl
         if place is None:
             arrays.append(pa.nulls(batch.num_rows, field.type))
             continue
-        column, found = fitted(batch.column(place), field.type)
+        given = batch.column(place)
+        found = unsound(given)
+        if found:
+            given = pc.if_else(pa.array([row not in found for row in range(len(given))]), given, None)
+        column, misfits = fitted(given, field.type)
+        found = misfits | found
         problems |= {row: f"column {field.name!r}: {reason}" for row, reason in found.items() if row not in problems}
         arrays.append(column)
     if frame.rescued is not None:
@@ -37,7 +43,14 @@ def to_frame(batch: pa.RecordBatch, frame: Frame) -> tuple[pa.RecordBatch, Probl
 
 def record_text(batch: pa.RecordBatch, row: int) -> str:
     """A row as JSON."""
-    return json_text(batch.slice(row, 1).to_pylist()[0])
+    return json_text({name: _value(batch.column(place)[row]) for place, name in enumerate(batch.schema.names)})
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes().decode(errors="backslashreplace")
 
 
 def _rest(batch: pa.RecordBatch) -> pa.Array:

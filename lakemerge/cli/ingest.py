@@ -1,0 +1,329 @@
+"""``lakemerge ingest``: files into a table, and what became of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from typer.core import TyperGroup
+
+from lakemerge.cli.arguments import duration, storage_options
+from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.service import stopping
+from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_status, shown_rejects
+from lakemerge.errors import InputError
+from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
+from lakemerge.slices.ingests import ingests_of
+
+__all__ = ["ingest_app"]
+
+_DEFAULT_NAME = "default"
+
+
+class _Group(TyperGroup):
+    """``lakemerge ingest TABLE SOURCE`` runs; what begins with the name of a command is that command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+ingest_app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    help="Fill a table from files, each record exactly once: lakemerge ingest TABLE SOURCE --format json.",
+)
+
+SourceArgument = Annotated[list[str], typer.Argument(help="Folders or files, such as s3://landing/orders/.")]
+NameOption = Annotated[str | None, typer.Option(help="The job's name; by default the only one that the table has.")]
+FormatOption = Annotated[str, typer.Option(help="csv, json (lines), parquet, text, avro or orc.")]
+PatternOption = Annotated[str | None, typer.Option(help="A regular expression that whole names of files match.")]
+ColumnOption = Annotated[list[str] | None, typer.Option("--column", help="A column to read; may be given again.")]
+FormatOptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE for the format, such as delimiter=;."),
+]
+SourceOptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--source-option", help="NAME=VALUE for the bucket of the files; by default the storage options."),
+]
+KindOption = Annotated[str | None, typer.Option(help="The column of the files that holds each record's kind.")]
+EnvelopeOption = Annotated[Literal["debezium", "dms"] | None, typer.Option(help="What records are wrapped in.")]
+BadOption = Annotated[
+    Literal["fail", "quarantine"], typer.Option(help="Whether bad records make their window fail, or are set aside.")
+]
+MostBadOption = Annotated[
+    str, typer.Option("--max-bad-records", help="How many of a window may be set aside; 'any' for any number.")
+]
+RescuedOption = Annotated[str | None, typer.Option(help="The column for what the table has no column for.")]
+GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the files have.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many.")]
+
+
+@ingest_app.command("run")
+def run_job(
+    path: PathArgument,
+    source: SourceArgument,
+    storage: StorageOption = None,
+    source_options: SourceOptionOption = None,
+    name: Annotated[str, typer.Option(help="The job's name.")] = _DEFAULT_NAME,
+    format: FormatOption = ...,  # type: ignore[assignment]  # noqa: A002 - the option's name
+    pattern: PatternOption = None,
+    recursive: Annotated[bool, typer.Option(help="Look into folders inside of folders.")] = True,
+    block_bytes: Annotated[str, typer.Option(help="Size of the blocks that files are read in.")] = "64MiB",
+    columns: ColumnOption = None,
+    options: FormatOptionOption = None,
+    settle: Annotated[str, typer.Option(help="How long a file must stand still before it is read.")] = "0s",
+    overwrites: Annotated[
+        Literal["ingest", "refuse"], typer.Option(help="What becomes of files that changed after they were ingested.")
+    ] = "ingest",
+    min_records: Annotated[int | None, typer.Option(help="A bin waits for so many records.")] = None,
+    max_records: Annotated[int | None, typer.Option(help="A bin with so many records is full.")] = None,
+    min_bytes: Annotated[str | None, typer.Option(help="A bin waits for so many bytes.")] = None,
+    max_bytes: Annotated[str | None, typer.Option(help="A bin has at most so many bytes.")] = None,
+    max_age: Annotated[str | None, typer.Option(help="A bin, or set, waits for so long.")] = None,
+    max_bins: Annotated[int | None, typer.Option(help="So many bins, or sets, wait at a time.")] = None,
+    correlate: Annotated[
+        list[str] | None, typer.Option(help="Files of different values of this group, or folder, share no bin.")
+    ] = None,
+    fragments: Annotated[
+        bool, typer.Option("--fragments", help="Sets of files, by the groups identifier, index and count.")
+    ] = False,
+    kind_column: KindOption = None,
+    envelope: EnvelopeOption = None,
+    bad_records: BadOption = "fail",
+    max_bad_records: MostBadOption = "0",
+    rescued_column: RescuedOption = None,
+    merge_schema: GrowOption = False,
+    blocks_per_window: Annotated[int, typer.Option(help="Blocks that are committed at once, at most.")] = 200,
+    bytes_per_window: Annotated[str, typer.Option(help="The same in bytes of files.")] = "1GiB",
+    after: Annotated[
+        Literal["keep", "delete", "archive"], typer.Option(help="What becomes of files that are in the table.")
+    ] = "keep",
+    archive: Annotated[str | None, typer.Option(help="Where archived files go.")] = None,
+    archive_max_age: Annotated[str | None, typer.Option(help="How long they stay there.")] = None,
+    archive_max_bytes: Annotated[str | None, typer.Option(help="How many bytes of them stay there.")] = None,
+    max_read_amplification: Annotated[float | None, typer.Option(help="Above it maintenance comes first.")] = None,
+    every: Annotated[
+        str | None, typer.Option(help="Go on, with a scan so often, such as 30s; ends on SIGTERM or Ctrl-C.")
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Also merge bins below their minima.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Take up what is there now, or go on with --every. Exit code 1 where files failed."""
+    show_progress(quiet=quiet)
+    table = opened(path, storage)
+    files = Files(
+        *source,
+        format=format,
+        pattern=pattern,
+        recursive=recursive,
+        block_bytes=block_bytes,
+        columns=columns,
+        options=_format_options(options),
+        settle=duration(settle),
+        overwrites=overwrites,
+        storage_options=storage_options(source_options or storage or ()),
+    )
+    sizes = (min_records, max_records, min_bytes, max_bytes, correlate)
+    waits = () if fragments else (max_age, max_bins)
+    bins = Bins(
+        min_records=min_records,
+        max_records=max_records,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        max_age=max_age,
+        max_bins=5 if max_bins is None else max_bins,
+        correlate=correlate or (),
+    )
+    job = table.ingest(
+        name,
+        files,
+        bins=bins if any(value is not None for value in (*sizes, *waits)) else None,
+        fragments=Fragments(max_age=max_age, max_bins=max_bins) if fragments else None,
+        kind_column=kind_column,
+        envelope=envelope,
+        bad_records=bad_records,
+        max_bad_records=_most_bad(max_bad_records),
+        rescued_column=rescued_column,
+        merge_schema=merge_schema,
+        blocks_per_window=blocks_per_window,
+        bytes_per_window=bytes_per_window,
+        after=_after(after, archive, archive_max_age, archive_max_bytes),
+        max_read_amplification=max_read_amplification,
+    )
+    with _stopped_by_signals(job):
+        result = job.run(every=None if every is None else duration(every), drain=drain)
+    shown_ingest(result)
+    if result.failed:
+        raise typer.Exit(1)
+
+
+@ingest_app.command()
+def status(path: PathArgument, storage: StorageOption = None, name: NameOption = None) -> None:
+    """Show what the table says of a job."""
+    shown_ingest_status(_job(path, storage, name).status())
+
+
+@ingest_app.command()
+def files(
+    path: PathArgument,
+    storage: StorageOption = None,
+    name: NameOption = None,
+    state: Annotated[str | None, typer.Option(help="Only files in this state, such as failed.")] = None,
+    limit: LimitOption = 50,
+    rejects: Annotated[bool, typer.Option("--rejects", help="The records that were set aside instead.")] = False,
+) -> None:
+    """Show what became of each file, or the records that were set aside."""
+    job = _job(path, storage, name)
+    if rejects:
+        shown_rejects(job.rejects(), limit=limit)
+    else:
+        shown_ingest_files(job.files(state=state), limit=limit)
+
+
+@ingest_app.command()
+def retry(
+    path: PathArgument,
+    paths: Annotated[list[str] | None, typer.Argument(help="Only these files.")] = None,
+    storage: StorageOption = None,
+    name: NameOption = None,
+) -> None:
+    """Put failed files back; the next run takes them up."""
+    typer.echo(f"{_job(path, storage, name).retry(paths or None):,} files are put back")
+
+
+@ingest_app.command()
+def reset(
+    path: PathArgument,
+    storage: StorageOption = None,
+    name: NameOption = None,
+    seen: Annotated[
+        Literal["keep", "forget"], typer.Option(help="Whether files of the ledger stay what they are, or are new.")
+    ] = "keep",
+) -> None:
+    """Begin a new generation: after a restore, or to take everything up again."""
+    job = _job(path, storage, name)
+    job.reset(seen=seen)
+    typer.echo(f"{job.name}: generation {job.status().generation}")
+
+
+@ingest_app.command()
+def replay(
+    path: PathArgument,
+    source: SourceArgument,
+    storage: StorageOption = None,
+    source_options: SourceOptionOption = None,
+    name: NameOption = None,
+    format: FormatOption = ...,  # type: ignore[assignment]  # noqa: A002 - the option's name
+    pattern: PatternOption = None,
+    columns: ColumnOption = None,
+    options: FormatOptionOption = None,
+    kind_column: KindOption = None,
+    envelope: EnvelopeOption = None,
+    bad_records: BadOption = "fail",
+    max_bad_records: MostBadOption = "0",
+    rescued_column: RescuedOption = None,
+    merge_schema: GrowOption = False,
+    archive: Annotated[str | None, typer.Option(help="Where files went afterwards.")] = None,
+    windows: Annotated[list[int] | None, typer.Option("--window", help="Only this one; may be given again.")] = None,
+    into: Annotated[str | None, typer.Option(help="Another table; by default the same one.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also where records would come twice.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Read the files of windows once more, block by block as then."""
+    show_progress(quiet=quiet)
+    table = opened(path, storage)
+    files = Files(
+        *source,
+        format=format,
+        pattern=pattern,
+        columns=columns,
+        options=_format_options(options),
+        storage_options=storage_options(source_options or storage or ()),
+    )
+    job = table.ingest(
+        _only(ingests_of(table.view.snapshot), name),
+        files,
+        kind_column=kind_column,
+        envelope=envelope,
+        bad_records=bad_records,
+        max_bad_records=_most_bad(max_bad_records),
+        rescued_column=rescued_column,
+        merge_schema=merge_schema,
+        after=Archive(folder=archive),
+    )
+    target = None if into is None else opened(into, storage)
+    shown_ingest(job.replay(windows=windows or None, into=target, force=force))
+
+
+def _job(path: str, storage: Sequence[str] | None, name: str | None) -> IngestJob:
+    """A job to be looked at. Raises :class:`InputError` where it is not clear which one."""
+    table = opened(path, storage)
+    return table.ingest(_only(ingests_of(table.view.snapshot), name))
+
+
+def _only(jobs: Iterable[str], name: str | None) -> str:
+    """The name that was given, else that of the only job."""
+    if name is not None:
+        return name
+    known = list(jobs)
+    if len(known) != 1:
+        told = f"it has {', '.join(known)}; say which with --name" if known else "it has none"
+        raise InputError(f"which ingest job of the table is meant? {told}")
+    return known[0]
+
+
+def _format_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs; values that are JSON are taken as such, all else as text."""
+    options: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InputError(f"option {pair!r} is not NAME=VALUE")
+        try:
+            options[name] = orjson.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _most_bad(text: str) -> int | None:
+    if text == "any":
+        return None
+    if not text.isdecimal():
+        raise InputError(f"--max-bad-records must be a number, or 'any', not {text!r}")
+    return int(text)
+
+
+def _after(after: Any, folder: str | None, max_age: str | None, max_bytes: str | None) -> Any:
+    if after != "archive":
+        if folder or max_age or max_bytes:
+            raise InputError("--archive and its bounds need --after archive")
+        return after
+    return Archive(folder=folder, max_age=max_age, max_bytes=max_bytes)
+
+
+@contextmanager
+def _stopped_by_signals(job: IngestJob) -> Iterator[None]:
+    with stopping() as stop:
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(0.2):
+                if stop.is_set():
+                    job.stop()
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
