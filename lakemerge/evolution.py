@@ -70,8 +70,8 @@ def with_schema(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 
 def common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """What values of both types fit into as they are: the wider of the two, for structs with the fields of both.
-    ``None`` where there is none. Of types that are :func:`nullable_throughout`."""
+    """The type that holds every value of both: the wider of the two. A struct gets the fields of both.
+    ``None`` where no type does. Both must be :func:`nullable_throughout`."""
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         fields = list(kind)
         places = {field.name.lower(): place for place, field in enumerate(fields)}
@@ -97,7 +97,7 @@ def common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def nullable_throughout(field: pa.Field) -> pa.Field:
-    """The field, and all within it, as one that may be null."""
+    """The field with null allowed in it and at every level within it."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([nullable_throughout(child) for child in kind])

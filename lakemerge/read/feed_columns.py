@@ -1,7 +1,7 @@
-"""The columns of a change feed: those of all versions whose rows it tells, so that none of them loses a value.
+"""The columns of a change feed: those of all versions whose rows it shows, so that no value is lost.
 
-A schema only grows, so the last version has them all, unless one of the commits is a restore: what comes back may
-lack columns, or have narrower types, or quite others.
+A schema only grows, so the last version has all columns, unless one of the commits is a restore. The version that
+comes back may lack columns, or have narrower or entirely different types.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ __all__ = ["FeedColumns"]
 
 @dataclass(frozen=True, slots=True)
 class FeedColumns:
-    """The columns of the newest version, in its order, and then what only earlier ones have. All may be null, at
-    every level."""
+    """The columns of the newest version, in its order, and then those that only earlier versions have. Null is
+    allowed at every level."""
 
     schema: pa.Schema
     sources: tuple[str, ...]
-    """Per column, the column of the table that it is, in lower case. Several where its types have no common one."""
+    """For each column, the name of the table's column, in lower case. A table's column whose types have no common
+    one stands here several times."""
 
     @staticmethod
     def between(handle: Handle, before: TableView, until: TableView, *, reserved: Collection[str]) -> FeedColumns:
-        """For the rows of two versions and all between them.
+        """The columns for the rows of two versions and of all between them.
 
-        :param reserved: names, in lower case, that only the newest version may have.
+        :param reserved: names, in lower case, that columns of earlier versions do not get.
         """
         schemas = [(until.version, until.config.schema)]
         if before.state.restore_epoch != until.state.restore_epoch:
@@ -44,7 +45,7 @@ class FeedColumns:
 
     @staticmethod
     def of(schemas: Sequence[tuple[int, pa.Schema]], *, reserved: Collection[str] = ()) -> FeedColumns:
-        """For the rows of some versions, the newest first."""
+        """The columns for the rows of some versions, the newest first."""
         fields: list[pa.Field] = []
         sources: list[str] = []
         for version, schema in schemas:
@@ -83,7 +84,7 @@ def _places(sources: Sequence[str], source: str) -> Iterable[int]:
 
 
 def _free(name: str, version: int, taken: Collection[str]) -> str:
-    """The name, or where that is taken one that tells the version whose column it is."""
+    """The name, or if it is taken, one with the number of a version that has the column."""
     free = name if name.lower() not in taken else f"{name}_v{version}"
     while free.lower() in taken:
         free += "_"
