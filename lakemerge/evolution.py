@@ -22,8 +22,9 @@ from mergers.wording import argument
 
 __all__ = [
     "carries",
-    "for_both",
+    "common_type",
     "new_columns",
+    "nullable_throughout",
     "with_columns",
     "with_columns_of_frame",
     "with_comments",
@@ -69,13 +70,44 @@ def with_schema(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     return pa.schema(list(_union(pa.struct(list(schema)), pa.struct(list(other)), lambda field: field)))
 
 
-def for_both(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """What rows of two versions of a table fit into: columns and fields of both, each in the wider of its types."""
+def common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds every value of both: the wider of the two. A struct gets the fields of both.
+    ``None`` where no type does. Both must be :func:`nullable_throughout`."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        fields = list(kind)
+        places = {field.name.lower(): place for place, field in enumerate(fields)}
+        for field in other:
+            place = places.get(field.name.lower())
+            if place is None:
+                fields.append(field)
+                continue
+            both = common_type(fields[place].type, field.type)
+            if both is None or fields[place].name != field.name:
+                return None
+            fields[place] = fields[place].with_type(both)
+        return pa.struct(fields)
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        both = common_type(kind.value_type, other.value_type)
+        return None if both is None else pa.list_(kind.value_field.with_type(both))
+    if pa.types.is_map(kind) and pa.types.is_map(other) and kind.key_type == other.key_type:
+        both = common_type(kind.item_type, other.item_type)
+        return None if both is None else pa.map_(kind.key_type, kind.item_field.with_type(both))
+    if kind == other or is_wider(other, kind):
+        return kind
+    return other if is_wider(kind, other) else None
 
-    def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-        return other if is_wider(kind, other) else kind
 
-    return pa.schema(list(_union(pa.struct(list(schema)), pa.struct(list(other)), lambda field: field, wider)))
+def nullable_throughout(field: pa.Field) -> pa.Field:
+    """The field with null allowed in it and at every level within it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([nullable_throughout(child) for child in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(nullable_throughout(kind.value_field))
+    elif pa.types.is_map(kind):
+        key = nullable_throughout(kind.key_field).with_nullable(False)
+        kind = pa.map_(key, nullable_throughout(kind.item_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def with_comments(schema: pa.Schema, comments: Mapping[str, str | None]) -> pa.Schema:
@@ -259,12 +291,10 @@ def _union(
     kind: pa.DataType,
     other: pa.DataType,
     take: Callable[[pa.Field], pa.Field],
-    leaf: Callable[[pa.DataType, pa.DataType], pa.DataType] = lambda kind, _: kind,
 ) -> pa.DataType:
-    """``kind`` with the fields of structs that only ``other`` has, each as ``take`` makes it; what both have that
-    has no fields is as ``leaf`` says."""
+    """``kind`` with the fields of structs that only ``other`` has, each as ``take`` makes it."""
     if isinstance(other, pa.DictionaryType | pa.RunEndEncodedType):
-        return _union(kind, other.value_type, take, leaf)
+        return _union(kind, other.value_type, take)
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         fields = list(kind)
         places = {field.name.lower(): place for place, field in enumerate(fields)}
@@ -274,13 +304,13 @@ def _union(
                 places[field.name.lower()] = len(fields)
                 fields.append(take(field))
             else:
-                fields[place] = fields[place].with_type(_union(fields[place].type, field.type, take, leaf))
+                fields[place] = fields[place].with_type(_union(fields[place].type, field.type, take))
         return pa.struct(fields)
     if pa.types.is_map(kind) and pa.types.is_map(other):
-        return pa.map_(kind.key_type, kind.item_field.with_type(_union(kind.item_type, other.item_type, take, leaf)))
+        return pa.map_(kind.key_type, kind.item_field.with_type(_union(kind.item_type, other.item_type, take)))
     if pa.types.is_list(kind) and hasattr(other, "value_field"):
-        return pa.list_(kind.value_field.with_type(_union(kind.value_type, other.value_type, take, leaf)))
-    return leaf(kind, other)
+        return pa.list_(kind.value_field.with_type(_union(kind.value_type, other.value_type, take)))
+    return kind
 
 
 def _fresh(field: pa.Field) -> pa.Field:

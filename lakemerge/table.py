@@ -319,7 +319,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
 
         A new row is ``+I``, one that went ``-D`` with the row as it was; a changed row comes twice, ``-U``
         as it was and ``+U`` as it is. Records that changed nothing do not show, and compactions neither.
-        Commits come in order; within one, rows of a slice are sorted by key.
+        Commits come in order; within one, rows of a slice are sorted by key. If one is a restore, the feed has
+        the columns of all its versions, in their widest types (docs/guides/retention.md, "Restore").
 
         :raises lakemerge.VersionNotFoundError: not in the table's history.
         """

@@ -203,7 +203,7 @@ class Merger(ABC):
         return False
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
-        """Columns, and the values in them that make a delete of an upsert. A delete is not checked for NOT NULL."""
+        """By column, the values that turn an upsert into a delete. Such a record is not checked for NOT NULL."""
         return {}
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:

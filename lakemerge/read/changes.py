@@ -8,15 +8,16 @@ compaction.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import InputError
-from lakemerge.evolution import for_both
 from lakemerge.handle import Handle
+from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.read.lookup import find_rows
-from lakemerge.read.parquet import ParquetFiles, StoredFile, shaped
+from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.read.scan import scan, scan_part
 from lakemerge.read.sources import MergeSpec
 from lakemerge.read.splits import split_tiles
@@ -34,66 +35,70 @@ __all__ = ["KIND", "TIMESTAMP", "VERSION", "read_changes"]
 
 KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
 """Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
+_TOLD = pa.schema([(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))])
 
 
 def read_changes(handle: Handle, until: TableView, since: int) -> pa.RecordBatchReader:
     """See :meth:`lakemerge.LakeTable.changes`."""
     if type(since) is not int or since > until.version:
         raise InputError(f"{argument('since')} must be a version up to {until.version}, not {since!r}")
-    fields = _nullable(until.config.schema)
-    if hidden := [field.name for field in fields if field.name.lower() in (KIND, VERSION, TIMESTAMP)]:
+    if hidden := [name for name in until.config.schema.names if name.lower() in _TOLD.names]:
         raise InputError(
             f"the table has column(s) {', '.join(hidden)}, which would be two in its changes: {KIND}, {VERSION} and "
             f"{TIMESTAMP} tell of the commit. Keep such values in columns of other names to read changes",
             columns=tuple(hidden),
         )
-    told = [(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
-    schema = pa.schema([*fields, *map(pa.field, *zip(*told, strict=True))])
     before = handle.view(handle.log.snapshot(version=since))
     check_kept(since, handle.log.update(until.snapshot), savepoints=False)
-    return pa.RecordBatchReader.from_batches(schema, _all(handle, before, until, schema))
+    columns = FeedColumns.between(handle, before, until, reserved=_TOLD.names)
+    schema = pa.schema([*columns.schema, *_TOLD])
+    return pa.RecordBatchReader.from_batches(schema, _all(_Feed(handle, columns), before, until, schema))
 
 
-def _all(handle: Handle, before: TableView, until: TableView, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    handle: Handle
+    columns: FeedColumns
+
+
+def _all(feed: _Feed, before: TableView, until: TableView, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    handle = feed.handle
     for version in range(before.version + 1, until.version + 1):
         view = until if version == until.version else handle.view(handle.log.snapshot(version=version))
-        for rows, kinds in _of_commit(handle, before, view):
+        for rows, kinds in _of_commit(feed, before, view):
             count = rows.num_rows
-            columns = _shown(rows, schema, version).columns
-            told = {
-                KIND: kinds,
-                VERSION: pa.array(np.full(count, version, dtype=np.int64)),
-                TIMESTAMP: pa.array(np.full(count, view.snapshot.timestamp_ms * 1000), schema.field(TIMESTAMP).type),
-            }
-            columns = [told.get(field.name, column) for field, column in zip(schema, columns, strict=True)]
-            yield from pa.table(columns, schema=schema).combine_chunks().to_batches()
+            versions = pa.array(np.full(count, version, dtype=np.int64))
+            times = pa.array(np.full(count, view.snapshot.timestamp_ms * 1000), _TOLD.field(TIMESTAMP).type)
+            told = pa.table([*rows.columns, kinds, versions, times], schema=schema)
+            yield from told.combine_chunks().to_batches()
         before = view
 
 
-def _of_commit(handle: Handle, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
+def _of_commit(feed: _Feed, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
     """Changed rows, sorted by key within a slice, and their kinds."""
     if before.state.restore_epoch != after.state.restore_epoch:
-        yield from _of_restore(handle, before, after)
+        yield from _of_restore(feed, before, after)
         return
     if before.is_empty and after.base_files:
-        for batch in scan(handle, after, columns=None, filter=None):
+        for batch in scan(feed.handle, after, columns=None, filter=None):
             kinds = np.full(batch.num_rows, RowKind.INSERT, dtype=np.int64)
-            yield pa.Table.from_batches([batch]), _symbols(kinds)
+            yield feed.columns.shaped(pa.Table.from_batches([batch])), _symbols(kinds)
         return
     for commit in after.log_commits:
         if commit.version == after.version:
-            for keys in _keys_of(handle, after, commit):
-                yield _difference(handle, before, after, keys)
+            for keys in _keys_of(feed.handle, after, commit):
+                yield _difference(feed, before, after, keys)
 
 
-def _of_restore(handle: Handle, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
+def _of_restore(feed: _Feed, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
     """The whole difference between two versions; what has the same files and logs in both is passed over."""
+    handle = feed.handle
     for keys in _keys_apart(handle, before, after):
-        yield _difference(handle, before, after, keys)
+        yield _difference(feed, before, after, keys)
     for keys in _keys_apart(handle, after, before):
         old = _by_key(find_rows(handle, before, keys, before.config.key), before.config.key)
         _, told = locate(key_columns(old, before.config.key), key_columns(keys, before.config.key))
-        yield _difference(handle, before, after, keys.filter(pa.array(~told)).combine_chunks())
+        yield _difference(feed, before, after, keys.filter(pa.array(~told)).combine_chunks())
 
 
 def _keys_apart(handle: Handle, view: TableView, other: TableView) -> Iterator[pa.Table]:
@@ -132,13 +137,12 @@ def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.
             yield ordered.take(pa.array(group_starts(key_columns(ordered, schema.names))))
 
 
-def _difference(handle: Handle, before: TableView, after: TableView, keys: pa.Table) -> tuple[pa.Table, pa.Array]:
+def _difference(feed: _Feed, before: TableView, after: TableView, keys: pa.Table) -> tuple[pa.Table, pa.Array]:
     """How the rows of some keys differ between two versions."""
     key = after.config.key
-    old, new = (_by_key(find_rows(handle, view, keys, view.config.schema.names), key) for view in (before, after))
+    old, new = (_by_key(find_rows(feed.handle, view, keys, view.config.schema.names), key) for view in (before, after))
     # The versions may differ in columns, and fields, and their types; what is new was null before.
-    schema = _nullable(for_both(after.config.schema, before.config.schema))
-    both = pa.concat_tables([shaped(old, schema), shaped(new, schema)]).combine_chunks()
+    both = pa.concat_tables([feed.columns.shaped(old), feed.columns.shaped(new)]).combine_chunks()
     sought = key_columns(keys, key)
     old_at, was = locate(key_columns(old, key), sought)
     new_at, now = locate(key_columns(new, key), sought)
@@ -158,25 +162,8 @@ def _symbols(kinds: Ints) -> pa.Array:
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    nullable = rows.cast(_nullable(rows.schema)).combine_chunks()
-    return nullable.take(pa.array(sort_order(key_columns(nullable, key))))
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def _shown(rows: pa.Table, schema: pa.Schema, version: int) -> pa.Table:
-    """Rows of a version in the columns of another. Raises :class:`InputError` for values that do not fit: the types
-    of a version that was restored may be narrower than those before."""
-    try:
-        return shaped(rows, schema)
-    except pa.ArrowInvalid as error:
-        raise InputError(
-            f"rows of version {version} do not fit the columns of the last version asked for, which was restored from "
-            f"before types were widened ({error}); ask for the changes until {version} by themselves",
-            version=version,
-        ) from error
+    plain = rows.combine_chunks()
+    return plain.take(pa.array(sort_order(key_columns(plain, key))))
 
 
 def _differ(rows: pa.Table, left: Ints, right: Ints) -> Bools:

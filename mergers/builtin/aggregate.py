@@ -114,7 +114,7 @@ class Aggregate(Merger):
         for name, function in self.functions.items():
             if name not in groups.rows.column_names:
                 continue
-            # What a record does not carry it neither adds nor takes back.
+            # A record neither adds nor takes back a column that it does not carry.
             sets = history.live & carried(groups, name)
             ignored = name in self.ignore_retract
             columns[name] = function.fold(

@@ -96,7 +96,7 @@ class SequenceGroups:
                 reader.nullable(group.members, f"a record without sequence {group.name!r} leaves null in it")
                 continue
             defaulted = [n for n in group.members if n in self.functions and unset.defaults.get(n) is not None]
-            reader.nullable(defaulted, "its default is unset, and its function makes null of nothing")
+            reader.nullable(defaulted, "its default counts as unset, and a function that folds nothing gives null")
             functions = {name: self.functions.get(name) for name in group.members if name not in defaulted}
             blanking = [name for name, function in functions.items() if function is not None and function.blanks]
             reader.nullable(blanking, "its function may leave null in it")

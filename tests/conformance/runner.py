@@ -176,7 +176,7 @@ class Filter:
         return f"{self.column} {self.operator} {text}"
 
     def expression(self) -> pc.Expression:
-        """The same condition in Arrow's terms, to which NaN equals nothing and is on no side of a number."""
+        """The same condition in Arrow's terms: there NaN equals nothing, and is neither above nor below a number."""
         column: Any = pc.field(self.column)
         if self.operator == "is null":
             return cast("pc.Expression", column.is_null())
