@@ -282,7 +282,7 @@ def test_keys_of_any_type_and_number(tmp_path: Path) -> None:
     b.upsert(pa.table({"t": pa.array([moment], pa.timestamp("us", "UTC")), "s": ['q"'], "x": [1]}))
     c = LakeTable.create(tmp_path / "C", "k BINARY, x BIGINT, is_gone BOOLEAN", key=["k"])
     c.upsert(pa.table({"k": pa.array([b"\x01\xff", b"\x02"]), "x": [1, 2], "is_gone": [False, True]}))
-    datasets = {"a": a, "b": tmp_path / "B", "c": Dataset(c, deleted="is_gone")}
+    datasets: dict[str, Any] = {"a": a, "b": tmp_path / "B", "c": Dataset(c, deleted="is_gone")}
     source = MergeSource.create(tmp_path / "out", MergeConfig(datasets=datasets, equality_sets=[["a.x", "b.x", "c.x"]]))
     source.run()
     assert [(entity["_id"], entity["$ids"]) for entity in source.entities()] == [
