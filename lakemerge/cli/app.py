@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from lakemerge.cli import merge_source
 from lakemerge.cli.arguments import byte_count, duration, storage_options
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.tables import shown_detail, shown_history, shown_plan, shown_result, shown_slices, shown_vacuum
@@ -25,6 +26,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(merge_source.app, name="merge-source")
 
 PathArgument = Annotated[str, typer.Argument(help="Folder or URL of the table, such as s3://bucket/orders.")]
 StorageOption = Annotated[

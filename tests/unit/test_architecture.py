@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.services"
-CLI_COMMANDS = ("lakemerge.cli.app", "lakemerge.cli.service", "lakemerge.cli.tables")
+CLI_COMMANDS = ("lakemerge.cli.app", "lakemerge.cli.merge_source", "lakemerge.cli.service", "lakemerge.cli.tables")
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
 
