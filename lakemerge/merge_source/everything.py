@@ -20,13 +20,25 @@ from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import VALUE, State, deletes, records
 from lakemerge.merge_source.values import Held, columns_needed
 
-__all__ = ["all_entities", "gone_entities", "index_records", "leftover_records", "remembered", "still_there"]
+__all__ = [
+    "all_entities",
+    "each_once",
+    "gone_entities",
+    "index_records",
+    "leftover_records",
+    "remembered",
+    "still_there",
+]
 
 
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
     parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
-    fresh = Fresh.together(parts)
+    return each_once(Fresh.together(parts), inputs)
+
+
+def each_once(fresh: Fresh, inputs: Sequence[Input]) -> Fresh:
+    """The entities. Raises :class:`InputError` for an id that a dataset has twice, as a plain Delta table may."""
     texts = fresh.texts
     if len(texts.unique()) < len(texts):
         counts = pc.value_counts(texts)
