@@ -26,7 +26,7 @@ from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import State
 from lakemerge.merge_source.values import Held, columns_needed, held_values
 
-__all__ = ["Reached", "changed_entities", "fresh_of_rows", "reach"]
+__all__ = ["Reached", "changed_entities", "fresh_of_rows", "narrow_columns", "reach"]
 
 
 def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[Fresh, pa.Table | None]:
@@ -37,7 +37,7 @@ def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[
     if one.shape is None:
         return Fresh.together([]), None
     shape = one.shape
-    narrow = _narrow_columns(one, rules, shape)
+    narrow = narrow_columns(one.offset, shape, rules)
     ids: list[pa.Array] = []
     gone: list[Bools] = []
     rows: list[pa.Table] = []
@@ -57,35 +57,38 @@ def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[
     place_among_gone = np.cumsum(is_gone) - 1
     kept = place_among_gone[final][is_gone[final]]
     payload = pa.concat_tables(last).take(pa.array(kept)) if len(kept) else None
-    fresh = fresh_of_rows(
-        one, rules, pa.concat_tables(rows).take(pa.array(final)), texts.take(pa.array(final)), is_gone[final], chunk
-    )
+    now = pa.concat_tables(rows).take(pa.array(final))
+    fresh = fresh_of_rows(one.offset, shape, rules, now, gone=is_gone[final], chunk=chunk)
     return fresh, payload
 
 
-def _narrow_columns(one: Input, rules: Rules, shape: Shape) -> list[str]:
+def narrow_columns(offset: int, shape: Shape, rules: Rules) -> list[str]:
     """What has to be known of every changed row: the rest is read of those that are output."""
     flag = [] if shape.deleted is None else [shape.deleted]
-    needed = columns_needed(rules, one.offset, shape.schema.names)
+    needed = columns_needed(rules, offset, shape.schema.names)
     return list(dict.fromkeys([*shape.id_columns, *flag, *needed]))
 
 
-def fresh_of_rows(one: Input, rules: Rules, rows: pa.Table, ids: pa.Array, gone: Bools, chunk: str | None) -> Fresh:
+def fresh_of_rows(
+    offset: int, shape: Shape, rules: Rules, rows: pa.Table, *, gone: Bools | None = None, chunk: str | None = None
+) -> Fresh:
     """Entities from rows of a dataset.
 
     :param gone: which of the rows went; they are kept in the chunk, in their order.
     """
-    deleted = gone | one.deleted_flags(rows).to_numpy(zero_copy_only=False)
+    ids = ids_of(rows, shape.id_columns)
+    went = np.zeros(len(ids), dtype=np.bool_) if gone is None else gone
+    deleted = went | shape.deleted_flags(rows)
     live = np.flatnonzero(~deleted)
-    held = held_values(rules, one.offset, rows.take(pa.array(live)), ids.take(pa.array(live)))
-    names = pa.array([chunk], pa.string()).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=~gone))
+    held = held_values(rules, offset, rows.take(pa.array(live)), ids.take(pa.array(live)))
+    names = pa.array([chunk], pa.string()).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=~went))
     return Fresh(
-        datasets=np.full(len(ids), one.offset, dtype=np.int64),
+        datasets=np.full(len(ids), offset, dtype=np.int64),
         ids=ids,
         deleted=deleted,
-        gone=gone,
+        gone=went,
         chunks=names,
-        places=np.where(gone, np.cumsum(gone) - 1, 0),
+        places=np.where(went, np.cumsum(went) - 1, 0),
         held=Held(live[held.rows], held.expressions, held.values),
     )
 

@@ -18,7 +18,7 @@ from lakemerge.merge_source.known import strings
 from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.plan import Plan
 from lakemerge.merge_source.planning import Work, plan_everything
-from lakemerge.merge_source.publish import output_number
+from lakemerge.merge_source.publish import output_number, target_schema
 from lakemerge.merge_source.results import SourceCheck
 from lakemerge.merge_source.run import as_taken_up
 from lakemerge.merge_source.seen import seen_clusters
@@ -52,9 +52,9 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     shape = OutputShape.of(
         [one.shape for one in inputs], strategy=config.strategy, as_text=config.type_conflicts == "string"
     )
-    work = Work(output, state, config, inputs, shape, meta.run)
     with Spool() as spool:
-        plan = Plan(spool)
+        work = Work(output, state, config, inputs, shape, meta.run, spool, target_schema(output.schema, shape))
+        plan = Plan()
         plan_everything(work, list(range(len(inputs))), plan, by_output=False)
         findings = [*_of_output(work), *_of_state(plan.records)]
         return SourceCheck(

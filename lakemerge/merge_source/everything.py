@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import InputError, LakeMergeError
-from lakemerge.merge_source.changes import fresh_of_rows
+from lakemerge.merge_source.changes import fresh_of_rows, narrow_columns
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import ids_of, key_texts
 from lakemerge.merge_source.index import Heads, Holders, find_heads, rebuilt
@@ -18,15 +18,27 @@ from lakemerge.merge_source.known import Fresh, Known, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import VALUE, State, deletes, records
-from lakemerge.merge_source.values import Held, columns_needed
+from lakemerge.merge_source.values import Held
 
-__all__ = ["all_entities", "gone_entities", "index_records", "leftover_records", "remembered", "still_there"]
+__all__ = [
+    "all_entities",
+    "each_once",
+    "gone_entities",
+    "index_records",
+    "leftover_records",
+    "remembered",
+    "still_there",
+]
 
 
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
     parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
-    fresh = Fresh.together(parts)
+    return each_once(Fresh.together(parts), inputs)
+
+
+def each_once(fresh: Fresh, inputs: Sequence[Input]) -> Fresh:
+    """The entities. Raises :class:`InputError` for an id that a dataset has twice, as a plain Delta table may."""
     texts = fresh.texts
     if len(texts.unique()) < len(texts):
         counts = pc.value_counts(texts)
@@ -39,10 +51,8 @@ def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
 def _of_dataset(one: Input, rules: Rules) -> Iterator[Fresh]:
     if one.shape is None:
         return
-    flag = [] if one.shape.deleted is None else [one.shape.deleted]
-    for rows in one.scan([*flag, *columns_needed(rules, one.offset, one.shape.schema.names)]):
-        ids = ids_of(rows, one.shape.id_columns)
-        yield fresh_of_rows(one, rules, rows, ids, np.zeros(len(ids), dtype=np.bool_), None)
+    for rows in one.scan(narrow_columns(one.offset, one.shape, rules)):
+        yield fresh_of_rows(one.offset, one.shape, rules, rows)
 
 
 def remembered(state: State) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +13,7 @@ from lakemerge.errors import FullRunNeededError, InputError, NotATableError, Ver
 from lakemerge.log import Snapshot
 from lakemerge.merge_source.config import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
-from lakemerge.merge_source.lists import contiguous
+from lakemerge.merge_source.lists import Bools, contiguous
 from lakemerge.merge_source.plain import PlainTable
 from lakemerge.opening import open_handle
 from lakemerge.options import Settings
@@ -56,6 +57,12 @@ class Shape:
     def kept(self) -> list[str]:
         """The columns that make up an entity's part of the output."""
         return [*([] if self.ids is None else [self.ids]), *self.properties]
+
+    def deleted_flags(self, rows: pa.Table) -> Bools:
+        """Which rows are marked as deleted."""
+        if self.deleted is None:
+            return np.zeros(rows.num_rows, dtype=np.bool_)
+        return contiguous(rows.column(self.deleted)).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def shape_of(dataset: Dataset, schema: pa.Schema, key: Sequence[str]) -> Shape:
@@ -143,9 +150,9 @@ class Input:
             return False
         if not self.table.view.is_empty:
             return True
-        definitions = ("CREATE TABLE", "ALTER TABLE", "RESERVE ORDINALS")
+        # Without rows now: it had some, or was written to with none. Commits that were cleaned up count as such.
         history = self.table.history()
-        return history[-1].version > 0 or any(entry.operation not in definitions for entry in history)
+        return history[-1].version > 0 or any(entry.operation in ("UPSERT", "DELETE") for entry in history)
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows, the id's columns among the named ones, in tables of bounded size."""
@@ -182,12 +189,6 @@ class Input:
             found.append(self.table.get(keys, columns=names))
         rows = pa.concat_tables(found).combine_chunks()
         return ids_of(rows, self.shape.id_columns), rows
-
-    def deleted_flags(self, rows: pa.Table) -> pa.Array:
-        """Which rows are marked as deleted."""
-        if self.shape is None or self.shape.deleted is None:
-            return pa.array([False]).take(pa.array([0] * rows.num_rows, pa.int64()))
-        return contiguous(rows.column(self.shape.deleted)).fill_null(False)
 
     def earlier(self, version: int) -> Input:
         """The same at an earlier version. Raises :class:`VersionNotFoundError`."""

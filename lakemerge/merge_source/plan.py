@@ -6,7 +6,7 @@ entities they look at, and in where the rows come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters, find_clusters
-from lakemerge.merge_source.combine import OutputShape, combine, members_of
+from lakemerge.merge_source.combine import members_of
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.content import hash_rows, hash_values
+from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.emission import REMEMBERED, Emitter
 from lakemerge.merge_source.known import Known, held_lists, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.outcome import (
@@ -27,26 +28,27 @@ from lakemerge.merge_source.outcome import (
     retired_ids,
     with_first_ids,
 )
-from lakemerge.merge_source.rows import MemberRows
-from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import ENTITY, records
 
-__all__ = ["Plan", "Settling", "settle"]
+__all__ = ["RETIRED", "Plan", "Settling", "settle"]
+
+RETIRED = pa.schema([("_id", pa.string()), ("$replaced", pa.bool_()), ("_updated", pa.int64())])
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a run would do. ``emitted`` holds the rows of the output, in order, in part 0."""
+    """What a run would do."""
 
-    emitted: Spool
+    emitter: Emitter | None = None
+    """Has the rows of the output that change; ``None`` before the plan is made."""
     records: list[pa.Table] = field(default_factory=list)
     """Of the state, but for the record ``m``."""
-    retired: pa.Table | None = None
-    """``_id``, ``$replaced`` and ``_updated``."""
+    retired: pa.Table = field(default_factory=RETIRED.empty_table)
+    """Ids that no longer apply, in the columns of :data:`RETIRED`."""
     updated: int = 0
     """The next number of an emitted entity."""
     changed: int = 0
-    """Rows of ``emitted`` that are emitted; others only have other members, and keep their numbers."""
+    """Clusters that are emitted; others may be written because they have other members, and keep their numbers."""
     deleted: int = 0
     """Deleted entities among the emitted ones."""
     clusters: int = 0
@@ -58,24 +60,16 @@ class Plan:
 
     @property
     def replaced_count(self) -> int:
-        return 0 if self.retired is None else int(pc.sum(self.retired.column("$replaced")).as_py() or 0)
-
-    @property
-    def retired_count(self) -> int:
-        return 0 if self.retired is None else self.retired.num_rows
+        return int(pc.sum(self.retired.column("$replaced")).as_py() or 0)
 
     @property
     def emitted_count(self) -> int:
-        return self.changed + self.retired_count
-
-    @property
-    def rows(self) -> int:
-        return self.emitted.rows + self.retired_count
+        return self.changed + self.retired.num_rows
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to write to the output."""
-        return self.rows > 0
+        return bool(self.retired.num_rows) or (self.emitter is not None and self.emitter.rows > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +79,10 @@ class Settling:
     config: MergeConfig
     run: int
     updated: int
-    shape: OutputShape
     known: Known
     old: OldClusters
     bystanders: Bystanders
-    rows: Callable[[Clusters], MemberRows]
+    emitter: Emitter
 
 
 def settle(given: Settling, plan: Plan) -> None:
@@ -103,7 +96,7 @@ def settle(given: Settling, plan: Plan) -> None:
     check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
     ids, replaced = retired_ids(known, clusters, given.old)
     numbers = np.arange(given.updated, given.updated + len(ids), dtype=np.int64)
-    plan.retired = pa.table({"_id": ids, "$replaced": pa.array(replaced), "_updated": pa.array(numbers)})
+    plan.retired = pa.table([ids, pa.array(replaced), pa.array(numbers)], schema=RETIRED)
     plan.updated = given.updated + len(ids)
     same = _unchanged(known, clusters)
     plan.clusters, plan.entities = int((~same).sum()), len(known)
@@ -135,44 +128,24 @@ def _unchanged(known: Known, clusters: Clusters) -> Bools:
 
 
 def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Table:
-    """Spool the rows that changed; what to remember of each cluster, in the columns of :data:`ENTITY` that say it."""
+    """Combine the clusters that may have changed; what to remember of each, in the columns of :data:`ENTITY` that say
+    it."""
     known, count = given.known, len(clusters)
     firsts = known.places_of(clusters.datasets, clusters.ids)[clusters.offsets[:-1]]
-    names = ["output_id", "hash", "updated", "run", "singles"]
+    names = ["output_id", *REMEMBERED.names]
     kept = {name: contiguous(known.old.column(name)).take(pa.array(firsts, mask=~same)) for name in names}
     shown = np.flatnonzero(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False) & ~same)
     formed = _chosen(clusters, shown)
-    hashes, updated, runs, singles = [], [], [], []
-    for _, part, parts in given.rows(formed).batches():
-        combined = combine(part, parts, given.shape)
-        before = pc.index_in(part.output_ids, value_set=given.old.output_ids)
-        record = given.old.records.take(before)
-        last = strings(record, "hash")
-        changed = ~pc.fill_null(pc.equal(last, pa.array(combined.hashes)), False).to_numpy(zero_copy_only=False)
-        written = pa.array(hash_values(combined.rows.column("_members").combine_chunks()).view(np.int64))
-        same_members = pc.fill_null(pc.equal(strings(record, "written"), written), False)
-        rewritten = changed | ~same_members.to_numpy(zero_copy_only=False)
-        fresh = np.cumsum(changed) - 1 + plan.updated
-        numbers = pc.if_else(pa.array(changed), pa.array(fresh), strings(record, "updated"))
-        plan.updated += int(changed.sum())
-        plan.changed += int(changed.sum())
-        plan.deleted += int((part.deleted & changed).sum())
-        if rewritten.any():
-            rows = combined.rows.append_column("_updated", numbers)
-            plan.emitted.add(0, rows.filter(pa.array(rewritten)))
-        hashes.append(pa.array(combined.hashes))
-        updated.append(numbers)
-        runs.append(pc.if_else(pa.array(rewritten), pa.scalar(given.run, pa.int64()), strings(record, "run")))
-        singles.append(combined.singles)
+    emission = given.emitter.emit(formed, given.old, run=given.run, number=plan.updated)
+    plan.emitter, plan.updated = given.emitter, emission.next_number
+    plan.changed, plan.deleted = emission.changed, emission.deleted
     place = np.full(count, -1, dtype=np.int64)
     place[shown] = np.arange(len(shown))
     at = pa.array(place, mask=place < 0)
-    made = {"output_id": [formed.output_ids], "hash": hashes, "updated": updated, "run": runs, "singles": singles}
-    columns = {}
-    for name in names:
-        now = contiguous(pa.chunked_array(made[name], ENTITY.field(name).type)).take(at)
-        columns[name] = pc.if_else(pa.array(same), kept[name], now)
-    return pa.table(columns)
+    made = emission.remembered.append_column("output_id", formed.output_ids)
+    return pa.table(
+        {name: pc.if_else(pa.array(same), kept[name], contiguous(made.column(name)).take(at)) for name in names}
+    )
 
 
 def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,10 @@ import pyarrow.compute as pc
 from lakemerge.merge_source.changes import changed_entities, reach
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.emission import Emitter, LocalEmitter
 from lakemerge.merge_source.everything import (
     all_entities,
+    each_once,
     gone_entities,
     index_records,
     leftover_records,
@@ -26,8 +29,12 @@ from lakemerge.merge_source.outcome import Bystanders, OldClusters, collision
 from lakemerge.merge_source.plan import Plan, Settling, settle
 from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
 from lakemerge.merge_source.seen import seen_clusters
+from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State, chunk_rows
 from lakemerge.table import LakeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Work", "plan_changes", "plan_everything"]
 
@@ -43,6 +50,12 @@ class Work:
     shape: OutputShape
     number: int
     """The run's."""
+    spool: Spool
+    """Where rows of the output wait, of runs without Spark."""
+    target: pa.Schema
+    """The columns of the output once it has them."""
+    spark: SparkSession | None = None
+    """Runs over everything go through it."""
 
 
 def plan_changes(work: Work, plan: Plan) -> bool:
@@ -63,11 +76,10 @@ def plan_changes(work: Work, plan: Plan) -> bool:
         config=config,
         run=work.number,
         updated=meta.updated,
-        shape=work.shape,
         known=known,
         old=OldClusters.of(reached.old),
         bystanders=reached.bystanders,
-        rows=lambda clusters: SoughtRows(work.inputs, known, clusters, chunks),
+        emitter=LocalEmitter(work.shape, work.spool, lambda clusters: SoughtRows(work.inputs, known, clusters, chunks)),
     )
     plan.records += reached.records
     settle(settling, plan)
@@ -87,7 +99,7 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
     config, state, meta = work.config, work.state, work.state.meta
     old = remembered(state)
     there = still_there(old, offsets)
-    fresh = all_entities(work.inputs, config.rules)
+    fresh = _all_entities(work)
     gone, kept = gone_entities(work.inputs, _versions_now(work, offsets), there, fresh, work.number)
     chunks = Chunks(state, kept)
     shifted = any(now not in (then, -1) for then, now in enumerate(offsets))
@@ -102,11 +114,10 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         config=config,
         run=work.number,
         updated=updated,
-        shape=work.shape,
         known=known,
         old=clusters.moved(offsets),
         bystanders=Bystanders.none(),
-        rows=lambda formed: ScannedRows(work.inputs, known, formed, chunks),
+        emitter=_emitter_of_all(work, known, chunks),
     )
     settle(settling, plan)
     plan.records += index_records(state if meta.run else None, known)
@@ -114,6 +125,22 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         plan.records += leftover_records(state, offsets, known)
     plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
     return _has_bars(known)
+
+
+def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:
+    if work.spark is None:
+        return LocalEmitter(work.shape, work.spool, lambda formed: ScannedRows(work.inputs, known, formed, chunks))
+    from lakemerge.spark.merge_source import SparkEmitter
+
+    return SparkEmitter(work.spark, work.inputs, work.shape, known, chunks, work.config.identity, work.target)
+
+
+def _all_entities(work: Work) -> Fresh:
+    if work.spark is None:
+        return all_entities(work.inputs, work.config.rules)
+    from lakemerge.spark.merge_source import entities_on_spark
+
+    return each_once(entities_on_spark(work.spark, work.inputs, work.config.rules), work.inputs)
 
 
 def _check_collisions(output: LakeTable, plan: Plan, old: OldClusters) -> None:

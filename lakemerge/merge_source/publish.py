@@ -23,7 +23,15 @@ from lakemerge.schema import needs_timestamp_ntz, type_ddl
 from lakemerge.table import LakeTable
 from lakemerge.widening import is_wider
 
-__all__ = ["output_number", "publish", "target_schema", "unpublished_rows"]
+__all__ = [
+    "conformed",
+    "output_number",
+    "prepare_output",
+    "publish",
+    "retired_rows",
+    "target_schema",
+    "unpublished_rows",
+]
 
 _BATCH_ROWS = 1 << 16
 
@@ -67,15 +75,20 @@ def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], ro
 
     :param rows: how many there are, about.
     """
-    wider = {path: kind for field in output.schema for path, kind in _widened(field, target.field(field.name).type)}
-    if wider:
-        output.alter(widen=wider)
-    batches = (batch for table in tables for batch in _conformed(table, target).to_batches(max_chunksize=_BATCH_ROWS))
+    prepare_output(output, target)
+    batches = (batch for table in tables for batch in conformed(table, target).to_batches(max_chunksize=_BATCH_ROWS))
     frame: object = pa.RecordBatchReader.from_batches(target, batches)
     if rows <= _BATCH_ROWS:
         # The size of a table is known, and a first write takes as many buckets as it needs.
         frame = pa.Table.from_batches(list(batches), schema=target)
     output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
+
+
+def prepare_output(output: LakeTable, target: pa.Schema) -> None:
+    """Give the output the wider types that rows need. New columns come with the rows."""
+    wider = {path: kind for field in output.schema for path, kind in _widened(field, target.field(field.name).type)}
+    if wider:
+        output.alter(widen=wider)
 
 
 def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, *, after: int) -> Iterator[pa.Table]:
@@ -104,7 +117,7 @@ def retired_rows(retired: pa.Table) -> pa.Table:
     return retired.append_column("_deleted", yes)
 
 
-def _conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
+def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
     """Rows with all columns of the output, in their types; what they lack is null, since rows are written whole."""
     given = {name.lower(): contiguous(column) for name, column in zip(rows.column_names, rows.columns, strict=True)}
     columns = [given.get(field.name.lower(), pa.nulls(rows.num_rows, field.type)) for field in target]

@@ -33,6 +33,17 @@ class RunResult:
     """The run's number; the same as before where there was nothing to do."""
     seconds: float
 
+    def __str__(self) -> str:
+        if not self.populated:
+            return "not populated: datasets that must be filled first are not; nothing was done"
+        did = "a run would emit" if self.dry_run else f"run {self.number} emitted"
+        taken = ", ".join(f"{name} at version {version}" for name, version in self.versions.items())
+        return (
+            f"{did} {self.emitted:,} entities ({self.replaced:,} replaced, {self.deleted:,} deleted) of "
+            f"{self.clusters:,} clusters, {'everything' if self.full else 'what changed'} looked at, in "
+            f"{self.seconds:.2f} s; {taken}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
@@ -113,6 +124,10 @@ class WideValue:
     def count(self) -> int:
         return sum(self.holders.values())
 
+    def __str__(self) -> str:
+        through = ", ".join(f"{count:,} by {expression}" for expression, count in self.holders.items())
+        return f"{self.value}: {through}{', merged' if self.active else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -129,3 +144,14 @@ class Report:
     """The clusters with the most members: output id and count."""
     widest: tuple[WideValue, ...]
     """The values that the most entities hold."""
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{name} {count:,}" for name, count in self.entities.items())
+        lines = [
+            f"entities: {held}; {self.deleted:,} of them deleted",
+            f"clusters: {self.clusters:,}, {self.merged:,} of more than one entity",
+            *(f"  {count:,} entities: {name}" for name, count in self.largest),
+            "values:",
+            *(f"  {wide}" for wide in self.widest),
+        ]
+        return "\n".join(lines)

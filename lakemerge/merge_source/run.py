@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +22,15 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.inputs import Access, Input, open_input
 from lakemerge.merge_source.plan import Plan
 from lakemerge.merge_source.planning import Work, plan_changes, plan_everything
-from lakemerge.merge_source.publish import output_number, publish, retired_rows, target_schema, unpublished_rows
+from lakemerge.merge_source.publish import output_number, publish, target_schema, unpublished_rows
 from lakemerge.merge_source.results import RunResult
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import APPLICATION, DatasetState, Meta, State, deletes, records, write_rows
 from lakemerge.merge_source.succession import Succession, dataset_states, succession
 from lakemerge.table import LakeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Tables", "as_taken_up", "is_populated", "run_once", "with_tables"]
 
@@ -44,6 +48,8 @@ class Tables:
     output: LakeTable
     state: LakeTable
     access: Access
+    spark: SparkSession | None = None
+    """Runs over everything go through it."""
 
 
 def run_once(
@@ -114,9 +120,11 @@ class _Run:
             as_text=self._config.type_conflicts == "string",
         )
         target = target_schema(self._output.schema, shape)
-        work = Work(self._output, self._state, self._config, inputs, shape, self._number)
         with Spool() as spool:
-            plan = Plan(spool)
+            work = Work(
+                self._output, self._state, self._config, inputs, shape, self._number, spool, target, self._tables.spark
+            )
+            plan = Plan()
             if before.everything:
                 by_output = not trusted or self._done < self._meta.emitted_run
                 bars = plan_everything(work, before.offsets, plan, by_output=by_output)
@@ -179,7 +187,7 @@ class _Run:
     def _meta_after(self, plan: Plan, inputs: Sequence[Input], *, bars: bool) -> Meta:
         meta = self._meta
         emits = plan.writes
-        chunks = -(-plan.retired_count // _RETIRED_ROWS)
+        chunks = -(-plan.retired.num_rows // _RETIRED_ROWS)
         return replace(
             meta,
             config=self._config.to_json(),
@@ -206,7 +214,7 @@ class _Run:
 
     def _retired_records(self, plan: Plan, meta: Meta) -> Iterator[pa.Table]:
         """The ids that this run retires, in the place of those of the last one."""
-        if not plan.writes or plan.retired is None:
+        if not plan.writes:
             return
         for number in range(meta.retired_chunks):
             data = write_rows(plan.retired.slice(number * _RETIRED_ROWS, _RETIRED_ROWS))
@@ -217,8 +225,8 @@ class _Run:
             yield deletes("r", pa.array([""] * len(stale)), stale, np.zeros_like(stale))
 
     def _publish(self, plan: Plan, target: pa.Schema) -> None:
-        if plan.writes:
-            publish(self._output, target, _planned_rows(plan), plan.rows, self._number)
+        if plan.writes and plan.emitter is not None:
+            plan.emitter.write(self._output, target, plan.retired, self._number)
         try:
             self._tables.state.maintain()
         except (LakeMergeError, OSError):
@@ -232,7 +240,7 @@ class _Run:
         return RunResult(
             emitted=0 if plan is None else plan.emitted_count,
             replaced=0 if plan is None else plan.replaced_count,
-            deleted=0 if plan is None else plan.deleted + plan.retired_count - plan.replaced_count,
+            deleted=0 if plan is None else plan.deleted + plan.retired.num_rows - plan.replaced_count,
             clusters=0 if plan is None else plan.clusters,
             versions=taken,
             populated=populated,
@@ -241,12 +249,6 @@ class _Run:
             number=self._meta.run if plan is None or self._dry_run else self._number,
             seconds=time.monotonic() - self._started,
         )
-
-
-def _planned_rows(plan: Plan) -> Iterator[pa.Table]:
-    if plan.retired is not None and plan.retired.num_rows:
-        yield retired_rows(plan.retired)
-    yield from plan.emitted.tables(0)
 
 
 def _meta_record(meta: Meta) -> pa.Table:

@@ -239,7 +239,7 @@ def _open_tables(output_path: str | os.PathLike[str], access: Access, spark: Spa
             url=os.fspath(output_path),
         ) from error
     output = LakeTable.open(output_path, spark=spark, settings=access.settings, **options)
-    return Tables(output, state, access)
+    return Tables(output, state, access, spark)
 
 
 def _shape(shapes: Sequence[Any], config: MergeConfig) -> OutputShape:

@@ -68,7 +68,7 @@ def _joined(
     common = pa.string() if known.as_text else common_type(known.type, element)
     text = known.as_text or common is None
     if common is None and not as_text:
-        problems.append(f"{name!r} is {type_ddl(known.type)} and {type_ddl(element)}")
+        problems.append(f"{known.name!r} is {type_ddl(known.type)} and {type_ddl(element)}")
     lists = known.lists | {offset} if pa.types.is_list(kind) else known.lists
     return Property(known.name, common or pa.string(), {**known.columns, offset: name}, lists, text)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakemerge import LakeMergeError
 from tests.merge_source.model import Model, Refused
@@ -28,9 +29,9 @@ COLUMNS = {
 class History:
     """One random history, driven in the product and in the model side by side."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, spark: SparkSession | None = None) -> None:
         self.lots = random.Random(seed)
-        self.world = World(folder)
+        self.world = World(folder, spark)
         self.model = Model()
         self.tables: dict[str, str] = {}
         self.columns: dict[str, dict[str, str]] = {}

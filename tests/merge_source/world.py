@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
 from lakemerge.merge_source import MergeConfig, MergeSource
@@ -26,7 +27,8 @@ def frame_of(table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 class World:
     """Tables by name, and one source."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spark: SparkSession | None = None) -> None:
+        self.spark = spark
         self.folder = folder
         self.paths: dict[str, str] = {}
         self.source: MergeSource | None = None
@@ -65,7 +67,7 @@ class World:
         """One run with the configuration; what it emitted."""
         config = self.config(sesam)
         if self.source is None:
-            self.source = MergeSource.create(self.folder / "out", config)
+            self.source = MergeSource.create(self.folder / "out", config, spark=self.spark)
         before = max([entity["_updated"] for entity in self.source.entities()], default=-1)
         result = self.source.run(config=config, **options)
         emitted = self.source.entities(since=before)

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.services"
-CLI_COMMANDS = tuple(f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "service", "tables"))
+CLI_COMMANDS = tuple(
+    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
+)
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
 

@@ -1,0 +1,140 @@
+"""The commands of merge sources. CONFIG.json says where the output is, which tables the datasets are, and the source::
+
+    {"output": "lake/customers", "tables": {"crm": "lake/crm", "shop": {"table": "lake/shop", "deleted": "is_gone"}},
+     "source": {"type": "merge", "version": 2, "datasets": ["crm c", "shop s"], "equality": ["c.email = s.mail"]}}
+
+The source, or the whole pipe around it, is Sesam's JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from lakemerge.cli.arguments import duration, storage_options
+from lakemerge.cli.service import stopping
+from lakemerge.errors import MergeConfigError, NotATableError
+from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Merges what several tables say of the same things.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+ConfigArgument = Annotated[
+    Path,
+    typer.Argument(help="A JSON file: output, tables, and source, which is Sesam's JSON of the source or its pipe."),
+]
+StorageOption = Annotated[
+    list[str] | None, typer.Option("--storage-option", "-o", help="NAME=VALUE for the stores of all tables.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a file says."""
+
+    output: str
+    config: MergeConfig
+
+    @staticmethod
+    def read(path: Path) -> _Job:
+        """Raises :class:`MergeConfigError`."""
+        try:
+            told = orjson.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise MergeConfigError(f"{path} cannot be read as JSON: {error}") from error
+        parts = ("output", "tables", "source")
+        if not isinstance(told, dict) or set(told) != set(parts) or not isinstance(told["output"], str):
+            raise MergeConfigError(f"{path} must have the entries output (a path), tables and source, and no others")
+        if not isinstance(told["tables"], dict) or not isinstance(told["source"], dict):
+            raise MergeConfigError(f"{path}: tables and source must be objects")
+        tables = {name: _dataset(name, given) for name, given in told["tables"].items()}
+        return _Job(told["output"], MergeConfig.from_sesam(told["source"], tables))
+
+    def opened(self, storage: Sequence[str] | None, *, create: bool = False) -> MergeSource:
+        options = storage_options(storage or ())
+        try:
+            return MergeSource.open(self.output, storage_options=options)
+        except NotATableError:
+            if not create:
+                raise
+            return MergeSource.create(self.output, self.config, storage_options=options)
+
+
+def _dataset(name: str, given: Any) -> Dataset:
+    if isinstance(given, str):
+        return Dataset(given)
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("table"), str)
+        or set(given) - {"table", "id", "deleted"}
+    ):
+        raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted, not {given!r}")
+    return Dataset(**given)
+
+
+@app.command()
+def run(
+    config: ConfigArgument,
+    storage: StorageOption = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Look at everything; still only differences are written.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> None:
+    """Take up what changed; the first time, make the output. The file's configuration holds from this run on."""
+    job = _Job.read(config)
+    typer.echo(job.opened(storage, create=not dry_run).run(full=full, dry_run=dry_run, config=job.config))
+
+
+@app.command()
+def follow(
+    config: ConfigArgument,
+    storage: StorageOption = None,
+    every: Annotated[
+        str, typer.Option(help="How often to run, such as 5m; with supports_signalling at latest.")
+    ] = "60s",
+) -> None:
+    """Run again and again, until SIGTERM or Ctrl-C; a run under way is finished."""
+    job, pause = _Job.read(config), duration(every)
+    with stopping() as stop:
+        source = job.opened(storage, create=True)
+        typer.echo(source.run(config=job.config))
+        for result in source.follow(every=pause, stop=stop):
+            typer.echo(result)
+
+
+@app.command()
+def explain(
+    config: ConfigArgument,
+    output_id: Annotated[str, typer.Argument(metavar="ID", help="An _id of the output, such as '0|a1|1|b1'.")],
+    storage: StorageOption = None,
+) -> None:
+    """Show the members of an entity, and which rules and values hold them together."""
+    typer.echo(_Job.read(config).opened(storage).explain(output_id))
+
+
+@app.command()
+def check(config: ConfigArgument, storage: StorageOption = None) -> None:
+    """Cluster all rows anew and compare with state and output. Exit code 4 where something is wrong."""
+    result = _Job.read(config).opened(storage).check()
+    typer.echo(result)
+    if not result.ok:
+        raise typer.Exit(4)
+
+
+@app.command()
+def report(
+    config: ConfigArgument,
+    storage: StorageOption = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the largest clusters and widest values.")] = 20,
+) -> None:
+    """Show what the source holds: entities, clusters, the largest of these, and the values that most entities have."""
+    typer.echo(_Job.read(config).opened(storage).report(top=top))

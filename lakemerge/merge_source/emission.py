@@ -1,0 +1,122 @@
+"""Combining clusters, telling which of them are output anew, and keeping their rows until the state is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.merge_source.clusters import Clusters
+from lakemerge.merge_source.combine import Combined, OutputShape, combine
+from lakemerge.merge_source.content import hash_values
+from lakemerge.merge_source.known import strings
+from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.outcome import OldClusters
+from lakemerge.merge_source.publish import publish, retired_rows
+from lakemerge.merge_source.rows import MemberRows
+from lakemerge.merge_source.spool import Spool
+from lakemerge.merge_source.state import ENTITY
+from lakemerge.table import LakeTable
+
+__all__ = ["REMEMBERED", "Emission", "Emitter", "Judged", "LocalEmitter", "judge"]
+
+REMEMBERED = pa.schema([ENTITY.field(name) for name in ("hash", "updated", "run", "singles")])
+"""What the state remembers of a cluster's output, beside its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What became of clusters."""
+
+    remembered: pa.Table
+    """In the columns of :data:`REMEMBERED`, a row a cluster, in their order."""
+    next_number: int
+    """The number of the next emitted entity."""
+    changed: int
+    """Clusters that are emitted."""
+    deleted: int
+    """Deleted entities among these."""
+
+
+class Emitter(Protocol):
+    """Combines clusters here or on Spark."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait to be written."""
+
+    def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
+        """Combine the clusters, in order, and keep the rows of those that changed.
+
+        :param number: of the first emitted entity.
+        """
+
+    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
+        """Write the rows that wait, and those of ids that no longer apply, for the run of that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Which of some clusters changed, compared with what was output of them."""
+
+    changed: Bools
+    """What they are differs: they are emitted."""
+    rewritten: Bools
+    """They changed, or have other members."""
+
+
+def judge(combined: Combined, last_hash: pa.Array, last_members: pa.Array) -> Judged:
+    """:param last_hash: of what was output under the same ids; null where nothing was.
+    :param last_members: a hash of the members of then.
+    """
+    members = hash_values(contiguous(combined.rows.column("_members"))).view(np.int64)
+    changed = _differ(last_hash, combined.hashes)
+    return Judged(changed, changed | _differ(last_members, members))
+
+
+def _differ(last: pa.Array, now: Ints) -> Bools:
+    same = pc.fill_null(pc.equal(last, pa.array(now)), False)
+    return ~same.to_numpy(zero_copy_only=False)
+
+
+@dataclass(slots=True)
+class LocalEmitter:
+    """Combines in this process, some clusters at a time; rows that changed wait in a spool."""
+
+    shape: OutputShape
+    spool: Spool
+    rows_of: Callable[[Clusters], MemberRows]
+
+    @property
+    def rows(self) -> int:
+        return self.spool.rows
+
+    def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
+        changed = deleted = 0
+        parts = [REMEMBERED.empty_table()]
+        for _, part, rows in self.rows_of(clusters).batches():
+            combined = combine(part, rows, self.shape)
+            record = old.records.take(pc.index_in(part.output_ids, value_set=old.output_ids))
+            judged = judge(combined, strings(record, "hash"), strings(record, "written"))
+            fresh = np.cumsum(judged.changed) - 1 + number + changed
+            numbers = pc.if_else(pa.array(judged.changed), pa.array(fresh), strings(record, "updated"))
+            runs = pc.if_else(pa.array(judged.rewritten), pa.scalar(run, pa.int64()), strings(record, "run"))
+            if judged.rewritten.any():
+                whole = combined.rows.append_column("_updated", numbers)
+                self.spool.add(0, whole.filter(pa.array(judged.rewritten)))
+            parts.append(pa.table([pa.array(combined.hashes), numbers, runs, combined.singles], schema=REMEMBERED))
+            changed += int(judged.changed.sum())
+            deleted += int((part.deleted & judged.changed).sum())
+        return Emission(pa.concat_tables(parts), number + changed, changed, deleted)
+
+    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
+        def tables() -> Iterator[pa.Table]:
+            if retired.num_rows:
+                yield retired_rows(retired)
+            yield from self.spool.tables(0)
+
+        publish(output, target, tables(), self.rows + retired.num_rows, number)
