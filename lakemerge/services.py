@@ -10,7 +10,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
 
 from lakemerge.findings import CheckResult
 from lakemerge.handle import Handle
@@ -26,12 +26,10 @@ from lakemerge.results import (
     VacuumResult,
 )
 from lakemerge.schedule import Schedule
+from lakemerge.session import TableSession
 from lakemerge.slices.view import TableView
 from lakemerge.travel import unless_vacuumed
 from mergers import Merger
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["TableServices"]
 
@@ -43,7 +41,7 @@ class TableServices(ABC):
 
     _handle: Handle
     _view: TableView
-    _spark: SparkSession | None
+    _session: TableSession
 
     @abstractmethod
     def _writable(self) -> TableView:
@@ -137,8 +135,9 @@ class TableServices(ABC):
         with unless_vacuumed(self._handle.log, view.snapshot):
             if dry_run:
                 return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+            spark = self._session.of_services()
             result = compact(
-                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=self._spark
+                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=spark
             )
         self._follow()
         return result
@@ -154,7 +153,7 @@ class TableServices(ABC):
         """
         from compaction import maintain
 
-        result = maintain(self._handle, self._writable(), spark=self._spark, stop=stop)
+        result = maintain(self._handle, self._writable(), spark=self._session.of_services(), stop=stop)
         self._follow()
         return result
 
@@ -186,7 +185,7 @@ class TableServices(ABC):
 
         view = self._writable()
         with unless_vacuumed(self._handle.log, view.snapshot):
-            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._spark)
+            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._session.of_services())
         self._follow()
         return result
 
@@ -209,7 +208,7 @@ class TableServices(ABC):
 
         view = self._writable()
         with unless_vacuumed(self._handle.log, view.snapshot):
-            result = rescale(self._handle, view, buckets, spark=self._spark)
+            result = rescale(self._handle, view, buckets, spark=self._session.of_services())
         self._follow()
         return result
 

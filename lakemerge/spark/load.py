@@ -27,7 +27,8 @@ from lakemerge.results import UpsertResult
 from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.model import FILE_COLUMN, SLICE_TAG, BaseFile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
-from lakemerge.spark.jobs import map_evenly, quoted
+from lakemerge.spark.jobs import map_evenly
+from lakemerge.spark.names import quoted, sql_names
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
 from lakemerge.write.commits import NotEmptyError, commit_load
@@ -139,8 +140,9 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal."""
     config = write.pack.config
     sources = dict(zip(write.frame.schema.names, write.frame.sources, strict=True))
+    frame, text = sql_names(frame, write.frame.sources)
     columns = [
-        f"CAST({quoted(sources[field.name])} AS {type_ddl(field.type)}) AS {quoted(field.name)}"
+        f"CAST({text[sources[field.name]]} AS {type_ddl(field.type)}) AS {quoted(field.name)}"
         for field in config.schema
     ]
     keys = [functions.col(quoted(name)) for name in config.key]

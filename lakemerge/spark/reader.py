@@ -29,9 +29,12 @@ from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.beside import is_kept, scan_merging_first
 from lakemerge.spark.files import scan_clean, scan_minor
-from lakemerge.spark.jobs import even_tasks, jvm_session, parallelism, quoted
+from lakemerge.spark.jobs import even_tasks, parallelism
+from lakemerge.spark.names import are_patterns, filtered, selected
 from lakemerge.spark.portable import portable
 from lakemerge.spark.sending import pickled
+from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.workers import prepare_workers
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]
 
@@ -61,8 +64,10 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
     ways = ways_of(spark, handle, view, spec, tiles, read)
+    early = None
     # A condition that is understood is a text.
-    early = str(filter) if condition is not None and not condition.may_fail else None
+    if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
+        early = str(filter)
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
     if ways.first:
         parts += scan_merging_first(spark, handle, view, spec, ways.first, read, early)
@@ -72,8 +77,8 @@ def read_dataframe(
         parts.append(_merged(spark, spec, ways.merged, read, condition))
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
-        frame = frame.where(filter)
-    return frame if read == names else frame.selectExpr(*map(quoted, names))
+        frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
+    return frame if read == names else selected(frame, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ def _merged(
     spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
 ) -> DataFrame:
     """Dirty tiles through the merge kernel: parts of large ones, several small ones a task."""
+    prepare_workers(spark)
     at_least = parallelism(spark)
     with collector_paused():
         tasks = even_tasks(tiles, spec.settings, at_least=at_least)

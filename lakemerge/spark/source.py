@@ -33,6 +33,7 @@ from lakemerge.slices.view import TableView
 from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
 from lakemerge.spark.sending import pickled
+from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, pack
@@ -99,6 +100,7 @@ class LakeMergeDataSource(DataSource):
 
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
+    use_own_python(spark)
     default_registry().extended(mergers)  # raises here what would else be raised in Spark's processes
     sent = portable(tuple(mergers))
 
