@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import tokenize
 from sqlglot.errors import TokenError
-from sqlglot.tokens import TokenType
 
 __all__ = ["are_patterns", "filtered", "quoted", "selected", "sql_names"]
 
@@ -69,11 +68,11 @@ def _renamed(condition: str, text: Mapping[str, str]) -> str:
         tokens = tokenize(condition, read="spark")
     except TokenError:
         return condition  # Spark says what is wrong with it
-    pieces, end, before = [], 0, None
+    pieces, end, before = [], 0, ""
     for token in tokens:
-        is_column = token.token_type == TokenType.IDENTIFIER and before != TokenType.DOT
+        is_column = token.token_type.name == "IDENTIFIER" and before != "DOT"
         if is_column and token.text.lower() in renamed:
             pieces += [condition[end : token.start], renamed[token.text.lower()]]
             end = token.end + 1
-        before = token.token_type
+        before = token.token_type.name
     return "".join([*pieces, condition[end:]])
