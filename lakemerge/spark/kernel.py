@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import pyarrow as pa
@@ -100,10 +101,12 @@ def _by_partition(
     reading = _Reading.of(spec, stored, condition)
     plain = {name: f"c{number}" for number, name in enumerate(stored)}
     row = pa.struct([field.with_name(plain[field.name]) for field in reading.schema])
-    given = _pickled_in_groups([part for task in tasks for part in task])
+    parts, together = [part for task in tasks for part in task], _PARTS_TOGETHER
+    with collector_paused():
+        given = [pickled(parts[start : start + together]) for start in range(0, len(parts), together)]
 
     def run(calls: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        lists = _Lists(given, reading, row)
+        lists = _Lists(given, together, reading, row)
         for call in calls:
             for part, number, count in zip(*(argument.to_pylist() for argument in call), strict=True):
                 yield lists.get(part, number, is_last=number == count)
@@ -137,12 +140,6 @@ def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
     return spark.createDataFrame(pa.table({"tasks": pa.array([planned], kind)}))
 
 
-def _pickled_in_groups(parts: Sequence[Part]) -> list[bytes]:
-    with collector_paused():
-        starts = range(0, len(parts), _PARTS_TOGETHER)
-        return [pickled(list(parts[start : start + _PARTS_TOGETHER])) for start in starts]
-
-
 def _most_rows(tile: Tile) -> int:
     return tile.stored_rows + sum(block.rows for block in tile.blocks)
 
@@ -161,34 +158,41 @@ def _lists_of(part: Part) -> int:
 
 
 class _Lists:
-    """Rows of parts, list by list. Calls of a part come one after the other; where some are left out, so are its
-    rows."""
+    """Rows of parts, list by list, for calls in the order of parts and lists."""
 
-    def __init__(self, given: Sequence[bytes], reading: _Reading, row: pa.StructType) -> None:
+    def __init__(self, given: Sequence[bytes], together: int, reading: _Reading, row: pa.StructType) -> None:
+        """
+        :param given: the pickled parts, so many ``together``.
+        """
         self._given = given
+        self._together = together
         self._reading = reading
         self._row = row
         self._kind = pa.list_(pa.field("element", row))
-        self._place = (-1, 0)
-        """The part that is read, and which list was given last."""
+        self._group: tuple[int, Sequence[Part]] = (-1, ())
+        self._part, self._taken = -1, 0
+        """The part that is being read, and how many of its lists were taken."""
         self._tables: Iterator[pa.Table] = iter(())
 
     def get(self, number: int, place: int, *, is_last: bool) -> pa.Array:
         """
         :param number: of the part.
         :param place: of the list, from 1.
+        :param is_last: then it has all rows that are left.
         """
-        if self._place[0] != number or self._place[1] >= place:
-            part: Part = pickle.loads(self._given[number // _PARTS_TOGETHER])[number % _PARTS_TOGETHER]  # noqa: S301
-            self._place = (number, 0)
+        if number != self._part or place <= self._taken:
+            part = self._numbered(number)
             self._tables = _even(self._reading.tables(part), _list_rows(part.tile))
-        while self._place[1] < place:
-            table = next(self._tables, None)
-            self._place = (number, self._place[1] + 1)
-        tables = [] if table is None else [table]
-        if is_last:
-            tables += self._tables
-        return self._as_list(pa.concat_tables([self._reading.schema.empty_table(), *tables]))
+            self._part, self._taken = number, 0
+        taken = list(islice(self._tables, place - self._taken - 1, None if is_last else place - self._taken))
+        self._taken = place
+        return self._as_list(pa.concat_tables([self._reading.schema.empty_table(), *taken]))
+
+    def _numbered(self, number: int) -> Part:
+        at = number // self._together
+        if self._group[0] != at:
+            self._group = (at, pickle.loads(self._given[at]))  # noqa: S301 - our own driver's bytes
+        return self._group[1][number % self._together]
 
     def _as_list(self, table: pa.Table) -> pa.Array:
         columns = [pa.concat_arrays(column.chunks) for column in table.columns]

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import pyspark
 
-__all__ = ["Application", "Signals", "cluster"]
+__all__ = ["Application", "Signals", "cluster", "start_session"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _SPAWN = multiprocessing.get_context("spawn")
@@ -109,7 +109,7 @@ def _serve(connection: Connection, scratch: Path, master: str, config: dict[str,
     descriptor = os.open(scratch / "output", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    spark = _session(scratch, master, config)
+    spark = start_session(scratch, master, config)
     with contextlib.suppress(EOFError):
         while True:
             function, arguments = connection.recv()
@@ -121,7 +121,7 @@ def _serve(connection: Connection, scratch: Path, master: str, config: dict[str,
     spark.stop()
 
 
-def _session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
+def start_session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ.update(_environment())
