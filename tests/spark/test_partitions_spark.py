@@ -80,7 +80,7 @@ def test_where_reads_only_partitions_that_may_match(dirty: tuple[LakeTable, dict
         assert collected(found.where(F.lower("country") == "no").select("v")) == sorted((row[3],) for row in expected)
         assert found.where("country > 'NN' AND country < 'O' AND at = 2").count() == 20
         assert collected(found.groupBy("country").count().where("country = 'NO'")) == [("NO", 50)]
-        with pytest.raises(Exception, match="FileNotFound|No such file"):
+        with pytest.raises(Exception, match=r"\[table-damaged\] file .* is missing"):
             found.where("country >= 'NO'").collect()
     with without_others(table, "a'b", "ø `x`\\"):
         assert found.where("country IN ('ø `x`\\\\', \"a'b\")").count() == 100
@@ -157,7 +157,8 @@ def test_two_partition_columns_and_values_bit_for_bit(spark: SparkSession, tmp_p
     table.upsert(rows)
     found = table.to_df()
     assert found.schema == spark.createDataFrame([], ddl).schema
-    assert found.exceptAll(rows).count() == rows.exceptAll(found).count() == 0
+    exact = [frame.drop("x", "m").toArrow().sort_by("id").to_pylist() for frame in (found, rows)]
+    assert exact[0] == exact[1]
     assert {str(row.x) for row in found.where("a = 1 AND b = '0'").collect()} == {"-0.0", "nan"}
     assert {str(row.m["k"]) for row in found.collect()} == {"-0.0"}
 
@@ -208,7 +209,7 @@ def test_lists_are_even_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, planne
         rows = [[row["n"] for row in one] for array in given for one in array.to_pylist()]
         assert [n for one in rows for n in one] == list(range(size))
         assert all(len(one) in (0, 1_000, size % 1_000) for one in rows[:-1])
-    again = lists.get(3, 2, is_last=False).to_pylist()[0]  # as by a task that begins there
+    again = kernel._Lists([], 1, reading, pa.struct([("n", pa.int64())])).get(3, 2, is_last=False).to_pylist()[0]
     assert [row["n"] for row in again] == list(range(1_000, 2_000))
 
 
