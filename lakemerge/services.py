@@ -26,14 +26,13 @@ from lakemerge.results import (
     VacuumResult,
 )
 from lakemerge.schedule import Schedule
+from lakemerge.session import TableSession
 from lakemerge.slices.ingests import check_job_name
 from lakemerge.slices.view import TableView
 from lakemerge.travel import unless_vacuumed
 from mergers import Merger
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
     from lakemerge.table import LakeTable
 
@@ -47,7 +46,7 @@ class TableServices(ABC):
 
     _handle: Handle
     _view: TableView
-    _spark: SparkSession | None
+    _session: TableSession
 
     @abstractmethod
     def _writable(self) -> TableView:
@@ -141,8 +140,9 @@ class TableServices(ABC):
         with unless_vacuumed(self._handle.log, view.snapshot):
             if dry_run:
                 return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+            spark = self._session.of_services()
             result = compact(
-                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=self._spark
+                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=spark
             )
         self._follow()
         return result
@@ -205,7 +205,7 @@ class TableServices(ABC):
                 after=after,
                 max_read_amplification=max_read_amplification,
             )
-        opened = OpenTable(table, self._writable, self._maintain_inline, self._spark)
+        opened = OpenTable(table, self._writable, self._maintain_inline, self._session.of_services())
         return IngestJob(opened, check_job_name(name), settings)
 
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
@@ -219,7 +219,7 @@ class TableServices(ABC):
         """
         from compaction import maintain
 
-        result = maintain(self._handle, self._writable(), spark=self._spark, stop=stop)
+        result = maintain(self._handle, self._writable(), spark=self._session.of_services(), stop=stop)
         self._follow()
         return result
 
@@ -251,7 +251,7 @@ class TableServices(ABC):
 
         view = self._writable()
         with unless_vacuumed(self._handle.log, view.snapshot):
-            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._spark)
+            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._session.of_services())
         self._follow()
         return result
 
@@ -274,7 +274,7 @@ class TableServices(ABC):
 
         view = self._writable()
         with unless_vacuumed(self._handle.log, view.snapshot):
-            result = rescale(self._handle, view, buckets, spark=self._spark)
+            result = rescale(self._handle, view, buckets, spark=self._session.of_services())
         self._follow()
         return result
 

@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from lakemerge.create import create_table
 from lakemerge.definition import TableDefinition
 from lakemerge.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
-from lakemerge.errors import DependencyMissingError, InputError
+from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.log import Snapshot
 from lakemerge.opening import open_handle
@@ -24,6 +25,7 @@ from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results import UpsertResult
 from lakemerge.services import TableServices
+from lakemerge.session import TableSession
 from lakemerge.slices.view import TableView
 from lakemerge.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.versions import TableVersions
@@ -50,7 +52,11 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self._handle = handle
         self._view = handle.view(snapshot)
         self._pinned = pinned
-        self._spark = spark
+        self._session = TableSession(spark)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        again = partial(type(self), pinned=self._pinned, spark=None)
+        return again, (self._handle, self._view.snapshot), {"_session": self._session}
 
     @classmethod
     def create(
@@ -216,7 +222,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """
         begin = self._writable()
         with unless_vacuumed(self._handle.log, begin.snapshot):
-            result = delete_where(self._handle, begin, condition, info=info or {}, spark=self._spark)
+            spark = self._session.of_services()
+            result = delete_where(self._handle, begin, condition, info=info or {}, spark=spark)
         self._follow()
         self._maintain_inline()
         return result
@@ -292,13 +299,13 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         from lakemerge.spark.reader import read_dataframe
 
         view = in_mode(self._current(), mode)
-        return read_dataframe(self._session(), self._handle, view, columns=columns, filter=filter)
+        return read_dataframe(self._session.of_dataframes(), self._handle, view, columns=columns, filter=filter)
 
     def explain_read(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
     ) -> ReadPlan:
         """How such a read would be done now, and why: which parts are pruned, read as they are, or merged."""
-        return plan_of(self._handle, self._current(), columns, filter, self._spark)
+        return plan_of(self._handle, self._current(), columns, filter, self._session.if_active())
 
     def slices(self) -> list[SliceInfo]:
         """What each slice holds, and what reading it costs now."""
@@ -382,15 +389,6 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
                 version=self._view.version,
             )
         return self._current()
-
-    def _session(self) -> SparkSession:
-        if self._spark is None:
-            try:
-                from lakemerge.spark.jobs import active_session
-            except ImportError as error:
-                raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
-            self._spark = active_session()
-        return self._spark
 
 
 def _is_spark_frame(frame: object) -> bool:

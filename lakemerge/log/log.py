@@ -31,7 +31,6 @@ from lakemerge.log.protocol import WRITER_FEATURES, check_readable, check_writab
 from lakemerge.log.replay import gap_error, load, timestamp_of, version_at
 from lakemerge.log.snapshot import Replay, Snapshot
 from lakemerge.storage.base import Store
-from mergers.wording import argument
 
 __all__ = ["Commits", "DeltaLog", "HistoryEntry"]
 

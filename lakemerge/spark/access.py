@@ -17,11 +17,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from lakemerge.slices.view import Tile
-from lakemerge.spark.jobs import jvm_session
 from lakemerge.spark.listing import scan_of_listed
+from lakemerge.spark.sessions import jvm_session
 from lakemerge.storage import LocalStore, S3Store, Store
 
 __all__ = ["parquet_files", "why_through_arrow"]
+
+_FORMAT = "org.apache.spark.sql.execution.datasources.parquet"
+"""Spark's Parquet reader of its first source API, also where ``parquet`` is the second one's
+(``spark.sql.sources.useV1SourceList``): that one knows no ``_metadata``, which tells the place of a row."""
 
 _LOG = logging.getLogger(__name__)
 _FEW_FILES = 32
@@ -57,7 +61,7 @@ def parquet_files(
     urls = [store.spark_url(path) for path in paths]
     listed = None
     if sizes is not None and len(paths) > _FEW_FILES:
-        listed = scan_of_listed(reader, urls, sizes)
+        listed = scan_of_listed(reader.format(_FORMAT), urls, sizes)
     return _scan(reader, urls) if listed is None else listed
 
 
@@ -90,8 +94,8 @@ def _scan(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
     patterns = [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in urls]
     java = getattr(reader, "_jreader", None)
     if java is None:
-        return reader.parquet(*patterns)
+        return reader.format(_FORMAT).load(patterns)
     # One call to the JVM, where Python's reader makes one for each path.
     session = cast("Any", reader)._spark
     array = session._jvm.java.util.regex.Pattern.compile("\0").split("\0".join(patterns))
-    return DataFrame(java.parquet(array), session)
+    return DataFrame(java.format(_FORMAT).load(array), session)

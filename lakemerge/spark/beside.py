@@ -24,8 +24,10 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.files import scan_beside, scan_records
-from lakemerge.spark.jobs import bins, map_evenly, quoted, session_id
+from lakemerge.spark.jobs import bins, map_evenly
+from lakemerge.spark.names import selected
 from lakemerge.spark.sending import pickled
+from lakemerge.spark.sessions import session_id
 from mergers.contract import Bools, Ints
 
 __all__ = ["is_kept", "scan_merging_first"]
@@ -51,9 +53,7 @@ def scan_merging_first(
     """
     merged = _merged(spark, handle, view, spec, tiles, columns)
     parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key, condition)]
-    # Named anew, the columns of two reads are not the same ones: a query may join them.
-    asked = [f"{quoted(name)} AS {quoted(name)}" for name in columns]
-    return [*parts, *(rows.selectExpr(*asked) for rows in merged.rows)]
+    return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
 
 
 def is_kept(

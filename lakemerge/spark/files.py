@@ -26,7 +26,8 @@ from lakemerge.slices.model import FILE_COLUMN
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.slices.xxhash64 import hash_columns
 from lakemerge.spark.access import parquet_files
-from lakemerge.spark.jobs import jvm_session, quoted, session_id
+from lakemerge.spark.names import selected
+from lakemerge.spark.sessions import jvm_session, session_id
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.encoding import leaves
 from mergers.contract import Bools
@@ -52,7 +53,7 @@ def scan_clean(
         return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
     sizes = [add.size_bytes for add in adds]
     rows = _parquet(spark, handle, _stored_schema(view), [add.path for add in adds], sizes)
-    return rows.selectExpr(*map(quoted, columns))
+    return selected(rows, columns)
 
 
 def scan_minor(
@@ -139,7 +140,7 @@ def _scan(
     schema, files = _stored_schema(view), [file for file in _row_files(tiles) if file.rows]
     paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
     if bits is None:
-        return _parquet(spark, handle, schema, paths, sizes).selectExpr(*map(quoted, columns))
+        return selected(_parquet(spark, handle, schema, paths, sizes), columns)
     low, high = _ordinals(tiles)
 
     def left() -> DataFrame:
@@ -150,8 +151,7 @@ def _scan(
 
     key = ("left", schema, tuple(paths), tuple(of), condition)
     found = _kept(spark, handle, key, left, len(paths) * _LISTED_FILE_BYTES)
-    # Named anew, the columns of two reads are not the same ones: a query may join them.
-    return found.selectExpr(*(f"{quoted(name)} AS {quoted(name)}" for name in columns))
+    return selected(found, columns, anew=True)
 
 
 def _kept(

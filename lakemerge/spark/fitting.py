@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakemerge.schema import type_ddl
-from lakemerge.spark.jobs import quoted
+from lakemerge.spark.names import quoted
 
 __all__ = ["fitting"]
 

@@ -6,30 +6,26 @@ import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.errors import LakeMergeError
 from lakemerge.options import Settings
 from lakemerge.read.splits import Part, split_tiles
 from lakemerge.slices.view import Tile
 from lakemerge.spark.portable import carried, portable
-from mergers.wording import argument
+from lakemerge.spark.workers import prepare_workers
 
 __all__ = [
-    "active_session",
     "bins",
     "collect_results",
     "even_tasks",
-    "jvm_session",
     "map_evenly",
     "parallelism",
-    "quoted",
     "result_batch",
-    "session_id",
 ]
 
 RESULT_DDL = "result BINARY"
@@ -38,32 +34,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def active_session() -> SparkSession:
-    """The session of the calling thread. Raises :class:`InputError` where there is none."""
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise InputError(f"there is no active Spark session; pass {argument('spark', '...')} to LakeTable.open")
-    return session
-
-
-def jvm_session(spark: SparkSession) -> Any:
-    """The session as the JVM has it; ``None`` under Spark Connect, where it is on another host."""
-    return getattr(spark, "_jsparkSession", None)
-
-
-def session_id(spark: SparkSession) -> str:
-    """What tells the session from others."""
-    session = jvm_session(spark)
-    return str(cast("Any", spark).session_id if session is None else session.sessionUUID())
-
-
 def map_evenly(
     spark: SparkSession, function: Callable[[T], R], items: Sequence[T], *, sizes: Sequence[int], target_bytes: int
 ) -> list[R]:
     """``function`` of every item, in the items' order, in even tasks of about ``target_bytes``.
 
-    A :class:`LakeMergeError` that a task raises is raised here as it was.
+    A :class:`LakeMergeError` that a task raises is raised here as it was. For other raised ones see
+    :func:`lakemerge.spark.workers.prepare_workers`.
     """
+    prepare_workers(spark)
     tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
     work = portable(function)
     given = [carried([(index, items[index]) for index in task]) for task in tasks]
@@ -133,8 +112,3 @@ def collect_results(frame: DataFrame) -> list[Any]:
             raise value
         results.append(value)
     return results
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark SQL reads it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -24,7 +24,9 @@ _BLOCK_BYTES = 32 * 1024 * 1024  # Hadoop's for file systems without blocks; Spa
 
 
 def scan_of_listed(reader: DataFrameReader, urls: Sequence[str], sizes: Sequence[int]) -> DataFrame | None:
-    """The rows of Parquet files, whose sizes in bytes the caller knows.
+    """The rows of files, whose sizes in bytes the caller knows.
+
+    :param reader: of a format of Spark's first source API.
 
     ``None`` where a session does not take the list: Spark Connect's, which may be on another host, or one
     that is set to ignore such logs.
@@ -37,7 +39,7 @@ def scan_of_listed(reader: DataFrameReader, urls: Sequence[str], sizes: Sequence
         log.mkdir()
         (log / "0").write_bytes(b"\n".join(lines))
         # As if its files could be anywhere below, or Spark would look for partitions in their paths.
-        frame = reader.option("recursiveFileLookup", "true").parquet(Path(folder).as_uri())
+        frame = reader.option("recursiveFileLookup", "true").load(Path(folder).as_uri())
         location = cast("Any", frame)._jdf.queryExecution().analyzed().relation().location()
         return frame if location.allFiles().size() == len(urls) else None
 

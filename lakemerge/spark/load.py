@@ -29,7 +29,8 @@ from lakemerge.schema import to_arrow_schema, type_ddl
 from lakemerge.slices.model import FILE_COLUMN, SLICE_TAG, BaseFile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.spark.fitting import fitting
-from lakemerge.spark.jobs import map_evenly, quoted
+from lakemerge.spark.jobs import map_evenly
+from lakemerge.spark.names import quoted, sql_names
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
 from lakemerge.write.commits import NotEmptyError, commit_load
@@ -143,10 +144,11 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal, but for
     rows of which it takes the kernel to say whether they fit the table."""
     given = to_arrow_schema(frame.schema)
+    frame, text = sql_names(frame, write.frame.sources)
     columns: dict[str, str] = {}
     conditions: list[str] = []
     for source, field in zip(write.frame.sources, write.frame.schema, strict=True):
-        value, kind = quoted(source), given.field(source).type
+        value, kind = text[source], given.field(source).type
         # What does not fit is null, and its row in no bucket.
         cast = "CAST" if kind == field.type else "TRY_CAST"
         columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"

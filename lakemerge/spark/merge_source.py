@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType
 
 from lakemerge.merge_source.changes import fresh_of_rows, narrow_columns
@@ -31,7 +33,7 @@ from lakemerge.merge_source.rows import BATCH_MEMBERS, Chunks
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
 from lakemerge.schema import safe_cast, to_ddl
-from lakemerge.spark.jobs import quoted
+from lakemerge.spark.names import quoted
 from lakemerge.spark.transit import send
 from lakemerge.table import LakeTable
 
@@ -295,5 +297,5 @@ def _id_text(shape: Shape) -> Column:
         batch = safe_cast(pa.RecordBatch.from_arrays(list(keys), names=schema.names), schema)
         return ids_of(pa.Table.from_batches([batch]), schema.names)
 
-    made: Column = functions.arrow_udf(texts, StringType())(*columns)
+    made: Column = cast("Any", arrow_udf)(texts, StringType())(*columns)
     return made

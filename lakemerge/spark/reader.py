@@ -7,15 +7,13 @@ same version, however long the query runs.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from lakemerge.collector import collector_paused
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.read.beside import due_first, pays_first
@@ -23,22 +21,16 @@ from lakemerge.read.filter import Filter, parse_filter
 from lakemerge.read.literals import parse_zone
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.prune import prune_tiles
-from lakemerge.read.scan import asked_columns, scan_part
-from lakemerge.schema import to_ddl
+from lakemerge.read.scan import asked_columns
 from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.beside import is_kept, scan_merging_first
 from lakemerge.spark.files import scan_clean, scan_minor
-from lakemerge.spark.jobs import even_tasks, jvm_session, parallelism, quoted
-from lakemerge.spark.portable import portable
-from lakemerge.spark.sending import pickled
+from lakemerge.spark.kernel import scan_merging
+from lakemerge.spark.names import are_patterns, filtered, selected
+from lakemerge.spark.sessions import jvm_session
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]
-
-_BATCH_ROWS = 64 * 1024
-_TASKS_TOGETHER = 16
-_PARTS_TOGETHER = 64
-"""So many tasks' parts are pickled as one, which takes half the time; each task unpickles them all, so they are few."""
 
 
 def read_dataframe(
@@ -61,19 +53,21 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     tiles = prune_tiles(view, condition)
     ways = ways_of(spark, handle, view, spec, tiles, read)
+    early = None
     # A condition that is understood is a text.
-    early = str(filter) if condition is not None and not condition.may_fail else None
+    if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
+        early = str(filter)
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
     if ways.first:
         parts += scan_merging_first(spark, handle, view, spec, ways.first, read, early)
     if ways.clean or not (parts or ways.merged):
         parts.append(scan_clean(spark, handle, view, ways.clean, read))
     if ways.merged:
-        parts.append(_merged(spark, spec, ways.merged, read, condition))
+        parts.append(scan_merging(spark, spec, ways.merged, read, condition))
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
-        frame = frame.where(filter)
-    return frame if read == names else frame.selectExpr(*map(quoted, names))
+        frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
+    return frame if read == names else selected(frame, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +106,6 @@ def ways_of(
         first=first,
         merged=[tile for tile in tiles if not tile.is_merged and id(tile) not in chosen],
     )
-
-
-def _merged(
-    spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
-) -> DataFrame:
-    """Dirty tiles through the merge kernel: parts of large ones, several small ones a task."""
-    at_least = parallelism(spark)
-    with collector_paused():
-        tasks = even_tasks(tiles, spec.settings, at_least=at_least)
-        together = min(_TASKS_TOGETHER, max(1, _PARTS_TOGETHER * len(tasks) // sum(map(len, tasks))))
-        given = [pickled(tasks[start : start + together]) for start in range(0, len(tasks), together)]
-    schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
-    sent = portable(spec)
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                parts = pickle.loads(given[number // together])[number % together]  # noqa: S301 - our own bytes
-                for part in parts:
-                    for table in scan_part(sent, part, columns, condition):
-                        yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
-
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))
 
 
 def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:

@@ -6,8 +6,9 @@ A Python data source moves every row through Python and cannot prune columns by 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -16,12 +17,14 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.log import check_table_id
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
@@ -33,6 +36,7 @@ from lakemerge.slices.view import TableView
 from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
 from lakemerge.spark.sending import pickled
+from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed
@@ -44,6 +48,11 @@ __all__ = ["LakeMergeDataSource", "register_source"]
 _OWN_OPTIONS = frozenset(
     {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode"}
     | {"kindcolumn", "mergeschema", "txnappid", "txnversion"}
+)
+_VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
+_NO_CATALOG = (
+    "Spark does not tell a Python data source where that is. Make a view of it: table.create_temp_view(name), or "
+    "CREATE TEMPORARY VIEW name USING lakemerge OPTIONS (path '...')"
 )
 _BATCH_ROWS = 64 * 1024
 _READ_TASKS = 8
@@ -58,6 +67,9 @@ class LakeMergeDataSource(DataSource):
     (Delta's names), ``mode``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that begins with
     ``lakemerge.``) and ``txnVersion``. All others are storage options.
 
+    A DataFrame shows one version: the latest when it was loaded, where no option says another. With a schema of the
+    caller's Spark does not ask before the first action.
+
     Spark makes it in Python processes of its own, which know the mergers that are installed and
     those in :attr:`mergers`.
     """
@@ -65,15 +77,26 @@ class LakeMergeDataSource(DataSource):
     mergers: ClassVar[Sequence[type[Merger]]] = ()
     """Merger classes to know beside the installed ones."""
 
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        if options.get("provider") == self.name():  # what Spark adds for a new table of its catalog
+            raise InputError(f"a LakeMerge table cannot be a table of Spark's catalog: {_NO_CATALOG}")
+
     @classmethod
     def name(cls) -> str:
         return "lakemerge"
 
+    def __getstate__(self) -> dict[str, object]:
+        """What Spark keeps of a load: each action makes a reader of it, in a process of its own."""
+        with contextlib.suppress(LakeMergeError):  # the reader says what is wrong
+            if not self._is_pinned():
+                self._pinned()
+        return self.__dict__
+
     def schema(self) -> str:
-        table = self._open()
-        columns = self.options.get("columns")
-        names = asked_columns(table.view, None if columns is None else [c.strip() for c in columns.split(",")])
-        return to_ddl(pa.schema([table.schema.field(name).with_nullable(True) for name in names]))
+        view, columns = self._pinned(), self.options.get("columns")
+        names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
+        return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
@@ -83,10 +106,35 @@ class LakeMergeDataSource(DataSource):
             raise InputError('a LakeMerge table takes mode("append"), an upsert; use delete_where to remove rows')
         return _Writer(self._open(), schema, self.options)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        raise InputError(
+            'format("lakemerge") cannot be read as a stream; use LakeTable.open(path).changes(since=version), which '
+            "gives what each commit after that version changed"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        raise InputError(
+            'format("lakemerge") cannot be written as a stream; use df.writeStream.foreachBatch(f), where f(batch, '
+            "batch_id) calls table.upsert(batch, txn=(app, batch_id)): each batch is then written exactly once"
+        )
+
+    def _pinned(self) -> TableView:
+        """The version that is read. From now on it is an option, if none said it."""
+        view = self._open().view
+        if not self._is_pinned():
+            self.options["version"] = str(view.version)
+        return view
+
+    def _is_pinned(self) -> bool:
+        return any(name in self.options for name in _VERSIONS)
+
     def _open(self) -> LakeTable:
         path = self.options.get("path")
         if not path:
-            raise InputError('give the table\'s path: .load(path), .save(path) or .option("path", path)')
+            raise InputError(
+                "give the table's path: .load(path), .save(path) or .option(\"path\", path). A table of Spark's "
+                f"catalog (CREATE TABLE ... USING lakemerge, saveAsTable) cannot be used: {_NO_CATALOG}"
+            )
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         return LakeTable.open(
             path,
@@ -99,6 +147,7 @@ class LakeMergeDataSource(DataSource):
 
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
+    use_own_python(spark)
     default_registry().extended(mergers)  # raises here what would else be raised in Spark's processes
     sent = portable(tuple(mergers))
 

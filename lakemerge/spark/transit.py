@@ -24,7 +24,8 @@ from pyspark.sql.types import DecimalType
 
 from lakemerge.slices.model import BaseFile
 from lakemerge.slices.view import TableView
-from lakemerge.spark.jobs import quoted
+from lakemerge.spark.names import sql_names
+from lakemerge.spark.sessions import is_running
 
 __all__ = ["Sent", "batches_by_rows", "send"]
 
@@ -69,8 +70,10 @@ def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, Sent]:
         if isinstance(field.dataType, DecimalType) and field.dataType.precision <= _MAX_DIGITS
     }
 
+    frame, text = sql_names(frame, names)
+
     def expression(number: int, name: str) -> str:
-        column = quoted(name)
+        column = text[name]
         if name in kinds:
             # Exact: the product has at most 18 digits more than the factor.
             column = f"CAST({column} * {10 ** kinds[name].scale}BD AS BIGINT)"
@@ -103,7 +106,8 @@ def batches_by_rows(spark: SparkSession, table: TableView) -> Iterator[None]:
             _writes -= 1
             while _set and not _writes:
                 session, name = _set.pop()
-                session.conf.unset(name)
+                if is_running(session):
+                    session.conf.unset(name)
 
 
 def _has_small_rows(table: TableView) -> bool:

@@ -28,7 +28,9 @@ from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.portable import portable
+from lakemerge.spark.sessions import is_running
 from lakemerge.spark.transit import batches_by_rows, send
+from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.upsert import Write, discard, finish, load_tile
@@ -56,6 +58,8 @@ def upsert_dataframe(
     merge_schema: bool = False,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
+    if not is_running(frame.sparkSession):
+        raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
     frame = _without_void(frame, begin, merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(
@@ -75,6 +79,7 @@ def upsert_dataframe(
     loaded = bulk_load(write, frame, estimated_bytes)
     if loaded is not None:
         return loaded
+    prepare_workers(frame.sparkSession)
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
     wanted, sent = send(frame, [*write.frame.sources, *kind])
     spec = portable(write.pack)

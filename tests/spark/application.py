@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import pyspark
 
-__all__ = ["QUICK_JAVA", "Application", "Signals", "cluster"]
+__all__ = ["QUICK_JAVA", "Application", "Signals", "cluster", "start_session"]
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Spark runs most of its code a few times in a test: what the optimising compiler and threads for garbage collection
@@ -113,7 +113,7 @@ def _serve(connection: Connection, scratch: Path, master: str, config: dict[str,
     descriptor = os.open(scratch / "output", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    spark = _session(scratch, master, config)
+    spark = start_session(scratch, master, config)
     with contextlib.suppress(EOFError):
         while True:
             function, arguments = connection.recv()
@@ -125,7 +125,7 @@ def _serve(connection: Connection, scratch: Path, master: str, config: dict[str,
     spark.stop()
 
 
-def _session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
+def start_session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ.update(_environment())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession, functions
 
 from lakemerge import LakeTable, Settings
 from lakemerge.read.splits import Part
-from lakemerge.spark import reader
+from lakemerge.spark import kernel
 from lakemerge.spark.sending import pickled
 from lakemerge.spark.source import LakeMergeDataSource
 from tests.unit.faults import Row, frame
@@ -60,9 +60,9 @@ def test_tasks_are_told_in_bundles_of_few_parts(
         told.append([len(task) for task in bundle])
         return pickled(bundle)
 
-    monkeypatch.setattr(reader, "pickled", listening)
-    monkeypatch.setattr(reader, "_PARTS_TOGETHER", parts)
-    monkeypatch.setattr(reader, "_TASKS_TOGETHER", tasks)
+    monkeypatch.setattr(kernel, "pickled", listening)
+    monkeypatch.setattr(kernel, "_PARTS_TOGETHER", parts)
+    monkeypatch.setattr(kernel, "_TASKS_TOGETHER", tasks)
     assert sorted((row.k, row.o, row.v) for row in table.to_df().collect()) == expected
     each = [count for bundle in told for count in bundle]
     assert max(map(len, told)) == min(tasks, max(1, parts * len(each) // sum(each)))

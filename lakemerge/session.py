@@ -1,0 +1,57 @@
+"""Which Spark session a table works in. A program may stop its session and start another one meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lakemerge.errors import DependencyMissingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TableSession"]
+
+
+class TableSession:
+    """The session that a table was opened with, or another one where that was stopped. A session that was only found
+    is not kept: the next call looks again. A pickle holds no session; what it gives looks for one where it is."""
+
+    def __init__(self, given: SparkSession | None, *, unpickled: bool = False) -> None:
+        self._given = given
+        self._unpickled = unpickled
+        """From a table that was opened with a session."""
+
+    def __reduce__(self) -> tuple[object, tuple[None]]:
+        return partial(TableSession, unpickled=self._given is not None or self._unpickled), (None,)
+
+    def of_services(self) -> SparkSession | None:
+        """What services run on; ``None`` where they run in this process.
+
+        :raises lakemerge.InputError: the table was opened with a session that was stopped, and no other is active.
+        """
+        if self._given is not None:
+            return self.of_dataframes()
+        return self.if_active() if self._unpickled else None
+
+    def of_dataframes(self) -> SparkSession:
+        """A running session.
+
+        :raises lakemerge.InputError: there is none.
+        """
+        try:
+            from lakemerge.spark.sessions import running_session
+        except ImportError as error:
+            raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
+        return running_session(self._given)
+
+    def if_active(self) -> SparkSession | None:
+        """The session that :meth:`of_dataframes` would give, where there is one."""
+        if self._given is not None:
+            return self.of_dataframes()
+        if "pyspark.sql" not in sys.modules:
+            return None  # nobody has made a session, so Spark need not be loaded to look for one
+        from lakemerge.spark.sessions import active_session
+
+        return active_session()

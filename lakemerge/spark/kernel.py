@@ -1,0 +1,214 @@
+"""Dirty tiles through the merge kernel, in Python tasks of even size: parts of large tiles, or several small ones.
+
+Spark passes no filter on to the input of ``mapInArrow``. So where tiles are of several partitions, their rows come
+from calls of a scalar function, a list of rows each, and the partition's values stand beside the call. A filter on
+partition columns, wherever in a query, then leaves calls out, as ``to_df(filter=...)`` leaves out tiles.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.pandas.functions import arrow_udf
+
+from lakemerge.collector import collector_paused
+from lakemerge.read.filter import Filter
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.scan import scan_part
+from lakemerge.read.splits import Part
+from lakemerge.schema import to_ddl, type_ddl
+from lakemerge.slices.view import Tile
+from lakemerge.spark.jobs import even_tasks, parallelism
+from lakemerge.spark.names import quoted
+from lakemerge.spark.portable import portable
+from lakemerge.spark.sending import pickled
+from lakemerge.spark.workers import prepare_workers
+
+__all__ = ["scan_merging"]
+
+_BATCH_ROWS = 64 * 1024
+_TASKS_TOGETHER = 16
+_PARTS_TOGETHER = 64
+"""So many tasks' parts are pickled as one, which takes half the time; each task unpickles them all, so they are few."""
+_LIST_ROWS = 4096
+_LIST_BYTES = 4 * 2**20
+"""Of a list of rows, about: Spark copies each as a whole."""
+_PARQUET_TO_ARROW = 4
+
+
+def scan_merging(
+    spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
+) -> DataFrame:
+    """The merged rows of the tiles that meet the condition.
+
+    :param columns: at least one.
+    """
+    prepare_workers(spark)
+    with collector_paused():
+        tasks = even_tasks(tiles, spec.settings, at_least=parallelism(spark))
+    if len({tile.slice.partition for tile in tiles}) > 1:
+        return _by_partition(spark, spec, tasks, columns, condition)
+    return _by_task(spark, _Reading.of(spec, columns, condition), tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a task does with each of its parts."""
+
+    spec: MergeSpec
+    condition: Filter | None
+    schema: pa.Schema
+    """Of the columns that are read."""
+
+    @classmethod
+    def of(cls, spec: MergeSpec, columns: Sequence[str], condition: Filter | None) -> _Reading:
+        schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
+        return cls(portable(spec), condition, schema)
+
+    def tables(self, part: Part) -> Iterator[pa.Table]:
+        for table in scan_part(self.spec, part, self.schema.names, self.condition):
+            yield table.cast(self.schema)
+
+
+def _by_task(spark: SparkSession, reading: _Reading, tasks: Sequence[list[Part]]) -> DataFrame:
+    together = min(_TASKS_TOGETHER, max(1, _PARTS_TOGETHER * len(tasks) // sum(map(len, tasks))))
+    with collector_paused():
+        given = [pickled(list(tasks[start : start + together])) for start in range(0, len(tasks), together)]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                parts = pickle.loads(given[number // together])[number % together]  # noqa: S301 - our own bytes
+                for part in parts:
+                    for table in reading.tables(part):
+                        yield from table.to_batches(max_chunksize=_BATCH_ROWS)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(reading.schema))
+
+
+def _by_partition(
+    spark: SparkSession, spec: MergeSpec, tasks: Sequence[list[Part]], columns: Sequence[str], condition: Filter | None
+) -> DataFrame:
+    """A call of the function has a part's number, counted over all tasks, and which of how many lists of its rows."""
+    partition_by = {name: f"p{number}" for number, name in enumerate(spec.config.partition_by)}
+    stored = [name for name in columns if name not in partition_by] or [spec.config.key[0]]
+    reading = _Reading.of(spec, stored, condition)
+    plain = {name: f"c{number}" for number, name in enumerate(stored)}
+    row = pa.struct([field.with_name(plain[field.name]) for field in reading.schema])
+    parts, together = [part for task in tasks for part in task], _PARTS_TOGETHER
+    with collector_paused():
+        given = [pickled(parts[start : start + together]) for start in range(0, len(parts), together)]
+
+    def run(calls: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        lists = _Lists(given, together, reading, row)
+        for call in calls:
+            for part, number, count in zip(*(argument.to_pylist() for argument in call), strict=True):
+                yield lists.get(part, number, is_last=number == count)
+
+    rows = cast("Any", arrow_udf)(run, type_ddl(pa.list_(row)))
+    values = [
+        f"CAST(call.partition[{number}] AS {type_ddl(spec.config.schema.field(name).type)}) AS {partition_by[name]}"
+        for number, name in enumerate(partition_by)
+    ]
+    task = functions.get(_calls(spark, tasks).scalar(), functions.col("id").cast("int"))
+    calls = spark.range(0, len(tasks), 1, len(tasks)).select(functions.explode(task).alias("call"))
+    calls = calls.selectExpr(*values, "call.part", "call.lists", "explode(sequence(1, call.lists)) AS number")
+    # In one step: of a list in a column Spark would want to know first whether it is empty, by another call.
+    found = calls.select(*partition_by.values(), functions.inline(rows("part", "number", "lists")))
+    names = plain | partition_by
+    return found.selectExpr(*(f"{names[name]} AS {quoted(name)}" for name in columns))
+
+
+def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
+    """One row: by task, what its calls are made of."""
+    planned, numbered = [], 0
+    for task in tasks:
+        entries = [
+            {"part": number, "lists": _lists_of(part), "partition": list(part.tile.slice.partition)}
+            for number, part in enumerate(task, numbered)
+        ]
+        planned.append(entries)
+        numbered += len(task)
+    entry = {"part": pa.int32(), "lists": pa.int32(), "partition": pa.list_(pa.string())}
+    kind = pa.list_(pa.list_(pa.struct(list(entry.items()))))
+    return spark.createDataFrame(pa.table({"tasks": pa.array([planned], kind)}))
+
+
+def _most_rows(tile: Tile) -> int:
+    return tile.stored_rows + sum(block.rows for block in tile.blocks)
+
+
+def _list_rows(tile: Tile) -> int:
+    """Rows in each list of a tile's but the last."""
+    row_bytes = (tile.file_bytes * _PARQUET_TO_ARROW + tile.log_bytes) / max(1, _most_rows(tile))
+    return max(1, min(_LIST_ROWS, int(_LIST_BYTES / max(1, row_bytes))))
+
+
+def _lists_of(part: Part) -> int:
+    """In how many lists the part's rows go: enough, some of which may be empty. Parts of a tile are about even."""
+    rows = _most_rows(part.tile)
+    share = rows if part.count == 1 else min(rows, 2 * rows // part.count)
+    return max(1, -(-share // _list_rows(part.tile)))
+
+
+class _Lists:
+    """Rows of parts, list by list, for calls in the order of parts and lists."""
+
+    def __init__(self, given: Sequence[bytes], together: int, reading: _Reading, row: pa.StructType) -> None:
+        """
+        :param given: the pickled parts, so many ``together``.
+        """
+        self._given = given
+        self._together = together
+        self._reading = reading
+        self._row = row
+        self._kind = pa.list_(pa.field("element", row))
+        self._group: tuple[int, Sequence[Part]] = (-1, ())
+        self._part, self._taken = -1, 0
+        """The part that is being read, and how many of its lists were taken."""
+        self._tables: Iterator[pa.Table] = iter(())
+
+    def get(self, number: int, place: int, *, is_last: bool) -> pa.Array:
+        """
+        :param number: of the part.
+        :param place: of the list, from 1.
+        :param is_last: then it has all rows that are left.
+        """
+        if number != self._part or place <= self._taken:
+            part = self._numbered(number)
+            self._tables = _even(self._reading.tables(part), _list_rows(part.tile))
+            self._part, self._taken = number, 0
+        taken = list(islice(self._tables, place - self._taken - 1, None if is_last else place - self._taken))
+        self._taken = place
+        return self._as_list(pa.concat_tables([self._reading.schema.empty_table(), *taken]))
+
+    def _numbered(self, number: int) -> Part:
+        at = number // self._together
+        if self._group[0] != at:
+            self._group = (at, pickle.loads(self._given[at]))  # noqa: S301 - our own driver's bytes
+        return self._group[1][number % self._together]
+
+    def _as_list(self, table: pa.Table) -> pa.Array:
+        columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+        rows = pa.StructArray.from_arrays(columns, fields=list(self._row))
+        return pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows, type=self._kind)
+
+
+def _even(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """The rows in tables of ``size``, but for the last one."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        count = sum(part.num_rows for part in held)
+        if count >= size:
+            whole = pa.concat_tables(held)
+            yield from (whole.slice(start, size) for start in range(0, count - size + 1, size))
+            held = [whole.slice(count - count % size)]
+    if held:
+        yield pa.concat_tables(held)

@@ -1,0 +1,175 @@
+"""Sessions that end and begin while a table is open, and the Python that their workers run.
+
+Each test has an application of its own, since it stops the session.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakemerge import LakeTable
+from lakemerge.errors import LakeMergeError
+from tests.spark.application import Application, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Told = dict[str, Any]
+
+
+def rows(ids: range, at: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "at": pa.array([at] * len(ids), pa.int32())})
+
+
+def refused(work: Callable[[], object]) -> str:
+    try:
+        return f"nothing was refused: {work()}"
+    except LakeMergeError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def dirty_table(path: Path, spark: SparkSession | None) -> LakeTable:
+    """Ids 0 to 119, of which 100 to 119 are in a log."""
+    table = LakeTable.create(path, "id BIGINT NOT NULL, at INT", key=["id"], ordering=["at"], buckets=2, spark=spark)
+    table.upsert(rows(range(100), 1))
+    table.upsert(rows(range(90, 120), 2))
+    return table
+
+
+def a_life(table: LakeTable) -> list[object]:
+    """What each step came to, from 120 rows on."""
+    steps: list[object] = [table.to_df().count(), table.delete_where("id = 5").rows, table.to_df().count()]
+    steps += [table.compact(minor=True).tiles, table.to_df(filter="at = 2").count()]
+    table.upsert(table.to_df().where("id < 10").selectExpr("id", "3 AS at"))
+    table.delete(rows(range(7, 8), 4))
+    steps += [table.compact_logs(size_ratio=math.inf).commits, table.explain_read().log_blocks]
+    steps += [table.compact().tiles, table.to_df().count(), table.to_df(filter="at = 3").count()]
+    return steps
+
+
+LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
+
+
+def restart(spark: SparkSession, folder: Path) -> Told:
+    """Tables that were read in a session, in a later one and between the two."""
+    from lakemerge.read import beside
+
+    beside._LEAST_BYTES = 0  # what reads merge first, and then keep
+    tables = {
+        "found": dirty_table(folder / "found", None),
+        "given": dirty_table(folder / "given", spark),
+        "pickled": dirty_table(folder / "pickled", spark),
+    }
+    told: Told = {name: [table.to_df().count()] for name, table in tables.items()}
+    stale = tables["given"].to_df()
+    sent = pickle.dumps(tables["pickled"])
+    spark.stop()
+
+    told["no session"] = refused(tables["found"].to_df)
+    told["stopped"] = [refused(tables["given"].to_df), refused(lambda: tables["given"].delete_where("id = 1"))]
+    told["without one"] = [
+        tables["found"].explain_read().merged,
+        tables["found"].to_arrow().num_rows,
+        tables["given"].to_arrow().num_rows,
+        pickle.loads(sent).compact(minor=True).tiles,
+    ]
+
+    again = start_session(folder / "again", "local[2]", {})
+    told["frame"] = refused(lambda: tables["given"].upsert(stale))
+    tables["pickled"] = pickle.loads(sent)
+    tables["pickled"].compact()
+    told |= {name: told[name] + a_life(table) for name, table in tables.items() if name != "pickled"}
+    told["pickled"] += [tables["pickled"].to_df().count(), tables["pickled"].delete_where("id = 5").rows]
+    in_thread: list[int] = []
+    thread = threading.Thread(target=lambda: in_thread.append(tables["found"].to_df().count()))
+    thread.start()
+    thread.join()
+    told["in a thread"] = in_thread
+    again._sc._jsc.stop()  # in the JVM alone, as when an application is killed there
+    told["ended in the JVM"] = refused(tables["given"].to_df)
+    return told
+
+
+def test_a_table_outlives_its_session(tmp_path: Path) -> None:
+    with Application(tmp_path / "application") as application:
+        told = application.run(restart, tmp_path)
+    assert told["found"] == told["given"] == [120, *LIFE]
+    assert told["pickled"] == [120, 120, 1]
+    assert "there is no active Spark session; start one" in told["no session"]
+    for message in (*told["stopped"], told["ended in the JVM"]):
+        assert "InputError" in message
+        assert "the Spark session that this table was opened with was stopped, and no other one is active" in message
+    assert told["without one"] == [2, 120, 120, 2]
+    assert "FrameError" in told["frame"]
+    assert "the frame belongs to a Spark session that was stopped" in told["frame"]
+    assert told["in a thread"] == [118]
+
+
+def python_of(folder: Path, name: str, *options: str) -> Path:
+    """A Python with these options."""
+    path = folder / name
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(options)} "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def run_pythons(spark: SparkSession, folder: Path) -> Told:
+    context: Any = spark.sparkContext
+    table = dirty_table(folder / "table", spark)
+    others = {"bare": python_of(folder, "bare", "-S"), "missing": folder / "missing", "same": python_of(folder, "same")}
+    told: Told = {}
+
+    def jobs_of(work: Callable[[], object]) -> int:
+        before = set(context.statusTracker().getJobIdsForGroup(None))
+        work()
+        return len(set(context.statusTracker().getJobIdsForGroup(None)) - before)
+
+    def write() -> object:
+        return table.upsert(spark.range(10).selectExpr("id", "9 AS at"))
+
+    for name in ("bare", "missing"):
+        context.pythonExec = str(others[name])
+        told[name] = [refused(write), refused(table.to_df), table.version]
+    context.pythonExec = str(others["same"])
+    told["jobs"] = [jobs_of(write), jobs_of(write), jobs_of(lambda: table.to_df().collect())]
+    spark.stop()
+
+    from pyspark.sql import SparkSession
+
+    said = os.environ.pop("PYSPARK_PYTHON")
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    unsaid: Any = builder.getOrCreate()
+    unsaid_before = unsaid.sparkContext.pythonExec
+    told["unsaid"] = [unsaid_before, table.to_df().count(), unsaid.sparkContext.pythonExec == sys.executable]
+    unsaid.stop()
+    os.environ["PYSPARK_PYTHON"] = str(others["bare"])
+    bare: Any = builder.getOrCreate()
+    told["said"] = [refused(table.to_df), bare.sparkContext.pythonExec == str(others["bare"])]
+    bare.stop()
+    os.environ["PYSPARK_PYTHON"] = said
+    return told
+
+
+def test_the_workers_python(tmp_path: Path) -> None:
+    """The driver's own where nobody said another; else one that lacks the package is told of, by one job at most."""
+    with Application(tmp_path / "application") as application:
+        told = application.run(run_pythons, tmp_path)
+    for message in (*told["bare"][:2], told["said"][0]):
+        assert "DependencyMissingError" in message
+        assert "Spark's Python workers cannot run LakeMerge: No module named" in message
+        assert "set PYSPARK_PYTHON for this program, before Spark starts" in message
+    assert "Cannot run program" in told["missing"][0]
+    assert told["bare"][2] == told["missing"][2] == 2
+    assert told["jobs"] == [2, 1, 1]
+    assert told["unsaid"] == ["python3", 120, True]
+    assert told["said"][1]
