@@ -236,11 +236,11 @@ class DeltaLog:
         """Write a classic checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it, unless
         that names a later one. Idempotent; it replaces a damaged checkpoint of that version.
         Raises :class:`TableReplacedError` where the log does not hold that version any more."""
+        check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         self.check_holds(snapshot)
         self._write_checkpoint(snapshot)
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
-        check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
 
     def _now(self) -> Moment:

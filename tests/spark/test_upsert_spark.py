@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], dict[str, Any], str]] = {
     "null field": ({"s": f"named_struct('x', {NO_ROW})"}, {}, "a null in the field 'x'"),
     "unknown column": ({"z": "1"}, {}, "unknown column 'z'"),
     "unknown void column": ({"z": "null"}, {}, "unknown column 'z'"),
-    "wrong type": ({"at": "1L", "n": "'1'"}, {}, "'at' is int64.*'n' is string"),
+    "wrong type": ({"at": "current_date()", "n": "'1'"}, {}, "'at' is date32.*'n' is string"),
     "other struct": ({"s": "named_struct('y', 1)"}, {}, "'s' is struct"),
     "no ordering": ({"at": None}, {}, r"upserts need the ordering column\(s\) at"),
     "no key": ({"id": None}, {}, "key column 'id' is missing"),

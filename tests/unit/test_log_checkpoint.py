@@ -12,9 +12,8 @@ import pytest
 
 from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.log import AddFile, DeltaLog, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
-from lakemerge.log.checkpoint import encode_checkpoint
+from lakemerge.log.checkpoint import encode_checkpoint, write_checkpoint
 from lakemerge.storage import open_store
-from lakemerge.testing.counting import CountingStore
 
 DAY_MS = 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -43,12 +42,17 @@ def log_at(root: Path) -> DeltaLog:
     return DeltaLog(open_store(root), clock_ms=lambda: NOW_MS)
 
 
+def write(root: Path, snapshot: Snapshot) -> None:
+    """The file alone: a log writes it only where it holds the snapshot's commit, and these have none."""
+    write_checkpoint(open_store(root), snapshot, now_ms=NOW_MS)
+
+
 def file_of(root: Path, version: int = 12) -> Path:
     return root / "_delta_log" / f"{version:020d}.checkpoint.parquet"
 
 
 def test_rows_as_the_protocol_has_them(tmp_path: Path) -> None:
-    log_at(tmp_path).checkpoint(STATE)
+    write(tmp_path, STATE)
     rows = pq.read_table(file_of(tmp_path)).to_pylist(maps_as_pydicts="strict")
     found = [{key: value for key, value in row.items() if value is not None} for row in rows]
     assert all(len(row) == 1 for row in found)
@@ -103,7 +107,7 @@ def test_rows_as_the_protocol_has_them(tmp_path: Path) -> None:
 
 
 def test_the_state_survives(tmp_path: Path) -> None:
-    log_at(tmp_path).checkpoint(STATE)
+    write(tmp_path, STATE)
     found = log_at(tmp_path).snapshot()
     expected = replace(
         STATE,
@@ -116,7 +120,7 @@ def test_the_state_survives(tmp_path: Path) -> None:
 
 def test_an_empty_table_survives(tmp_path: Path) -> None:
     empty = replace(STATE, files={}, tombstones={}, txns={})
-    log_at(tmp_path).checkpoint(empty)
+    write(tmp_path, empty)
     found = log_at(tmp_path).snapshot()
     assert (found.files, found.domains) == ({}, STATE.domains)
 
@@ -138,22 +142,19 @@ def test_expired_tombstones_are_left_out(retention: str | None, kept: set[str]) 
 
 
 def test_writing_again_touches_nothing_and_repairs_damage(tmp_path: Path) -> None:
-    store = CountingStore(open_store(tmp_path))
-    log = DeltaLog(store, clock_ms=lambda: NOW_MS)
-    log.checkpoint(STATE)
+    write(tmp_path, STATE)
     whole = file_of(tmp_path).read_bytes()
     stamp = file_of(tmp_path).stat().st_ino
-    log.checkpoint(STATE)
+    write(tmp_path, STATE)
     assert file_of(tmp_path).stat().st_ino == stamp
     file_of(tmp_path).write_bytes(b"torn")
-    log.checkpoint(STATE)
+    write(tmp_path, STATE)
     assert file_of(tmp_path).read_bytes() == whole
 
 
 def test_the_pointer_never_goes_back(tmp_path: Path) -> None:
-    log = log_at(tmp_path)
-    log.checkpoint(STATE)
-    log.checkpoint(replace(STATE, version=11))
+    write(tmp_path, STATE)
+    write(tmp_path, replace(STATE, version=11))
     assert file_of(tmp_path, 11).exists()
     assert json.loads((tmp_path / "_delta_log/_last_checkpoint").read_bytes())["version"] == 12
 

@@ -449,7 +449,8 @@ def test_a_service_that_a_vacuum_overtakes_says_so(name: str, tmp_path: Path) ->
     ("method", "file", "at", "error", "message"),
     [
         ("get", "index", 1, CommitConflictError, r"a vacuum was faster, .* kept the versions from .*try again"),
-        ("list", "", 2, VersionNotFoundError, "vacuum kept the versions from"),
+        ("list", "", 1, VersionNotFoundError, "vacuum kept the versions from"),
+        ("list", "", 3, VersionNotFoundError, "vacuum kept the versions from"),
     ],
 )
 def test_a_restore_that_a_vacuum_overtakes_says_so(
