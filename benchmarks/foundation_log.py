@@ -14,13 +14,13 @@ from benchmarks.foundation_data import Inputs, merged_sql
 from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.tpch import LINEITEM, compare, connect
 from lakemerge import LakeTable, Settings
+from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, Commits, DeltaLog, Snapshot
+from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.block_index import LogCommit
 from lakemerge.handle import Handle
-from lakemerge.log import Action, AddFile, AlreadyDone, Attempt, Commits, DeltaLog, Snapshot
-from lakemerge.slices.blocks import LogCommit
-from lakemerge.slices.model import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore, Counts
-from lakemerge.write.stats import file_statistics
+from lakemerge.write.parquet.stats import file_statistics
 from mergers import default_registry
 
 __all__ = ["count_requests", "long_log", "metadata", "requests"]

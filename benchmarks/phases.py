@@ -23,19 +23,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrameWriter
 
-import compaction.group
-import lakemerge.spark.jobs
+import compaction.run.group
+import lakemerge.commits.base
 import lakemerge.spark.load
+import lakemerge.spark.transport.jobs
 import lakemerge.spark.writer
 import lakemerge.write.base_file
-import lakemerge.write.commits
 import lakemerge.write.pack
 import lakemerge.write.upsert
 import mergers.kernel
 from benchmarks.foundation_cases import Bench
-from lakemerge.cached import cached_property
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.slices.view import TableView
+from lakemerge._internal.cached import cached_property
+from lakemerge.layout.view import TableView
+from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.write.frame import FramePlan
 
 __all__ = ["Phase", "profile", "profiled", "seconds_in"]
@@ -85,7 +85,7 @@ _PLANS = {
     "upsert": _Plan(
         driver=(
             Phase("plan", (lakemerge.write.upsert.Write.start,)),
-            Phase("Spark job", (lakemerge.spark.jobs.collect_results,)),
+            Phase("Spark job", (lakemerge.spark.transport.jobs.collect_results,)),
             Phase("commit", (lakemerge.write.upsert.finish,)),
         ),
         task=(
@@ -102,16 +102,16 @@ _PLANS = {
     "compact": _Plan(
         driver=(
             Phase("plan", (_getter(TableView, "tiles"),)),
-            Phase("reserve ordinals", (lakemerge.write.commits.reserve_ordinals,)),
-            Phase("Spark job", (lakemerge.spark.jobs.collect_results,)),
-            Phase("commit", (lakemerge.write.commits.commit_compaction,)),
+            Phase("reserve ordinals", (lakemerge.commits.base.reserve_ordinals,)),
+            Phase("Spark job", (lakemerge.spark.transport.jobs.collect_results,)),
+            Phase("commit", (lakemerge.commits.base.commit_compaction,)),
         ),
         task=(
             Phase("Parquet read", (ParquetFiles.stream,)),
             Phase("merge", (mergers.kernel.fold, mergers.kernel.overlay_rows)),
             Phase("Parquet write", (pq.ParquetWriter.write_table, pq.ParquetWriter.close)),
         ),
-        module=compaction.group,
+        module=compaction.run.group,
         function="run_job",
     ),
 }

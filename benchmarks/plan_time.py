@@ -24,8 +24,8 @@ from rich.console import Console
 from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.services_plan import large_table
 from lakemerge import LakeTable, Settings
-from lakemerge.log import DeltaLog
-from lakemerge.read.prune import prune_tiles
+from lakemerge.delta import DeltaLog
+from lakemerge.read.filter.prune import prune_tiles
 from lakemerge.read.splits import split_tiles
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from benchmarks.measure import Contender, Line, Report, interleave
 from lakemerge import LakeTable
-from lakemerge.log import Action, AddFile, AlreadyDone, Attempt
-from lakemerge.plans import CompactionPlan
-from lakemerge.slices.blocks import LogCommit, write_block_index
-from lakemerge.slices.model import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt
+from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.block_index import LogCommit, write_block_index
+from lakemerge.results.plans import CompactionPlan
 
 __all__ = ["large_table", "main", "measure"]
 

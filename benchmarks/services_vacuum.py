@@ -19,10 +19,10 @@ from rich.console import Console
 
 from benchmarks.measure import Contender, Line, Report, interleave
 from lakemerge import LakeTable, VacuumResult
-from lakemerge.log import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Snapshot
-from lakemerge.slices.blocks import LogCommit
-from lakemerge.slices.model import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
-from lakemerge.write.commits import removal
+from lakemerge.commits.base import removal
+from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Snapshot
+from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.block_index import LogCommit
 
 _TARGET_SECONDS = 5.0
 _FILES_PER_COMMIT = 200

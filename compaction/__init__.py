@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compaction.check import check_table
-from compaction.logs import compact_logs
+from compaction.check.check import check_table
+from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain
-from compaction.plan import plan_compaction
-from compaction.rescale import rescale
+from compaction.plan.plan import plan_compaction
+from compaction.rescale.rescale import rescale
 from compaction.retention import expire_tombstones
-from compaction.run import compact
+from compaction.run.run import compact
 from compaction.vacuum import vacuum
 
 __all__ = [

@@ -10,20 +10,26 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from compaction.logs import compact_logs
-from compaction.plan import plan_compaction
+from compaction.logs.logs import compact_logs
+from compaction.plan.plan import plan_compaction
 from compaction.retention import expire_tombstones
-from compaction.run import run_plan
+from compaction.run.run import run_plan
 from compaction.vacuum import vacuum
-from lakemerge.config import LOG_DOMAIN_PREFIX
+from lakemerge.delta import AlreadyDone, Attempt, Snapshot, Txn
 from lakemerge.errors import CommitConflictError
+from lakemerge.format.config import LOG_DOMAIN_PREFIX
 from lakemerge.handle import Handle
-from lakemerge.log import AlreadyDone, Attempt, Snapshot, Txn
-from lakemerge.plans import CompactionStrategy
-from lakemerge.results import CompactionResult, ExpiryResult, LogCompactionResult, MaintenanceResult, VacuumResult
-from lakemerge.schedule import Schedule
-from lakemerge.slices.view import TableView
-from lakemerge.travel import unless_vacuumed
+from lakemerge.layout.travel import unless_vacuumed
+from lakemerge.layout.view import TableView
+from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.results import (
+    CompactionResult,
+    ExpiryResult,
+    LogCompactionResult,
+    MaintenanceResult,
+    VacuumResult,
+)
+from lakemerge.results.schedule import Schedule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

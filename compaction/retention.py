@@ -8,14 +8,14 @@ from __future__ import annotations
 import datetime as dt
 from typing import Final
 
+from lakemerge.commits.retention import commit_expiry
+from lakemerge.delta import AlreadyDone, Metadata, duration_ms, tip_at
 from lakemerge.errors import InputError
+from lakemerge.format.expiry import expiries_of
 from lakemerge.handle import Handle
-from lakemerge.log import AlreadyDone, Metadata, duration_ms, tip_at
-from lakemerge.results import ExpiryResult
-from lakemerge.slices.expiry import expiries_of
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
+from lakemerge.results.results import ExpiryResult
 from lakemerge.storage.clock import store_time_ms
-from lakemerge.write.retention import commit_expiry
 from mergers.wording import argument
 
 __all__ = ["FILE_RETENTION", "LOG_RETENTION", "TOMBSTONE_RETENTION", "expire_tombstones", "property_ms", "retention_ms"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # isort: off
-import lakemerge.shadow  # noqa: F401 - checks before the first import from another package of ours
+import lakemerge._internal.shadow  # noqa: F401 - checks before the first import from another package of ours
 # isort: on
 
 from lakemerge.errors import (
@@ -40,11 +40,11 @@ from lakemerge.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lakemerge.findings import CheckResult, Finding
+from lakemerge.format.savepoint import Savepoint
 from lakemerge.options import Settings
-from lakemerge.plans import CompactionPlan, CompactionStrategy
-from lakemerge.registration import register
-from lakemerge.results import (
+from lakemerge.results.findings import CheckResult, Finding
+from lakemerge.results.plans import CompactionPlan, CompactionStrategy
+from lakemerge.results.results import (
     CompactionResult,
     ExpiryResult,
     LogCompactionResult,
@@ -55,7 +55,7 @@ from lakemerge.results import (
     UpsertResult,
     VacuumResult,
 )
-from lakemerge.slices.savepoints import Savepoint
+from lakemerge.spark.registration import register
 from lakemerge.table import LakeTable
 from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
 

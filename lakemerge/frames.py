@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakemerge.errors import FrameError
-from lakemerge.soundness import find_flaw
+from lakemerge.schema.soundness import find_flaw
 
 __all__ = ["as_reader", "check_sound", "collected"]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lakemerge.config import TableConfig
-from lakemerge.kept import Kept
-from lakemerge.log import DeltaLog, Snapshot, check_same_table
+from lakemerge._internal.kept import Kept
+from lakemerge.delta import DeltaLog, Snapshot, check_same_table
+from lakemerge.format.block_index import DecodedLogs
+from lakemerge.format.config import TableConfig
+from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
-from lakemerge.read.footers import Footer
-from lakemerge.slices.blocks import DecodedLogs
-from lakemerge.slices.view import TableView
+from lakemerge.read.parquet.footers import Footer
 from lakemerge.storage.base import Store
 from mergers import Merger, MergerRegistry
 
@@ -39,7 +39,7 @@ class Handle:
     scans: Kept[tuple[Hashable, ...], Any] = field(
         default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
     )
-    """What :mod:`lakemerge.spark.files` keeps of Spark's."""
+    """What :mod:`lakemerge.spark.scans` keeps of Spark's."""
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

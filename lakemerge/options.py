@@ -26,7 +26,7 @@ class Settings:
     """Parquet bytes that one task of a read gets, about, row groups allowing; of a compaction, where slices allow."""
     merge_first_bytes: int = 128 * _MIB
     """A read through Spark that finds no more than this to merge, of the columns asked for, merges it before it reads
-    the rest (:mod:`lakemerge.read.beside`); the driver holds places, or merged rows, compressed."""
+    the rest (:mod:`lakemerge.read.premerge`); the driver holds places, or merged rows, compressed."""
     target_commit_bytes: int = 16 * 1024 * _MIB
     """A compaction commits slices in groups that read about this much; an interrupted one keeps those."""
     row_group_rows: int = 256 * 1024

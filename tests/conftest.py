@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge.read import beside
+from lakemerge.read import premerge as beside
 from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opene
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.tables import shown_detail, shown_history, shown_plan, shown_result, shown_slices, shown_vacuum
-from lakemerge.plans import CompactionStrategy
+from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table import LakeTable
 
 __all__ = ["app", "run"]

@@ -16,8 +16,8 @@ from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opene
 from lakemerge.cli.service import stopping
 from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_status, shown_rejects
 from lakemerge.errors import InputError
+from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
-from lakemerge.slices.ingests import ingests_of
 
 __all__ = ["ingest_app"]
 

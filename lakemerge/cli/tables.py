@@ -9,20 +9,20 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from lakemerge.describe import SliceInfo
+from lakemerge.delta import HistoryEntry
+from lakemerge.format.ingests import Ingest, ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
-from lakemerge.log import HistoryEntry
-from lakemerge.plans import CompactionPlan, PlannedSlice, readable_bytes
-from lakemerge.results import (
+from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
+from lakemerge.results.results import (
     CompactionResult,
     ExpiryResult,
     LogCompactionResult,
     MaintenanceResult,
     VacuumResult,
 )
-from lakemerge.schema import type_ddl
-from lakemerge.slices.ingests import Ingest, ingests_of
+from lakemerge.schema.schema import type_ddl
 from lakemerge.table import LakeTable
+from lakemerge.table.describe import SliceInfo
 
 __all__ = [
     "shown_detail",

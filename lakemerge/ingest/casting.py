@@ -15,9 +15,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.casts import castable, safe_cast
 from lakemerge.errors import FrameError
-from lakemerge.soundness import check_sound
+from lakemerge.schema.casts import castable, safe_cast
+from lakemerge.schema.soundness import check_sound
 
 __all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted", "unsound"]
 

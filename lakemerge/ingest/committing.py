@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from lakemerge.commits.base import commit_note
+from lakemerge.delta import Txn
 from lakemerge.errors import InputError, OutcomeUnknownError
+from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
 from lakemerge.handle import Handle
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended
 from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
-from lakemerge.log import Txn
-from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
 from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.commits import commit_note
 from lakemerge.write.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.write.upsert import LoadTiles, Write, discard, finish
 

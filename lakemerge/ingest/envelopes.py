@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, InputError
+from lakemerge.format.config import TableConfig
 
 __all__ = ["KIND", "OP", "Debezium", "dms_kinds"]
 

@@ -13,12 +13,12 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, InputError, SchemaError
-from lakemerge.evolution import with_columns_of_frame
+from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import fits
 from lakemerge.ingest.envelopes import KIND, OP
 from lakemerge.ingest.formats.base import Format, Frame, Peek
+from lakemerge.schema.evolution import with_columns_of_frame
 
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 

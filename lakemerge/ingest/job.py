@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
+from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.committing import Standing, note, standing_of
 from lakemerge.ingest.ledger import REJECTS, Entry, FileState, ledger_tables
 from lakemerge.ingest.places import whole_path
@@ -26,7 +27,6 @@ from lakemerge.ingest.settings import JobSettings, OpenTable
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
-from lakemerge.slices.ingests import ingests_of
 from lakemerge.write.provenance import DomainChangedError
 
 if TYPE_CHECKING:

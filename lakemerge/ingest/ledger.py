@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
+from lakemerge.format.ingests import NamedFile
 from lakemerge.ingest.spill import columns_of
-from lakemerge.slices.ingests import NamedFile
 from lakemerge.storage.base import Store
 
 __all__ = ["LEDGER", "REJECTS", "Entry", "FileState", "absorbed", "appended", "ledger_tables", "write_ledger"]

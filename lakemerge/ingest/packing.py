@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.formats.records import wider
 from lakemerge.ingest.ledger import REJECTS
 from lakemerge.ingest.reading import Reading, Rejects, reason_of
-from lakemerge.slices.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import Packed, PackSpec, pack
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, RetryError
+from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.envelopes import dms_kinds
 from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject

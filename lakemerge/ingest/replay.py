@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
+from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Member, Standing, give_up
 from lakemerge.ingest.formats.base import Piece
@@ -22,9 +24,7 @@ from lakemerge.ingest.runner import Runner
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.ingest.spill import SortedSpill
 from lakemerge.ingest.told import entries_of
-from lakemerge.log import Snapshot, Txn
-from lakemerge.slices.ingests import INGEST_FOLDER
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
 from lakemerge.write.base_file import delete_prefix
 from lakemerge.write.provenance import Along
 from lakemerge.write.upsert import finish

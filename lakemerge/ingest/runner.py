@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import CommitConflictError, InputError, RetryError, TableDamagedError
+from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, give_up, note, standing_of
@@ -27,8 +27,8 @@ from lakemerge.ingest.results import IngestResult
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
-from lakemerge.results import UpsertResult
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
+from lakemerge.results.results import UpsertResult
 from lakemerge.write.upsert import LoadTiles, Write
 
 __all__ = ["Engine", "Runner", "fails_window"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import InputError
+from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.envelopes import Debezium
@@ -25,8 +25,8 @@ from lakemerge.ingest.plan import Settling
 from lakemerge.ingest.runner import Engine, Runner
 from lakemerge.ingest.source import is_hidden
 from lakemerge.ingest.windows import Gathering
+from lakemerge.layout.view import TableView
 from lakemerge.quantities import bytes_of
-from lakemerge.slices.view import TableView
 from lakemerge.write.upsert import load_in_process
 
 if TYPE_CHECKING:

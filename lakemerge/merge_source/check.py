@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.findings import Finding
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.everything import remembered
@@ -24,6 +23,7 @@ from lakemerge.merge_source.run import as_taken_up
 from lakemerge.merge_source.seen import seen_clusters
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
+from lakemerge.results.findings import Finding
 from lakemerge.table import LakeTable
 
 __all__ = ["check"]

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.casts import safe_cast
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.inputs import Shape
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.texts import plain_texts
 from lakemerge.merge_source.types import Property, properties_of
+from lakemerge.schema.casts import safe_cast
 from mergers.builtin.functions.equal import equality_codes
 
 __all__ = ["FIXED", "MEMBER", "Combined", "OutputShape", "Part", "combine", "members_of"]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.lists import contiguous, offsets_of, spread
 from lakemerge.merge_source.texts import number_texts
-from lakemerge.slices.xxhash64 import hash_columns
 
 __all__ = ["Hashes", "hash_rows", "hash_values"]
 

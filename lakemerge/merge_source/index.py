@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.combine import MEMBER
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.state import VALUE, State, deletes, records
-from lakemerge.slices.xxhash64 import hash_columns
 
 __all__ = ["Heads", "Holders", "find_heads", "find_holders", "rebuilt", "updated"]
 

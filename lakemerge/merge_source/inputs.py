@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.delta import Snapshot
 from lakemerge.errors import FullRunNeededError, InputError, NotATableError, VersionNotFoundError
-from lakemerge.log import Snapshot
 from lakemerge.merge_source.config import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
 from lakemerge.merge_source.lists import Bools, contiguous
 from lakemerge.merge_source.plain import PlainTable
-from lakemerge.opening import open_handle
 from lakemerge.options import Settings
 from lakemerge.table import LakeTable
+from lakemerge.table.opening import open_handle
 from mergers import Merger
 
 __all__ = ["RESERVED", "Access", "Input", "Shape", "open_input", "shape_of"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lakemerge.delta import AddFile, Snapshot
 from lakemerge.handle import Handle
-from lakemerge.log import AddFile, Snapshot
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.schema import from_delta_json
-from lakemerge.slices.partition import parse_partition_value
+from lakemerge.layout.partition import parse_partition_value
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.schema.schema import from_delta_json
 
 __all__ = ["PlainTable"]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.casts import safe_cast
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import OutputShape, combine
@@ -19,9 +18,10 @@ from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.rows import Chunks, SoughtRows
 from lakemerge.merge_source.state import APPLICATION, State
 from lakemerge.merge_source.types import common_type, loosened
-from lakemerge.schema import needs_timestamp_ntz, type_ddl
+from lakemerge.schema.casts import safe_cast
+from lakemerge.schema.schema import needs_timestamp_ntz, type_ddl
+from lakemerge.schema.widening import is_wider
 from lakemerge.table import LakeTable
-from lakemerge.widening import is_wider
 
 __all__ = [
     "conformed",

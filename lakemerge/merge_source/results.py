@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakemerge.findings import Finding
+from lakemerge.results.findings import Finding
 
 __all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
 

@@ -24,7 +24,7 @@ from lakemerge.merge_source.results import Explanation, Pending, Report, RunResu
 from lakemerge.merge_source.run import Tables, is_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
-from lakemerge.schema import from_delta_json
+from lakemerge.schema.schema import from_delta_json
 from lakemerge.table import LakeTable
 from mergers import Merger
 

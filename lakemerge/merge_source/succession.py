@@ -12,7 +12,7 @@ from lakemerge.merge_source.config import Dataset, MergeConfig
 from lakemerge.merge_source.inputs import Input, Shape, shape_of
 from lakemerge.merge_source.state import DatasetState, Meta
 from lakemerge.merge_source.types import Property, loosened, properties_of
-from lakemerge.schema import from_delta_json, to_delta_json
+from lakemerge.schema.schema import from_delta_json, to_delta_json
 
 __all__ = ["Succession", "dataset_states", "succession"]
 

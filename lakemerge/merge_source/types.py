@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.inputs import Shape
-from lakemerge.schema import type_ddl
+from lakemerge.schema.schema import type_ddl
 
 __all__ = ["Property", "common_type", "element_type", "loosened", "properties_of"]
 

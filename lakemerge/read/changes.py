@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import InputError
+from lakemerge.format.base_file import LogBlock, SliceId
+from lakemerge.format.block_index import LogCommit
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import check_kept
+from lakemerge.layout.view import TableView, Tile
 from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.read.lookup import find_rows
-from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.scan import scan, scan_part
 from lakemerge.read.sources import MergeSpec
 from lakemerge.read.splits import split_tiles
-from lakemerge.slices.blocks import LogCommit
-from lakemerge.slices.model import LogBlock, SliceId
-from lakemerge.slices.view import TableView, Tile
-from lakemerge.travel import check_kept
 from mergers import RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakemerge.config import TableConfig
-from lakemerge.evolution import common_type, nullable_throughout
+from lakemerge.delta import Metadata
+from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
-from lakemerge.log import Metadata
-from lakemerge.read.parquet import shaped
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
+from lakemerge.read.parquet.files import shaped
+from lakemerge.schema.evolution import common_type, nullable_throughout
 
 __all__ = ["FeedColumns"]
 

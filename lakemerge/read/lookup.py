@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from lakemerge.casts import castable, safe_cast
-from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError, InputError
+from lakemerge.format.config import TableConfig
 from lakemerge.frames import as_reader, check_sound, collected
 from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.filter.prune import tiles_of_keys
 from lakemerge.read.merge import merge_tile
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.prune import tiles_of_keys
+from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.scan import asked_columns
 from lakemerge.read.sources import MergeSpec
-from lakemerge.slices.view import TableView, Tile
+from lakemerge.schema.casts import castable, safe_cast
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
 __all__ = ["find_rows", "look_up"]

@@ -13,15 +13,15 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.config import STATE_DOMAIN
 from lakemerge.errors import InputError
+from lakemerge.format.config import STATE_DOMAIN
 from lakemerge.handle import Handle
-from lakemerge.read.filter import Filter, parse_filter
+from lakemerge.layout.view import TableView
+from lakemerge.read.filter.filter import Filter, parse_filter
+from lakemerge.read.filter.prune import prune_tiles
 from lakemerge.read.merge import MergeSpec, merge_tile
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.prune import prune_tiles
+from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.splits import Part, split_tiles
-from lakemerge.slices.view import TableView
 from mergers.wording import argument
 
 __all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_part"]

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakemerge.config import TableConfig
+from lakemerge.format.base_file import FILE_COLUMN, Key, LogBlock
+from lakemerge.format.config import TableConfig
+from lakemerge.format.minor import Positions, RowFile, read_positions
+from lakemerge.layout.view import Tile
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.row_groups import RowGroups, in_span
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.parquet.row_groups import RowGroups, in_span
 from lakemerge.read.runs import key_position
-from lakemerge.slices.minor import Positions, RowFile, read_positions
-from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock
-from lakemerge.slices.view import Tile
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import KIND_COLUMN
 from mergers import Merger

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.row_groups import key_bounds
-from lakemerge.slices.model import Key, KeySpan
-from lakemerge.slices.view import Tile
+from lakemerge.format.base_file import Key, KeySpan
+from lakemerge.layout.view import Tile
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.parquet.row_groups import key_bounds
 
 __all__ = ["Part", "split_tiles"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import TableDamagedError
-from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.format.minor import Positions, read_positions
+from lakemerge.layout.view import Tile
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import PLACE
-from lakemerge.slices.minor import Positions, read_positions
-from lakemerge.slices.view import Tile
 from lakemerge.storage.base import Store
 
 __all__ = ["Superseded"]

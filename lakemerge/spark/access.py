@@ -16,9 +16,9 @@ from typing import Any, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from lakemerge.slices.view import Tile
-from lakemerge.spark.listing import scan_of_listed
+from lakemerge.layout.view import Tile
 from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.transport.listing import scan_of_listed
 from lakemerge.storage import LocalStore, S3Store, Store
 
 __all__ = ["parquet_files", "why_through_arrow"]

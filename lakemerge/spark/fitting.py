@@ -1,7 +1,7 @@
 """Whether the rows of a frame surely fit a table, asked in the JVM.
 
 A condition that is true of a row says that the kernel would take it as it is (:mod:`lakemerge.frames`,
-:mod:`lakemerge.casts`). One that is false says nothing: the kernel looks at the row, and names what it refuses.
+:mod:`lakemerge.schema.casts`). One that is false says nothing: the kernel looks at the row, and names what it refuses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemerge.schema import type_ddl
+from lakemerge.schema.schema import type_ddl
 from lakemerge.spark.names import quoted
 
 __all__ = ["fitting"]

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakemerge.ingest.packing import Task
 from lakemerge.ingest.runner import Engine
-from lakemerge.spark.jobs import map_evenly, parallelism
+from lakemerge.spark.transport.jobs import map_evenly, parallelism
 from lakemerge.spark.writer import load_on_spark
 
 __all__ = ["engine_on"]

@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.functions import arrow_udf
 
-from lakemerge.collector import collector_paused
-from lakemerge.read.filter import Filter
+from lakemerge._internal.collector import collector_paused
+from lakemerge.layout.view import Tile
+from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part
-from lakemerge.schema import to_ddl, type_ddl
-from lakemerge.slices.view import Tile
-from lakemerge.spark.jobs import even_tasks, parallelism
+from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
-from lakemerge.spark.portable import portable
-from lakemerge.spark.sending import pickled
+from lakemerge.spark.transport.jobs import even_tasks, parallelism
+from lakemerge.spark.transport.portable import portable
+from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
 
 __all__ = ["scan_merging"]

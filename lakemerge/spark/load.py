@@ -22,20 +22,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from lakemerge.commits.base import NotEmptyError, commit_load
+from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError, OutcomeUnknownError
-from lakemerge.log import AddFile, AlreadyDone
-from lakemerge.results import UpsertResult
-from lakemerge.schema import to_arrow_schema, type_ddl
-from lakemerge.slices.model import FILE_COLUMN, SLICE_TAG, BaseFile
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.format.base_file import FILE_COLUMN, SLICE_TAG, BaseFile
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
+from lakemerge.results.results import UpsertResult
+from lakemerge.schema.schema import to_arrow_schema, type_ddl
 from lakemerge.spark.fitting import fitting
-from lakemerge.spark.jobs import map_evenly
 from lakemerge.spark.names import quoted, sql_names
+from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
-from lakemerge.write.commits import NotEmptyError, commit_load
 from lakemerge.write.pack import PackSpec
-from lakemerge.write.stats import file_statistics
+from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.upsert import Write
 from mergers import Merger
 from mergers.keys import group_starts, key_columns

@@ -32,9 +32,9 @@ from lakemerge.merge_source.publish import conformed, prepare_output, retired_ro
 from lakemerge.merge_source.rows import BATCH_MEMBERS, Chunks
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
-from lakemerge.schema import safe_cast, to_ddl
+from lakemerge.schema.schema import safe_cast, to_ddl
 from lakemerge.spark.names import quoted
-from lakemerge.spark.transit import send
+from lakemerge.spark.transport.transit import send
 from lakemerge.table import LakeTable
 
 __all__ = ["SparkEmitter", "entities_on_spark"]

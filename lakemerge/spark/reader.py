@@ -16,18 +16,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
-from lakemerge.read.beside import due_first, pays_first
-from lakemerge.read.filter import Filter, parse_filter
-from lakemerge.read.literals import parse_zone
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.filter.filter import Filter, parse_filter
+from lakemerge.read.filter.literals import parse_zone
+from lakemerge.read.filter.prune import prune_tiles
 from lakemerge.read.merge import MergeSpec, may_pick_records
-from lakemerge.read.prune import prune_tiles
+from lakemerge.read.premerge import due_first, pays_first
 from lakemerge.read.scan import asked_columns
-from lakemerge.slices.view import TableView, Tile
 from lakemerge.spark.access import why_through_arrow
-from lakemerge.spark.beside import is_kept, scan_merging_first
-from lakemerge.spark.files import scan_clean, scan_minor
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
+from lakemerge.spark.premerge import is_kept, scan_merging_first
+from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]

@@ -24,18 +24,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
-from lakemerge.log import check_table_id
+from lakemerge.layout.view import TableView
+from lakemerge.read.filter.prune import prune_tiles
 from lakemerge.read.merge import MergeSpec
-from lakemerge.read.prune import prune_tiles
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
-from lakemerge.results import UpsertResult
-from lakemerge.schema import to_ddl
-from lakemerge.slices.view import TableView
-from lakemerge.spark.jobs import even_tasks
-from lakemerge.spark.portable import portable
-from lakemerge.spark.sending import pickled
+from lakemerge.results.results import UpsertResult
+from lakemerge.schema.schema import to_ddl
+from lakemerge.spark.transport.jobs import even_tasks
+from lakemerge.spark.transport.portable import portable
+from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable

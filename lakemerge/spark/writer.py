@@ -19,17 +19,17 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
+from lakemerge.delta import AddFile
 from lakemerge.errors import FrameError, SchemaError
 from lakemerge.handle import Handle
-from lakemerge.log import AddFile
-from lakemerge.results import UpsertResult
-from lakemerge.schema import from_delta_json, type_ddl
-from lakemerge.slices.view import TableView, Tile
-from lakemerge.spark.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.results.results import UpsertResult
+from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.load import bulk_load
-from lakemerge.spark.portable import portable
 from lakemerge.spark.sessions import is_running
-from lakemerge.spark.transit import batches_by_rows, send
+from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
+from lakemerge.spark.transport.portable import portable
+from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack

@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from lakemerge.config import TableConfig
+from lakemerge.delta import AddFile
+from lakemerge.format.base_file import SLICE_TAG, BaseFile, Key, SliceId, keys_at
+from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
-from lakemerge.log import AddFile
+from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergedRange
-from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, SliceId, keys_at
-from lakemerge.slices.view import TableView
 from lakemerge.storage.base import Store
-from lakemerge.write.rows_file import RowsFile
-from lakemerge.write.stats import file_statistics
-from lakemerge.write.tombstones import TOMBSTONE_FOLDER, TombstonesOutput
+from lakemerge.write.parquet.rows import RowsFile
+from lakemerge.write.parquet.stats import file_statistics
+from lakemerge.write.parquet.tombstones import TOMBSTONE_FOLDER, TombstonesOutput
 from mergers.keys import key_columns
 
 __all__ = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lakemerge.commits.base import RowsChangedError
 from lakemerge.errors import CommitConflictError, FilterError, RecordRefusedError
 from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
-from lakemerge.results import UpsertResult
-from lakemerge.slices.view import TableView
-from lakemerge.write.commits import RowsChangedError
+from lakemerge.results.results import UpsertResult
 from lakemerge.write.upsert import upsert_arrow
 from mergers.wording import in_python
 

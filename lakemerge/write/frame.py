@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.config import TableConfig
 from lakemerge.errors import FrameError
-from lakemerge.evolution import new_columns, with_schema
+from lakemerge.format.config import TableConfig
 from lakemerge.frames import check_sound
-from lakemerge.schema import castable, safe_cast
+from lakemerge.schema.evolution import new_columns, with_schema
+from lakemerge.schema.schema import castable, safe_cast
 from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
-from lakemerge.soundness import first_bad_row
+from lakemerge.schema.soundness import first_bad_row
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Ints
 

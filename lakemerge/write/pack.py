@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.config import TableConfig
-from lakemerge.nested import settled
+from lakemerge.format.base_file import Key, LogBlock, LogFile, SliceId, keys_at
+from lakemerge.format.config import TableConfig
+from lakemerge.layout.placement import place_rows
 from lakemerge.options import Settings
-from lakemerge.slices.model import Key, LogBlock, LogFile, SliceId, keys_at
-from lakemerge.slices.placement import place_rows
+from lakemerge.schema.nested import settled
 from lakemerge.storage.base import Store
-from lakemerge.write.encoding import writer_options
 from lakemerge.write.frame import FramePlan
+from lakemerge.write.parquet.encoding import writer_options
 from mergers import Frame, Merger, RowKind
 from mergers.contract import Ints, Kinds
 from mergers.kernel import combine

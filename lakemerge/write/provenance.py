@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from lakemerge.delta import Action, Snapshot
 from lakemerge.errors import CommitConflictError
-from lakemerge.log import Action, Snapshot
 
 __all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenance"]
 

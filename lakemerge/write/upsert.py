@@ -19,6 +19,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from lakemerge.commits.base import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
+from lakemerge.delta import AddFile, AlreadyDone, check_info
 from lakemerge.errors import (
     FrameError,
     InputError,
@@ -27,16 +29,15 @@ from lakemerge.errors import (
     SchemaError,
     TableDamagedError,
 )
-from lakemerge.evolution import with_columns_of_frame
+from lakemerge.format.base_file import BaseFile, LogBlock
+from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
-from lakemerge.log import AddFile, AlreadyDone, check_info
+from lakemerge.layout.view import TableView, Tile, build_tiles
 from lakemerge.read.merge import MergeSpec, merge_tile
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.results import UpsertResult
-from lakemerge.slices.blocks import LogCommit, write_block_index
-from lakemerge.slices.model import BaseFile, LogBlock
-from lakemerge.slices.view import TableView, Tile, build_tiles
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.results.results import UpsertResult
+from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.write.base_file import (
     BaseWriteSpec,
     delete_prefix,
@@ -44,7 +45,6 @@ from lakemerge.write.base_file import (
     ordinals_needed,
     write_base_files,
 )
-from lakemerge.write.commits import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
 from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
 from mergers.wording import argument

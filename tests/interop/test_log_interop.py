@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge.log import (
+from lakemerge.delta import (
     Action,
     AddFile,
     Attempt,

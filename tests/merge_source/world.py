@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
 from lakemerge.merge_source import MergeConfig, MergeSource
-from lakemerge.schema import to_arrow_schema
+from lakemerge.schema.schema import to_arrow_schema
 
 __all__ = ["World", "frame_of"]
 

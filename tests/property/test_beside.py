@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from lakemerge.read.beside import merge_beside
-from lakemerge.read.filter import parse_filter
+from lakemerge.layout.view import Tile
+from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.merge import MergeSpec, merge_tile
-from lakemerge.read.parquet import ParquetFiles
-from lakemerge.slices.view import Tile
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.premerge import merge_beside
 from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
 from tests.conformance.runner import Filter, TableCase
 from tests.property.effort import examples, thorough

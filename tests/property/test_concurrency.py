@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lakemerge import CommitConflictError, LakeTable
-from lakemerge.log import AddFile
+from lakemerge.delta import AddFile
 from tests.property.batches import BATCH, DDL, SETTINGS, batch_of, fold
 
 WRITERS = int(os.environ.get("LAKEMERGE_WRITERS", "6"))

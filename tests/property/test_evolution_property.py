@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakemerge import LakeTable
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
 from lakemerge.write.upsert import upsert_arrow
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.model import ModelTable

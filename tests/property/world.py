@@ -31,13 +31,13 @@ from lakemerge import (
     Settings,
     VersionNotFoundError,
 )
+from lakemerge.delta import DeltaLog, HistoryEntry
+from lakemerge.format.expiry import expiries_of
+from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog, HistoryEntry
-from lakemerge.slices.expiry import expiries_of
-from lakemerge.slices.savepoints import savepoints_of
+from lakemerge.layout.travel import find_version
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.faults import Call, Chance, Fault, store_faults
-from lakemerge.travel import find_version
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import assert_rows
 from tests.model import ModelTable

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from lakemerge import LakeTable
-from lakemerge.read import beside
+from lakemerge.read import premerge as beside
 from lakemerge.spark import access, files
 from lakemerge.storage import Store, open_store
 from tests.model import ModelTable

@@ -25,8 +25,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from lakemerge import CommitConflictError, LakeTable, Settings, TableDamagedError, VersionNotFoundError
-from lakemerge.log import CommitInfo
-from lakemerge.slices.references import snapshot_references
+from lakemerge.delta import CommitInfo
+from lakemerge.layout.references import snapshot_references
 from tests.property.batches import DDL, batch_of, fold
 
 __all__ = ["Crowd", "Figures"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemerge.schema import to_arrow_schema
+from lakemerge.schema.schema import to_arrow_schema
 
 __all__ = ["EXPRESSIONS", "ROWS", "SCHEMA"]
 

@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import CommitConflictError, CompactFirstError, LakeTable
-from lakemerge.slices.xxhash64 import buckets as buckets_of
+from lakemerge.layout.xxhash64 import buckets as buckets_of
 
 DDL = "id BIGINT, at INT, n TINYINT"
 SUM = {"aggregates": {"n": "sum"}}

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings, TableDamagedError
-from lakemerge.read import beside
+from lakemerge.read import premerge as beside
 from tests.spark.test_minor_spark import collected, plan_of
 
 DDL = "id BIGINT, at INT, v STRING, n BIGINT"

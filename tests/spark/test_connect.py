@@ -14,7 +14,7 @@ import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from lakemerge import FrameError, LakeTable
-from lakemerge.read import beside
+from lakemerge.read import premerge as beside
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.storage import open_store
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable
 from lakemerge.errors import FilterError
-from lakemerge.schema import to_ddl
+from lakemerge.schema.schema import to_ddl
 from tests.spark.computed import Computed, compute, differences, spark_fails
 from tests.spark.expressions import EXPRESSIONS, ROWS, SCHEMA
 from tests.spark.generated import expression

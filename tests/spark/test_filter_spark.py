@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lakemerge import LakeTable, Settings
 from lakemerge.errors import FilterError
-from lakemerge.read.filter import parse_filter
-from lakemerge.read.literals import parse_zone
-from lakemerge.schema import to_arrow_schema, to_ddl
+from lakemerge.read.filter.filter import parse_filter
+from lakemerge.read.filter.literals import parse_zone
+from lakemerge.schema.schema import to_arrow_schema, to_ddl
 
 NAN = float("nan")
 SCHEMA = to_arrow_schema(

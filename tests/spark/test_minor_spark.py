@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from lakemerge import LakeTable, Settings
-from lakemerge.spark import files
+from lakemerge.spark import scans as files
 
 DDL = "id BIGINT, at INT, v STRING"
 Rows = dict[int, tuple[Any, ...]]

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakemerge import LakeTable
-from lakemerge.schema import from_delta_json, to_arrow_schema, to_ddl, to_delta_json
+from lakemerge.schema.schema import from_delta_json, to_arrow_schema, to_ddl, to_delta_json
 
 DDL = (
     "b BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT NOT NULL COMMENT 'it\\'s a \\\\ key\\nwith lines', i64 BIGINT, "

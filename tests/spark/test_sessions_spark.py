@@ -62,7 +62,7 @@ LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
 
 def restart(spark: SparkSession, folder: Path) -> Told:
     """Tables that were read in a session, in a later one and between the two."""
-    from lakemerge.read import beside
+    from lakemerge.read import premerge as beside
 
     beside._LEAST_BYTES = 0  # what reads merge first, and then keep
     tables = {

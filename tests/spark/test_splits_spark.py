@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession, functions
 from lakemerge import LakeTable, Settings
 from lakemerge.read.splits import Part
 from lakemerge.spark import kernel
-from lakemerge.spark.sending import pickled
 from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.spark.transport.sending import pickled
 from tests.unit.faults import Row, frame
 
 ROWS = 2_000

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
-from lakemerge.spark.transit import batches_by_rows
+from lakemerge.spark.transport.transit import batches_by_rows
 
 RECORDS, BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 

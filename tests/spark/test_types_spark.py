@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakemerge import LakeTable
-from lakemerge.schema import to_ddl
+from lakemerge.schema.schema import to_ddl
 
 PLAIN = (
     "id BIGINT, at INT, b BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, i64 BIGINT, f FLOAT, d DOUBLE, "

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from lakemerge.schema import to_ddl
-from lakemerge.slices.xxhash64 import buckets, hash_columns
+from lakemerge.layout.xxhash64 import buckets, hash_columns
+from lakemerge.schema.schema import to_ddl
 
 ROWS = 400
 

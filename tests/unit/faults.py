@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakemerge import LakeTable, Merger, Settings
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Chance, Fault, FaultStore
 from mergers import default_registry

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
-COMPACTION_DOOR = "lakemerge.services"
+COMPACTION_DOOR = "lakemerge.table.services"
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
 )
@@ -218,7 +218,7 @@ def test_pyspark_stays_behind_its_door() -> None:
 
 def test_the_log_knows_the_delta_protocol_only() -> None:
     allowed = (
-        "lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge.collector", "lakemerge.__version__",
+        "lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge._internal.collector", "lakemerge.__version__",
         "mergers.wording",
     )  # fmt: skip
     wrong = [

@@ -16,7 +16,7 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge.write.base_file import ordinals_needed
-from lakemerge.write.stats import file_statistics
+from lakemerge.write.parquet.stats import file_statistics
 from tests.unit.faults import create, frame, listing, rows_of
 
 

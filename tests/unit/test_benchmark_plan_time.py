@@ -10,8 +10,8 @@ from rich.console import Console
 
 from benchmarks import plan_time
 from benchmarks.measure import Report
-from lakemerge.read.prune import prune_tiles
-from lakemerge.slices.view import TableView
+from lakemerge.layout.view import TableView
+from lakemerge.read.filter.prune import prune_tiles
 
 SMALL: dict[str, Any] = {"files": 60, "commits": 3, "touched": 10, "rounds": 1, "spark": False}
 

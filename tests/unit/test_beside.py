@@ -11,10 +11,10 @@ import pytest
 
 from lakemerge import Settings
 from lakemerge.errors import MergerContractError
-from lakemerge.read import beside
-from lakemerge.read.beside import are_few, due_first, merge_beside, pays_first
+from lakemerge.layout.view import Tile
+from lakemerge.read import premerge as beside
 from lakemerge.read.merge import MergeSpec
-from lakemerge.slices.view import Tile
+from lakemerge.read.premerge import are_few, due_first, merge_beside, pays_first
 from mergers.builtin.commit_time import CommitTime
 from mergers.contract import Groups, Merged
 from tests.unit.faults import create, frame

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemerge import FrameError, LakeTable
-from lakemerge.schema import castable, safe_cast
+from lakemerge.schema.schema import castable, safe_cast
 from tests.model import has_equal
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable
-from lakemerge.evolution import common_type, nullable_throughout
 from lakemerge.read.feed_columns import FeedColumns
-from lakemerge.schema import to_arrow_schema
+from lakemerge.schema.evolution import common_type, nullable_throughout
+from lakemerge.schema.schema import to_arrow_schema
 from tests.unit.faults import create, frame
 
 Row = dict[str, Any]

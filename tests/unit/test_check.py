@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable, NotATableError, Settings
-from lakemerge.findings import CheckResult
+from lakemerge.results.findings import CheckResult
 from tests.golden.make import FOLDER as GOLDEN
 
 SMALL = Settings(merge_budget_bytes=4096, row_group_rows=64)

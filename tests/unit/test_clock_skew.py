@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakemerge import CommitConflictError, LakeTable, OutcomeUnknownError, VersionNotFoundError
-from lakemerge.log import DeltaLog
+from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Settings, collector
-from lakemerge.collector import collector_paused
+from lakemerge._internal.collector import collector_paused
 from lakemerge.storage import LocalStore
 from tests.unit.test_decoded_logs import stored_in
 

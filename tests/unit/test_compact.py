@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, LakeTable, Settings
-from lakemerge.slices.view import Tile
+from lakemerge.layout.view import Tile
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.plan import plan_compaction
-from compaction.run import run_plan
+from compaction.plan.plan import plan_compaction
+from compaction.run.run import run_plan
 from lakemerge import CommitConflictError, CompactionStrategy, LakeTable, Settings
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fault

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.logs import choose_runs
+from compaction.logs.logs import choose_runs
 from lakemerge import CommitConflictError, InputError, LakeTable, Settings
-from lakemerge.slices.blocks import LogCommit
+from lakemerge.format.block_index import LogCommit
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fault, Kill

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakemerge import LakeTable, Settings
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
 from mergers import default_registry
 

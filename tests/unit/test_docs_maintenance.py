@@ -14,7 +14,7 @@ import pytest
 from lakemerge import LakeTable
 from lakemerge.cli import EXIT_CODES, main
 from lakemerge.cli.app import app
-from lakemerge.schedule import SCHEDULE_DEFAULTS
+from lakemerge.results.schedule import SCHEDULE_DEFAULTS
 from tests.unit.faults import create, frame, state_of
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "maintenance.md").read_text()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge import LakeTable
-from lakemerge.write.encoding import writer_options
+from lakemerge.write.parquet.encoding import writer_options
 
 ROWS = 20_000
 FLOATS = pa.list_(pa.float64())

@@ -26,7 +26,7 @@ from lakemerge import (
     TableDamagedError,
     UnsupportedFeatureError,
 )
-from lakemerge.log import Attempt, DomainMetadata
+from lakemerge.delta import Attempt, DomainMetadata
 from lakemerge.testing.faults import Fail, Fault
 from mergers import Groups, Merged, Merger, TableShape
 from mergers.builtin.commit_time import CommitTime

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import InputError, LakeTable
-from lakemerge.slices.expiry import Expiry, expiries_of
+from lakemerge.commits.retention import commit_expiry
+from lakemerge.format.expiry import Expiry, expiries_of
 from lakemerge.testing.faults import Call, Fault
-from lakemerge.write.retention import commit_expiry
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import assert_rows
 from tests.model import ModelTable

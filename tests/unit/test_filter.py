@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemerge.errors import FilterError
-from lakemerge.read.filter import FileStats, Filter, parse_filter, prune
+from lakemerge.read.filter.filter import FileStats, Filter, parse_filter, prune
 
 NAN = float("nan")
 LOCAL = dt.datetime.fromisoformat

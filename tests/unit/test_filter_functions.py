@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge.errors import FilterError
-from lakemerge.read.filter import FileStats, Filter, parse_filter, prune
+from lakemerge.read.filter.filter import FileStats, Filter, parse_filter, prune
 from lakemerge.read.sql.functions import FUNCTIONS
 from lakemerge.read.sql.patterns import java_regex
 from tests.spark.expressions import EXPRESSIONS

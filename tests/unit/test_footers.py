@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable, TableDamagedError
-from lakemerge.read.footers import END, check_chunks
-from lakemerge.read.parquet import ParquetFiles, StoredFile
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.parquet.footers import END, check_chunks
 from lakemerge.storage import LocalStore
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_a_footer_larger_than_the_first_read(tmp_path: Path) -> None:
 SWEEP = """
 import io, sys
 import pyarrow as pa, pyarrow.parquet as pq
-from lakemerge.read.footers import END, check_chunks
+from lakemerge.read.parquet.footers import END, check_chunks
 from tests.unit.test_footers import END, footer_of, plain, with_footer
 
 file = plain()
@@ -141,9 +141,9 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from lakemerge import LakeTable, TableDamagedError
-from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.slices.blocks import _INDEX_SCHEMA, _index_columns
-from lakemerge.slices.minor import positions_table
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.format.block_index import _INDEX_SCHEMA, _index_columns
+from lakemerge.format.minor import positions_table
 from lakemerge.storage import LocalStore
 from tests.property.damage import make_whole
 from tests.unit.test_footers import END, footer_of

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, TableReplacedError
+from lakemerge.delta import DeltaLog
 from lakemerge.errors import CommitConflictError
-from lakemerge.log import DeltaLog
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Fault, FaultStore, Lag

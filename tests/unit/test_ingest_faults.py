@@ -23,7 +23,7 @@ from lakemerge.ingest import Files, IngestJob
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import Outcome, Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
-from lakemerge.slices.references import references
+from lakemerge.layout.references import references
 from lakemerge.testing.faults import Call, Fail, Fault
 from tests.unit.faults import listing, open_over
 from tests.unit.landing import land, landed, rows, states, windows_of
@@ -137,7 +137,7 @@ def test_what_failed_leaves_no_file(stage: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from lakemerge.slices.references import references
+from lakemerge.layout.references import references
 from lakemerge.testing.faults import Fault, Kill
 from tests.unit.faults import open_over
 from tests.unit.test_ingest_faults import SPREAD, feed

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import InputError, LakeTable, TableReplacedError
+from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest import Files, IngestJob
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.ledger import ledger_tables
 from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.windows import Gathering, Window, Windows
-from lakemerge.slices.ingests import ingests_of
 from tests.unit.landing import FEED, land, landed, numbered, rows, states, windows_of
 
 

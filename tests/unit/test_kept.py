@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from lakemerge.kept import Kept
+from lakemerge._internal.kept import Kept
 
 
 def test_values_are_kept_up_to_a_limit() -> None:

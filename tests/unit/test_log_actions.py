@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
-from lakemerge.log import (
+from lakemerge.delta import (
     WRITER_FEATURES,
     Action,
     AddFile,
@@ -23,7 +22,8 @@ from lakemerge.log import (
     encode,
     writer_features,
 )
-from lakemerge.log.protocol import duration_ms
+from lakemerge.delta.protocol import duration_ms
+from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
 
 ADD = {
     "path": "c=N%20O/a%2Bb.parquet",

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from lakemerge.delta import AddFile, DeltaLog, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
+from lakemerge.delta.checkpoint import encode_checkpoint, write_checkpoint
 from lakemerge.errors import UnsupportedFeatureError
-from lakemerge.log import AddFile, DeltaLog, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
-from lakemerge.log.checkpoint import encode_checkpoint, write_checkpoint
 from lakemerge.storage import open_store
 
 DAY_MS = 86_400_000

@@ -11,15 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemerge.errors import (
-    CommitConflictError,
-    InputError,
-    OutcomeUnknownError,
-    StoreError,
-    TableDamagedError,
-    UnsupportedFeatureError,
-)
-from lakemerge.log import (
+from lakemerge.delta import (
     Action,
     AddFile,
     AlreadyDone,
@@ -33,6 +25,14 @@ from lakemerge.log import (
     RemoveFile,
     Snapshot,
     Txn,
+)
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    OutcomeUnknownError,
+    StoreError,
+    TableDamagedError,
+    UnsupportedFeatureError,
 )
 from lakemerge.storage import FileStat, Put, Store, open_store
 from lakemerge.testing.counting import CountingStore
@@ -415,7 +415,7 @@ def test_damage_between_two_versions_is_not_skipped(log: DeltaLog, tmp_path: Pat
 def test_endless_lost_races_end_in_a_conflict(log: DeltaLog, store: Stutter, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = create(log)
     other = DeltaLog(store.inner)
-    monkeypatch.setattr("lakemerge.log.log._MAX_LOST_RACES", 3)
+    monkeypatch.setattr("lakemerge.delta.log._MAX_LOST_RACES", 3)
     store.before_put = [lambda: write(other, other.snapshot(), add("x"))] * 3
     with pytest.raises(CommitConflictError, match="3 times"):
         write(log, begin, add("mine"))

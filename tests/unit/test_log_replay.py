@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
-from lakemerge.log import (
+from lakemerge.delta import (
     Action,
     AddFile,
     Attempt,
@@ -30,7 +29,8 @@ from lakemerge.log import (
     Txn,
     encode,
 )
-from lakemerge.log.checkpoint import encode_checkpoint
+from lakemerge.delta.checkpoint import encode_checkpoint
+from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
 from lakemerge.storage import FileStat, LocalStore, open_store
 from lakemerge.testing.counting import CountingStore
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import FrameError, InputError, LakeTable, Settings
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
-from lakemerge.read import prune
+from lakemerge.read.filter import prune
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import FaultStore

@@ -11,8 +11,8 @@ import pytest
 
 from lakemerge import InputError, LakeTable, MaintenanceResult, SchemaError, Settings
 from lakemerge.handle import Handle
-from lakemerge.plans import CompactionStrategy
-from lakemerge.schedule import SCHEDULE_DEFAULTS, Schedule, schedule_problems
+from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.schedule import SCHEDULE_DEFAULTS, Schedule, schedule_problems
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, open_over, state_of
 

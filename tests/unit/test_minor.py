@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CompactFirstError, LakeTable, TableDamagedError
-from lakemerge.log import DomainMetadata
-from lakemerge.slices.minor import Minor, RowFile, read_positions, write_positions
-from lakemerge.slices.view import Tile
+from lakemerge.delta import DomainMetadata
+from lakemerge.format.minor import Minor, RowFile, read_positions, write_positions
+from lakemerge.layout.view import Tile
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fault

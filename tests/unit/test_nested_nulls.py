@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable, Settings
-from lakemerge.nested import settled
+from lakemerge.schema.nested import settled
 
 INNER = pa.struct([pa.field("y", pa.string(), nullable=False), pa.field("z", pa.int8())])
 EVERY = pa.struct(

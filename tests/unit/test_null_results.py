@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Merger, MergerConfigurationError, MergeValueError
-from lakemerge.schema import to_arrow_schema
+from lakemerge.schema.schema import to_arrow_schema
 from mergers import TableShape
 from mergers.contract import Groups, Merged, Status
 from tests.unit.folds import build, fold_frames, problems_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import CompactFirstError, LakeTable, MergeOverflowError, Settings, SkippedTile
-from lakemerge.slices.xxhash64 import buckets as buckets_of
+from lakemerge.layout.xxhash64 import buckets as buckets_of
 from tests.unit.faults import listing, rows_of
 
 DDL = "k BIGINT, n TINYINT, s STRING"
@@ -67,7 +67,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert (skipped.partition, skipped.bucket, skipped.key, skipped.column) == ((), 0, {"k": wide}, "n")
     assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
     assert repr(result).endswith(", skipped=1)")
-    [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.group"]
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.run.group"]
     assert f"skipped a tile of bucket 0: {skipped.reason}" in warning
     assert table.version == before + 2, "ordinals, and the compaction"
     entry = table.history(limit=1)[0]

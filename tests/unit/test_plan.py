@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.loads import TileLoad, tile_loads
+from compaction.plan.loads import TileLoad, tile_loads
 from lakemerge import CompactionPlan, CompactionStrategy, FilterError, InputError, LakeTable, Settings, StoreError
 from lakemerge.handle import Handle
-from lakemerge.slices.view import Tile
+from lakemerge.layout.view import Tile
 from lakemerge.testing.faults import Call, Fault
 from lakemerge.write import upsert
 from tests.unit.faults import create, frame, listing, open_over, state_of

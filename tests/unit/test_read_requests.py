@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakemerge import LakeTable
-from lakemerge.log import DeltaLog
+from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from tests.unit.faults import create, frame

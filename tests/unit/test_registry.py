@@ -122,7 +122,7 @@ def test_an_entry_point_that_is_broken_hurts_only_those_who_need_it(
     )
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries.select(group=group))
     registry = default_registry.__wrapped__()  # not the one of this process, which keeps what was registered
-    monkeypatch.setattr("lakemerge.opening.default_registry", lambda: registry)
+    monkeypatch.setattr("lakemerge.table.opening.default_registry", lambda: registry)
     assert registry.resolve("mine") is fine
     assert registry.resolve("event-time") is EventTime
     assert LakeTable.create(tmp_path, "k BIGINT", key=["k"]).version == LakeTable.open(tmp_path).version == 0

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, InputError, LakeTable, Settings, TableDamagedError
-from lakemerge.slices.layout import Layout
-from lakemerge.slices.model import SliceId
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
+from lakemerge.format.base_file import SliceId
+from lakemerge.layout.bucket_counts import Layout
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.testing.faults import Call, Fault, Kill
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 from tests.unit.test_view import base, block, tiles

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge.read.filter import parse_filter
-from lakemerge.read.row_groups import in_span, key_bounds, matching
-from lakemerge.slices.model import KeySpan
+from lakemerge.format.base_file import KeySpan
+from lakemerge.read.filter.filter import parse_filter
+from lakemerge.read.parquet.row_groups import in_span, key_bounds, matching
 
 SCHEMA = pa.schema(
     [("s", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])), ("k", pa.int64()), ("f", pa.float64())]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Settings
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
 from lakemerge.read.runs import Run, key_position, key_ranges
 from lakemerge.storage.local import LocalStore
 from mergers import default_registry

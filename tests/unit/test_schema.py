@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemerge import schema as schemas
 from lakemerge.errors import FrameError, SchemaError
+from lakemerge.schema import schema as schemas
 
 UTC = pa.timestamp("us", "UTC")
 NTZ = pa.timestamp("us")

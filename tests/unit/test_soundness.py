@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import FilterError, FrameError, LakeTable, SchemaError, Settings
-from lakemerge.soundness import find_flaw
+from lakemerge.schema.soundness import find_flaw
 from lakemerge.write import frame as frames
 from tests.unit.faults import create, frame, listing
 

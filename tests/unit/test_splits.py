@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Settings
+from lakemerge.format.base_file import KeySpan
+from lakemerge.layout.view import Tile
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part, split_tiles
-from lakemerge.slices.model import KeySpan
-from lakemerge.slices.view import Tile
-from lakemerge.slices.xxhash64 import buckets as bucket_numbers
-from lakemerge.spark.jobs import even_tasks
-from lakemerge.spark.sending import pickled
+from lakemerge.spark.transport.jobs import even_tasks
+from lakemerge.spark.transport.sending import pickled
 from tests.unit.faults import Row, create, frame, open_over
 from tests.unit.test_lookup import touched
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from lakemerge import LakeMergeError, LakeTable, OutcomeUnknownError, Settings, StoreError, TableExistsError
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
-from lakemerge.log import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fault, FaultStore, Lag, Refuse, Short, Slow, Throttle
 from mergers import default_registry
@@ -173,7 +173,7 @@ def test_a_commit_that_takes_long_may_be_overtaken(after: bool, version: int, pa
 
 def test_no_table_is_made_over_one_that_a_listing_does_not_show(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lagging = FaultStore(LocalStore(path), Fault(action=Lag(100), method="list", after=True))
-    monkeypatch.setattr("lakemerge.opening.open_store", lambda url, options: lagging)
+    monkeypatch.setattr("lakemerge.table.opening.open_store", lambda url, options: lagging)
     with pytest.raises(TableExistsError):
         create(path)
     assert state_of(path) == sorted(HELD)

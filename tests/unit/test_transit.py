@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakemerge.spark.transit import Sent
+from lakemerge.spark.transport.transit import Sent
 
 VALUES = [0, 1, -1, None, 999_999_999_999_999_999, -999_999_999_999_999_999, 2**32, -(2**32)]
 

@@ -29,11 +29,11 @@ from lakemerge import (
     VacuumResult,
     VersionNotFoundError,
 )
+from lakemerge.delta import Attempt, DeltaLog, DomainMetadata
 from lakemerge.handle import Handle
-from lakemerge.log import Attempt, DeltaLog, DomainMetadata
-from lakemerge.opening import open_handle
 from lakemerge.storage.clock import CLOCK_FILE
 from lakemerge.storage.local import LocalStore
+from lakemerge.table.opening import open_handle
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
@@ -178,7 +178,7 @@ def test_the_clock_of_this_machine_does_not_matter(tmp_path: Path, monkeypatch: 
         shift = days * 86_400_000
         real = Handle.now_ms()
         with monkeypatch.context() as clock:
-            clock.setattr("lakemerge.log.log._now_ms", lambda: real + shift)  # noqa: B023 - used within the loop
+            clock.setattr("lakemerge.delta.log._now_ms", lambda: real + shift)  # noqa: B023 - used within the loop
             clock.setattr("time.time_ns", lambda: (real + shift) * 1_000_000)  # noqa: B023
             table, _ = busy(tmp_path / str(days))
             assert table.vacuum(dry_run=False).files == {}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.log import AddFile
-from lakemerge.slices.model import SLICE_TAG, BaseFile, Key, LogBlock, LogFile, SliceId, key_from_json, key_to_json
-from lakemerge.slices.view import Tile, build_tiles
+from lakemerge.format.base_file import SLICE_TAG, BaseFile, Key, LogBlock, LogFile, SliceId, key_from_json, key_to_json
+from lakemerge.layout.view import Tile, build_tiles
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
 

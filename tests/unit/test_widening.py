@@ -23,12 +23,12 @@ from lakemerge import (
     Settings,
     UnsupportedFeatureError,
 )
-from lakemerge.ddl import parse_ddl
-from lakemerge.log import DeltaLog, Snapshot
-from lakemerge.schema import from_delta_json
+from lakemerge.delta import DeltaLog, Snapshot
+from lakemerge.schema.ddl import parse_ddl
+from lakemerge.schema.schema import from_delta_json
+from lakemerge.schema.widening import check_type_changes, is_wider
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fault
-from lakemerge.widening import check_type_changes, is_wider
 from tests.unit.faults import create, frame, open_over, rows_of
 
 # Delta protocol, "Type Widening": the supported type changes.

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 from lakemerge.errors import SchemaError
-from lakemerge.slices.xxhash64 import buckets, hash_columns
+from lakemerge.layout.xxhash64 import buckets, hash_columns
 
 EVENING = dt.datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=dt.UTC)
 

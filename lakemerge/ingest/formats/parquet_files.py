@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.tabular import record_text, to_frame
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
-from lakemerge.read.footers import END, Footer
+from lakemerge.read.parquet.footers import END, Footer
 
 __all__ = ["ParquetRows"]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakemerge.errors import FilterError
-from lakemerge.read.predicates import like_regex
+from lakemerge.read.filter.predicates import like_regex
 from lakemerge.read.sql import nested
 from lakemerge.read.sql.arithmetic import arithmetic, negative
 from lakemerge.read.sql.casts import as_text, cast

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 from lakemerge.read.sql.nodes import Constant, Node
-from lakemerge.schema import type_ddl
+from lakemerge.schema.schema import type_ddl
 
 __all__ = [
     "BIGINT",

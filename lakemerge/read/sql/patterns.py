@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.predicates import like_regex
+from lakemerge.read.filter.predicates import like_regex
 from lakemerge.read.sql.nodes import Constant, Node, RowError, assembled, call
 
 __all__ = ["java_regex", "like", "matched", "pattern_call"]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.read.literals import parse_zone
+from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.sql.civil import Vector, days_of, month_days, year_month_day
 from lakemerge.read.sql.nodes import RowError
 from lakemerge.read.sql.text_numbers import BLANKS

@@ -1,0 +1,209 @@
+"""Verify a table: its log, the files it refers to, and what is in them. Changes nothing.
+
+Everything that readers rely on without looking is looked at: that the log can be replayed without its
+checkpoints, that files are there with the sizes told, that rows are sorted by key, unique, and in the slice and
+range that their file stands for, and that statistics are true (docs/table-format.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from compaction.check.files import Checked, check_block, check_merge, check_stored, stored_parts, tile_paths
+from compaction.check.ingest import check_ingest, ingest_sizes
+from lakemerge.delta import Snapshot
+from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log
+from lakemerge.delta.replay import load, read_whole
+from lakemerge.errors import LakeMergeError, MergerMissingError, NotATableError, TableError
+from lakemerge.format.config import STATE_DOMAIN
+from lakemerge.format.ingests import ingests_of
+from lakemerge.handle import Handle
+from lakemerge.layout.references import snapshot_references
+from lakemerge.layout.view import TableView
+from lakemerge.read.merge import MergeSpec
+from lakemerge.results.findings import CheckResult, Finding
+from lakemerge.write.base_file import BASE_FOLDER
+
+__all__ = ["check_table"]
+
+_OURS = (BASE_FOLDER, "_lakemerge")
+_BACKUP = "Bring it back from a backup, or restore a version that does without it (LakeTable.restore)"
+_HOLE = (
+    "A checkpoint stands in for it, so the present rows are whole; earlier versions cannot be read. Bring it back from "
+    "a backup, or let vacuum take what is older"
+)
+_REBUILD = (
+    "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Report:
+    version: int | None = None
+    files: int = 0
+    rows: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, path: str | None, problem: object, remedy: str) -> None:
+        self.findings.append(Finding(path, str(problem).rstrip("."), remedy))
+
+
+def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
+    """See :meth:`lakemerge.LakeTable.check`."""
+    result = _checked(handle)
+    damaged = {finding.path for finding in result.findings if finding.remedy == _REBUILD}
+    if not rebuild_checkpoints or not damaged:
+        return result
+    for checkpoint in list_log(handle.store).checkpoints:
+        path = checkpoint.parts[0].path
+        if path in damaged:
+            try:
+                handle.log.checkpoint(handle.log.snapshot(version=checkpoint.version))
+            except TableError as error:
+                _logger.warning("%s cannot be written anew: %s", path, error.message)
+    return _checked(handle)
+
+
+def _checked(handle: Handle) -> CheckResult:
+    """Raises :class:`NotATableError` where there is no table at all; what a store fails with is no finding."""
+    started = time.monotonic()
+    report = _Report()
+    listing = list_log(handle.store)
+    if listing.latest is None:
+        raise NotATableError(f"there is no Delta log at {handle.store.url}", url=handle.store.url)
+    _check_log(handle, listing, report)
+    try:
+        snapshot = handle.log.snapshot()
+        report.version = snapshot.version
+        view = handle.view(snapshot)
+        tiles = view.tiles
+    except LakeMergeError as error:
+        report.add(_path(error), error.message, "Bring the log back from a backup, or open an earlier version")
+    else:
+        _check_checkpoints(handle, listing, report)
+        missing = _check_references(handle, view, report)
+        _logger.info("check of %s: %d base files", handle.store.url, len(tiles))
+        _check_contents(handle, view, missing, report)
+        for job in ingests_of(snapshot).values():
+            report.findings += check_ingest(handle.store, job, without=missing)
+    return CheckResult(
+        version=report.version,
+        commits=len(listing.commits),
+        checkpoints=len(listing.checkpoints),
+        files=report.files,
+        rows=report.rows,
+        seconds=time.monotonic() - started,
+        findings=tuple(report.findings),
+    )
+
+
+def _check_log(handle: Handle, listing: Listing, report: _Report) -> None:
+    """Every commit there is can be decoded, and none is missing between the first and the last."""
+    first = listing.earliest
+    for hole in sorted(set(range(min(listing.commits, default=0), first or 0)) - listing.commits.keys()):
+        report.add(commit_path(hole), "this commit is missing, while older and newer ones are there", _HOLE)
+    if first is None or listing.latest is None:
+        return  # opening the table says what is missing
+    gap = listing.gap(max(first, 1), listing.latest)
+    if gap is not None:
+        report.add(commit_path(gap), "this commit is missing", _BACKUP)
+        return
+    commits = handle.log.commits(since=first, until=listing.latest)
+    try:
+        for _ in commits:
+            pass
+    except LakeMergeError as error:
+        report.add(_path(error), error.message, _BACKUP)
+
+
+def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> None:
+    """Each can be read, and says what the commits before it say, where those are still there."""
+    for checkpoint in listing.checkpoints:
+        path = checkpoint.parts[0].path
+        try:
+            replay = read_whole(handle.store, checkpoint, STATE_DOMAIN)
+        except TableError as error:
+            report.add(path, error.message, _REBUILD)
+            continue
+        expected = _rebuilt(handle, listing, checkpoint)
+        if expected is None:
+            continue
+        for name in ("files", "domains", "txns", "metadata", "protocol"):
+            if getattr(replay, name) != getattr(expected, name):
+                report.add(path, f"its {name} are not what the commits say", _REBUILD)
+
+
+def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapshot | None:
+    """The version of a checkpoint from what is older; ``None`` where that was cleaned up or is damaged itself."""
+    older = replace(listing, checkpoints=tuple(c for c in listing.checkpoints if c.version < checkpoint.version))
+    if older.earliest is None or older.earliest > checkpoint.version:
+        return None
+    try:
+        return load(handle.store, older, checkpoint.version, required_domain=STATE_DOMAIN)
+    except TableError:
+        return None
+
+
+def _check_references(handle: Handle, view: TableView, report: _Report) -> set[str]:
+    """Paths that the version needs and that are missing."""
+    snapshot = view.snapshot
+    there = {stat.path: stat.size_bytes for folder in _OURS for stat in handle.store.list(folder)}
+    named = snapshot_references(snapshot, handle.store)
+    report.files = len(named)
+    missing = named - there.keys()
+    for path in sorted(missing):
+        report.add(path, "this file is missing", _BACKUP)
+    for path, size in _sizes(view).items():
+        if there.get(path, size) != size:
+            report.add(path, f"it has {there[path]} bytes; the log says {size}", _BACKUP)
+    return missing
+
+
+def _sizes(view: TableView) -> Mapping[str, int]:
+    sizes = {path: add.size_bytes for path, add in view.snapshot.files.items()}
+    sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
+    sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
+    # Of tombstones only the present ones are read; files written before their sizes were told have none.
+    forgotten = {tile.tombstones: tile.tombstone_bytes for tile in view.tiles if tile.tombstone_bytes}
+    sizes |= {path: size for path, size in forgotten.items() if path is not None}
+    return sizes | ingest_sizes(ingests_of(view.snapshot))
+
+
+def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:
+    """Of files that are there; a tile is merged only where all its files are whole."""
+    try:
+        merger = handle.merger(view)
+    except MergerMissingError as error:
+        report.add(None, error.message, "Its rows were not checked")
+        return
+    spec = MergeSpec(handle.store, view.config, merger, handle.settings)
+    blocks = [block for commit in view.log_commits for block in commit.blocks]
+    jobs = [partial(check_stored, spec, tile, part) for tile in view.tiles for part in stored_parts(tile)]
+    jobs += [partial(check_block, spec, block) for block in blocks]
+    bad = set(missing)
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        for checked in pool.map(lambda job: job(without=missing), jobs):
+            bad.update(_taken(report, checked))
+        whole = [tile for tile in view.tiles if not tile.is_clean and not bad & tile_paths(tile)]
+        for checked in pool.map(partial(check_merge, spec), whole):
+            bad.update(_taken(report, checked))
+
+
+def _taken(report: _Report, checked: Checked) -> Iterator[str]:
+    report.rows += checked.rows
+    for finding in checked.findings:
+        report.findings.append(finding)
+        if finding.path is not None:
+            yield finding.path
+
+
+def _path(error: LakeMergeError) -> str | None:
+    path = error.facts.get("path")
+    return path if isinstance(path, str) else None

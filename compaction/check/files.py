@@ -1,0 +1,215 @@
+"""What is in the files of a table: rows where they belong, in order, each key once, statistics that are true, text
+that is UTF-8.
+
+In portions of ``Settings.merge_budget_bytes``; only columns of the key and those with text or decimals, but for tiles
+that have to be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lakemerge.errors import LakeMergeError
+from lakemerge.format.base_file import FILE_COLUMN, Key, LogBlock, SliceId, keys_at
+from lakemerge.layout.placement import place_rows
+from lakemerge.layout.view import Tile
+from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.results.findings import Finding
+from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
+from lakemerge.write.parquet.stats import file_statistics
+from mergers.keys import group_starts, key_columns, sort_order
+
+__all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "stored_parts", "tile_paths"]
+
+_REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
+_UNSOUND = "Write the rows of these keys again with values that are right, or restore an earlier version"
+_MERGE = "Reads of these keys fail: write records that correct them, or restore an earlier version"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one job looked at and found."""
+
+    rows: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A base or winner file of a tile."""
+
+    path: str
+    size_bytes: int
+    ordinal: int
+    rows: int
+    statistics: str | None
+    """Of the ``add``; winner files have none."""
+
+
+def stored_parts(tile: Tile) -> list[StoredPart]:
+    """The files with the tile's merged rows."""
+    base, minor = tile.base, tile.minor
+    parts = []
+    if base is not None:
+        parts.append(StoredPart(base.add.path, base.add.size_bytes, base.ordinal, base.rows, base.add.stats))
+    if minor is not None:
+        parts += [StoredPart(w.path, w.size_bytes, w.ordinal, w.rows, None) for w in minor.winners]
+    return parts
+
+
+def tile_paths(tile: Tile) -> set[str]:
+    """Every file that a merge of the tile reads."""
+    named = {part.path for part in stored_parts(tile)} | {block.file.path for block in tile.blocks}
+    if tile.minor is not None:
+        named |= tile.minor.paths
+    return named if tile.tombstones is None else named | {tile.tombstones}
+
+
+def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Collection[str]) -> Checked:
+    """A base or winner file: rows, ordinal, statistics; and its keys, sorted and unique, in the tile."""
+    if part.path in without:
+        return Checked()
+    findings: list[str] = []
+    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    file = StoredFile(part.path, part.size_bytes)
+    schema = pa.schema([*_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
+    try:
+        with ParquetFiles(spec.store) as files:
+            footer = files.column_footer(file)
+            if footer.num_rows != part.rows:
+                findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
+            findings += _statistics_problems(part, file_statistics(footer, spec.config.schema))
+            for table, first, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
+                ordinals = set(table.column(FILE_COLUMN).unique().to_pylist())
+                if ordinals - {part.ordinal}:
+                    findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
+                findings += keys.problems(table, first)
+        findings += keys.outside(tile.lower, tile.upper)
+    except LakeMergeError as error:
+        findings.append(error.message)
+    return Checked(keys.rows, _findings(part.path, findings) + keys.flaws(part.path))
+
+
+def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -> Checked:
+    """A log block: its rows, and its keys, sorted and in the block's slice and bounds."""
+    path = block.file.path
+    if path in without:
+        return Checked()
+    findings: list[str] = []
+    keys = _KeyCheck(spec, block.slice, block.buckets, unique=False)
+    try:
+        with ParquetFiles(spec.store) as files:
+            file = StoredFile(path, block.file.size_bytes)
+            budget, groups = spec.settings.merge_budget_bytes, block.groups
+            for table, first, _ in files.stream(file, schema=_schema(spec), budget_bytes=budget, row_groups=groups):
+                findings += keys.problems(table, first)
+        if keys.rows != block.rows:
+            findings.append(f"a block of it has {keys.rows} rows; the log says {block.rows}")
+        if block.key_min is not None and block.key_max is not None and (keys.first, keys.last) != _bounds(block):
+            findings.append(f"a block holds keys {keys.first} to {keys.last}; the log says {_bounds(block)}")
+    except LakeMergeError as error:
+        findings.append(error.message)
+    return Checked(keys.rows, _findings(path, findings) + keys.flaws(path))
+
+
+def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
+    """A tile with logs or winner files, merged: that it can be, and that no key comes twice."""
+    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    findings: list[str] = []
+    try:
+        with ParquetFiles(spec.store) as files:
+            for part in merge_tile(spec, tile, columns=spec.config.schema.names, sort=True, files=files):
+                findings += keys.problems(part.rows)
+    except LakeMergeError as error:
+        return Checked(0, (Finding(None, error.message.rstrip("."), _MERGE),))
+    return Checked(0, _findings(tile.base.add.path if tile.base is not None else None, findings))
+
+
+class _KeyCheck:
+    """Rows of a slice as they come by, in file order: their keys, and values that Arrow calls unsound."""
+
+    def __init__(self, spec: MergeSpec, slice_id: SliceId, buckets: int, *, unique: bool) -> None:
+        self._spec, self._slice, self._buckets, self._unique = spec, slice_id, buckets, unique
+        self.rows = 0
+        self.first: Key | None = None
+        self.last: Key | None = None
+        self._flaw: Flaw | None = None
+        """The first in the file."""
+
+    def problems(self, table: pa.Table, first_row: int | None = None) -> Iterator[str]:
+        """What is wrong with the keys.
+
+        :param first_row: the position of the first row in its file; ``None`` for rows that a merge made of files
+            that were looked at.
+        """
+        config = self._spec.config
+        flaw = None if first_row is None else find_flaw(table, first_row)
+        self._flaw = self._flaw or flaw
+        rows = table.num_rows
+        self.rows += rows
+        nulls = [name for name in config.key if table.column(name).null_count]
+        if nulls:
+            yield f"key column {nulls[0]!r} holds nulls"
+        if not rows or nulls or (flaw is not None and flaw.column in config.key):
+            return
+        keys = key_columns(table, config.key)
+        first, last = keys_at(keys, [0, rows - 1])
+        order = sort_order(keys)
+        before = self.last
+        if (order[1:] < order[:-1]).any() or (before is not None and first < before):
+            yield "its rows are not sorted by key"
+        elif self._unique and (len(group_starts(keys)) < rows or first == before):
+            yield "a key is in it more than once"
+        self.first, self.last = first if self.first is None else self.first, last
+        slots, partitions = place_rows(table, config, self._buckets)
+        there = {(partitions[n // self._buckets], n % self._buckets) for n in np.unique(slots).tolist()}
+        strange = there - {(self._slice.partition, self._slice.bucket)}
+        if strange:
+            yield f"it holds keys of other slices than {self._slice}, such as {min(strange)}"
+
+    def flaws(self, path: str) -> tuple[Finding, ...]:
+        """The file's unsound values."""
+        return () if self._flaw is None else _findings(path, [self._flaw.problem], _UNSOUND)
+
+    def outside(self, lower: Key | None, upper: Key | None) -> Iterator[str]:
+        if self.first is None or self.last is None:
+            return
+        if (lower is not None and self.first < lower) or (upper is not None and self.last >= upper):
+            yield f"it holds keys {self.first} to {self.last}, beyond its range from {lower} to below {upper}"
+
+
+def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
+    """Statistics in the log are as the footer has them, for columns that both know."""
+    if part.statistics is None:
+        return
+    try:
+        told, found = orjson.loads(part.statistics), orjson.loads(true)
+        for kind in ("minValues", "maxValues", "nullCount"):
+            for name, value in told.get(kind, {}).items():
+                if name in found[kind] and found[kind][name] != value:
+                    yield f"{kind} of {name!r} is {found[kind][name]!r}; the log says {value!r}"
+        if told.get("numRecords", part.rows) != found["numRecords"]:
+            yield f"the log's numRecords is {told['numRecords']}"
+    except (ValueError, TypeError, AttributeError):
+        yield "its statistics in the log cannot be read"
+
+
+def _schema(spec: MergeSpec) -> pa.Schema:
+    """The columns to read: the key, and what can be unsound."""
+    schema, key = spec.config.schema, spec.config.key
+    others = [field for field in schema if field.name not in key and needs_look(field.type)]
+    return pa.schema([field.with_nullable(True) for field in [*map(schema.field, key), *others]])
+
+
+def _bounds(block: LogBlock) -> tuple[Key | None, Key | None]:
+    return block.key_min, block.key_max
+
+
+def _findings(path: str | None, problems: Iterable[str], remedy: str = _REPLACED) -> tuple[Finding, ...]:
+    return tuple(Finding(path, problem.rstrip("."), remedy) for problem in dict.fromkeys(problems))

@@ -1,0 +1,254 @@
+"""Log compaction: the logs of many commits become a few packed logs; base files stay as they are.
+
+A packed log holds, per slice, the records of all blocks that it stands in for as one run sorted by key, those of
+a key in commit order, each with the version that committed it. So liveness, ties and tombstones are
+decided record by record, as before, whatever is merged meanwhile: neither an append nor a compaction of base
+files has to wait for it, and the originals' domains go with the commit. Where the merger's laws allow,
+only the records that decide are kept. Source: docs/table-format.md, sections 3 and 4.
+
+Records of different sets of columns stand in different logs. Which logs are merged is decided as in
+size-tiered LSM trees: an older log joins the newer ones unless it is more than twice as large as they are together,
+so that a record is rewritten only a logarithmic number of times.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compaction.logs.packing import PackedLogs, PackJob, PackLogsSpec, SliceLogs, pack_logs
+from compaction.run.jobs import run_jobs
+from lakemerge.bins import BinItem, BinLimits, fill
+from lakemerge.commits.base import Provenance, commit_packed_logs
+from lakemerge.errors import InputError, OutcomeUnknownError
+from lakemerge.format.base_file import LogBlock, SliceId
+from lakemerge.format.block_index import LogCommit, write_block_index
+from lakemerge.format.expiry import expiries_of
+from lakemerge.handle import Handle
+from lakemerge.layout.bucket_counts import slices_of
+from lakemerge.layout.view import TableView
+from lakemerge.options import Settings
+from lakemerge.read.merge import MergeSpec
+from lakemerge.results.results import LogCompactionResult
+from lakemerge.write.base_file import delete_prefix
+from lakemerge.write.pack import LOG_FOLDER
+from mergers.wording import argument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["choose_runs", "compact_logs"]
+
+_MIB = 1024 * 1024
+_MIN_JOB_BYTES = 8 * _MIB
+"""Less than this is not worth a task of its own, nor a file."""
+
+_logger = logging.getLogger(__name__)
+
+
+def compact_logs(
+    handle: Handle, read: TableView, *, size_ratio: float = 2.0, spark: SparkSession | None = None
+) -> LogCompactionResult:
+    """Merge logs with logs; see :meth:`lakemerge.LakeTable.compact_logs`."""
+    started = time.monotonic()
+    _check_ratio(size_ratio)
+    merger = handle.merger(read)
+    live = _live_blocks(read)
+    sizes = {version: sum(block.data_bytes for block in blocks) for version, blocks in live.items()}
+    runs = [
+        run
+        for commits in _between_expiries(read, [commit for commit in read.log_commits if commit.version in live])
+        for run in choose_runs(commits, sizes, size_ratio)
+    ]
+    planned = time.monotonic()
+    if not runs:
+        return _result(read.version, [], [], [], {"plan": planned - started})
+    txn_id = handle.new_txn_id()
+    spec = PackLogsSpec(MergeSpec(handle.store, read.config, merger, handle.settings), handle.write_name(read, txn_id))
+    blocks = [block for run in runs for commit in run for block in live[commit.version]]
+    try:
+        logs = _packed(handle, read, runs, live, spec, spark)
+        merged = time.monotonic()
+        phases = {"plan": planned - started, "merge": merged - planned}
+        result = _result(read.version, runs, blocks, logs, phases)
+        provenance = Provenance("COMPACT LOGS", {"readVersion": read.version, "commits": result.commits}, txn_id)
+        replaced = [commit for run in runs for commit in run]
+        committed = commit_packed_logs(handle, read, provenance, _metrics(result), replaced=replaced, packed=logs)
+    except OutcomeUnknownError:
+        raise
+    except Exception:
+        delete_prefix(handle.store, f"{LOG_FOLDER}/{spec.name}")
+        raise
+    ended = time.monotonic()
+    phases = {**phases, "commit": ended - merged}
+    return replace(result, version=committed.version, seconds=ended - started, phases=phases)
+
+
+def _check_ratio(size_ratio: Any) -> None:
+    if isinstance(size_ratio, bool) or not isinstance(size_ratio, int | float) or not size_ratio >= 0:
+        raise InputError(f"{argument('size_ratio')} must be a number from 0 on, not {size_ratio!r}")
+
+
+def choose_runs(
+    commits: Sequence[LogCommit], sizes: Mapping[int, int], size_ratio: float = 2.0
+) -> list[list[LogCommit]]:
+    """Which log commits to merge with each other: runs of neighbours, newest first.
+
+    An older commit joins the newer ones of its run while it is not larger than ``size_ratio`` times all of
+    them together; else it begins the next run. Logs whose versions interleave (those that one log compaction made of
+    different sets of columns) stay together. A run is of at least two.
+
+    :param commits: in version order.
+    :param sizes: bytes by version.
+    """
+    runs: list[list[list[LogCommit]]] = []
+    held = 0
+    for unit in reversed(_units(commits)):
+        size = sum(sizes[commit.version] for commit in unit)
+        if runs and size <= size_ratio * held:
+            runs[-1].append(unit)
+            held += size
+        else:
+            runs.append([unit])
+            held = size
+    return [[commit for unit in reversed(run) for commit in unit] for run in runs if len(run) > 1]
+
+
+def _units(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
+    """The commits, those whose ranges of versions overlap together; both in version order."""
+    units: list[list[LogCommit]] = []
+    lowest = 0
+    for commit in reversed(commits):
+        first = commit.version if commit.packed_from is None else commit.packed_from
+        if units and commit.version >= lowest:
+            units[-1].insert(0, commit)
+            lowest = min(lowest, first)
+        else:
+            units.append([commit])
+            lowest = first
+    return units[::-1]
+
+
+def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
+    """Commits of one part are folded without an expiry of tombstones in between, so that they may be combined."""
+    expired = [expiry.version for expiry in expiries_of(view.snapshot)]
+    parts: list[list[LogCommit]] = [[] for _ in range(len(expired) + 1)]
+    for commit in commits:
+        parts[bisect_left(expired, commit.version)].append(commit)
+    return parts
+
+
+def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
+    """The blocks that are live somewhere, in commit order, by the version of their commit."""
+    live = {id(block) for tile in view.tiles for block in tile.blocks}
+    found = {c.version: [block for block in c.blocks if id(block) in live] for c in view.log_commits}
+    return {version: blocks for version, blocks in found.items() if blocks}
+
+
+def _jobs(read: TableView, blocks: Sequence[LogBlock], settings: Settings) -> list[PackJob]:
+    """The slices of one run in even parts, each a task that writes one file per set of columns.
+
+    :param blocks: in commit order.
+    """
+    buckets = read.config.buckets or 1
+    by_slice: dict[SliceId, list[LogBlock]] = defaultdict(list)
+    for block in blocks:
+        for slice_id in slices_of(block, buckets):
+            by_slice[slice_id].append(block)
+    slices = [SliceLogs(slice_id, buckets, tuple(found)) for slice_id, found in by_slice.items()]
+    slices.sort(key=lambda part: ([value or "" for value in part.slice.partition], part.slice.bucket))
+    total = sum(part.bytes for part in slices)
+    parallel = min(settings.threads, total // _MIN_JOB_BYTES)
+    # Even ones: as many as the largest size asks for, or as can run at a time.
+    count = max(-(-total // settings.target_task_bytes), parallel, 1)
+    items = [BinItem(value=part, records=0, bytes=part.bytes, at_ms=rank) for rank, part in enumerate(slices)]
+    limits = BinLimits(min_records=0, max_bytes=max(1, -(-total // count)))
+    return [PackJob(part.values) for part in fill(items, limits, now_ms=0, force=True).closed]
+
+
+def _packed(
+    handle: Handle,
+    read: TableView,
+    runs: Sequence[Sequence[LogCommit]],
+    live: Mapping[int, Sequence[LogBlock]],
+    spec: PackLogsSpec,
+    spark: SparkSession | None,
+) -> list[LogCommit]:
+    """The packed logs of each run."""
+    parts = [_jobs(read, [block for commit in run for block in live[commit.version]], handle.settings) for run in runs]
+    numbered = list(enumerate(job for jobs in parts for job in jobs))
+    sizes = [job.bytes for _, job in numbered]
+    work = partial(pack_logs, spec=spec)
+    done = iter(run_jobs(handle, work, numbered, sizes=sizes, name="log compaction", spark=spark))
+    logs: list[LogCommit] = []
+    for run, jobs in zip(runs, parts, strict=True):
+        logs += _log_commits(handle, read, run, [next(done) for _ in jobs], f"{spec.name}-{len(logs)}")
+    return logs
+
+
+def _log_commits(
+    handle: Handle, read: TableView, run: Sequence[LogCommit], packed: Sequence[PackedLogs], name: str
+) -> list[LogCommit]:
+    """One log per set of columns; ``name`` is unique to the run."""
+    originals: dict[frozenset[str], list[LogCommit]] = defaultdict(list)
+    for commit in run:
+        originals[frozenset(commit.columns)].append(commit)
+    logs = []
+    for number, (columns, commits) in enumerate(originals.items()):
+        versions = [version for c in commits for version in (c.version, c.packed_from) if version is not None]
+        first, through = min(versions), max(versions)
+        blocks = tuple(
+            replace(block, version=through, packed_from=first) for part in packed for block in part.get(columns, ())
+        )
+        if not blocks:
+            continue  # a merger that ignores deletes keeps none of them
+        log_name = f"{name}-{number}"
+        index = None
+        if len(blocks) > handle.settings.inline_blocks:
+            index = f"{LOG_FOLDER}/{log_name}-index.parquet"
+            write_block_index(handle.store, index, blocks)
+        names = blocks[0].file.columns
+        logs.append(LogCommit(log_name, through, read.state.merger_epoch, names, blocks, index, first))
+    return logs
+
+
+def _result(
+    version: int,
+    runs: Sequence[Sequence[LogCommit]],
+    before: Sequence[LogBlock],
+    logs: Sequence[LogCommit],
+    phases: Mapping[str, float],
+) -> LogCompactionResult:
+    files = {block.file for log in logs for block in log.blocks}
+    return LogCompactionResult(
+        version=version,
+        commits=sum(len(run) for run in runs),
+        records=sum(block.rows for block in before),
+        rows=sum(block.rows for log in logs for block in log.blocks),
+        blocks=sum(len(log.blocks) for log in logs),
+        files=len(files) + sum(log.index is not None for log in logs),
+        bytes=sum(file.size_bytes for file in files),
+        bytes_read=sum(block.data_bytes for block in before),
+        replaced_files=len({block.file.path for block in before}),
+        seconds=sum(phases.values()),
+        phases=phases,
+    )
+
+
+def _metrics(result: LogCompactionResult) -> dict[str, object]:
+    return {
+        "numLogCommits": result.commits,
+        "numSourceRows": result.records,
+        "numOutputRows": result.rows,
+        "numLogBlocks": result.blocks,
+        "numLogFiles": result.files,
+        "numInputBytes": result.bytes_read,
+        "numOutputBytes": result.bytes,
+        "mergeTimeMs": round(result.phases["merge"] * 1000),
+    }

@@ -1,0 +1,280 @@
+"""Packing the logs of many commits: what one task of a log compaction does, on Spark or in a thread.
+
+Where all blocks of some slices fit the budget, each log file is read once and every slice sorted once;
+a slice that does not fit is merged in key ranges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.format.base_file import Key, LogBlock, LogFile, SliceId, keys_at
+from lakemerge.layout.view import Tile
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.runs import Run, key_ranges
+from lakemerge.read.sources import block_schema, block_stream
+from lakemerge.write.pack import KIND_COLUMN, LOG_FOLDER, stored_bound
+from lakemerge.write.parquet.output import ParquetOutput
+from mergers import Frame, RowKind
+from mergers.kernel import VERSION_COLUMN, combine
+from mergers.keys import key_columns, sort_order
+
+__all__ = ["PackJob", "PackLogsSpec", "PackedLogs", "SliceLogs", "pack_logs"]
+
+Columns = frozenset[str]
+"""The table columns that records carry."""
+
+PackedLogs = Mapping[Columns, Sequence[LogBlock]]
+"""The blocks of one packed file per set of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceLogs:
+    """The blocks to merge of one slice; they may hold keys of other slices too."""
+
+    slice: SliceId
+    buckets: int
+    blocks: tuple[LogBlock, ...]
+    """In commit order."""
+
+    @property
+    def bytes(self) -> int:
+        """Uncompressed."""
+        return sum(block.data_bytes for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class PackJob:
+    """Slices whose packed blocks share files. Picklable."""
+
+    slices: tuple[SliceLogs, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class PackLogsSpec:
+    """What every task of one log compaction knows. Picklable."""
+
+    merge: MergeSpec
+    name: str
+    """Begin version and transaction id; part of file names."""
+
+
+def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
+    """Write the packed files of one job.
+
+    :param item: the job, and its number among those of the log compaction.
+    """
+    number, job = item
+    attempt = uuid.uuid4().hex[:8]
+    logs: dict[Columns, _PackedFile] = {}
+    with contextlib.ExitStack() as on_error:
+        for portion in _portions(job.slices, spec.merge.settings.merge_budget_bytes // 2):
+            with _source(portion, spec.merge) as files:
+                for part in portion:
+                    for columns, rows in _merged(part, spec.merge, files):
+                        if columns not in logs:
+                            path = f"{LOG_FOLDER}/{spec.name}-{number:05d}-{len(logs):05d}-{attempt}.parquet"
+                            logs[columns] = _PackedFile(path, columns, spec.merge)
+                            on_error.callback(logs[columns].abandon)
+                        logs[columns].add(part, rows)
+        packed = {columns: log.close() for columns, log in logs.items()}
+        on_error.pop_all()
+    return packed
+
+
+def _portions(slices: Iterable[SliceLogs], budget_bytes: int) -> Iterator[list[SliceLogs]]:
+    """Slices that are read together: as many as fit the budget, or one."""
+    portion: list[SliceLogs] = []
+    size = 0
+    for part in slices:
+        if portion and size + part.bytes > budget_bytes:
+            yield portion
+            portion, size = [], 0
+        portion.append(part)
+        size += part.bytes
+    if portion:
+        yield portion
+
+
+def _source(portion: Sequence[SliceLogs], merge: MergeSpec) -> ParquetFiles:
+    budget = merge.settings.merge_budget_bytes // 2
+    fits = sum(part.bytes for part in portion) <= budget
+    return _Loaded(portion, merge) if fits else ParquetFiles(merge.store)
+
+
+class _Loaded(ParquetFiles):
+    """Log files of which the blocks of some slices are in memory: hundreds of small blocks are read in
+    one go a file."""
+
+    def __init__(self, portion: Sequence[SliceLogs], merge: MergeSpec) -> None:
+        super().__init__(merge.store)
+        blocks: dict[LogFile, dict[int, LogBlock]] = {}
+        for part in portion:
+            for block in part.blocks:
+                blocks.setdefault(block.file, {})[block.first_row_group] = block
+        self._tables: dict[tuple[str, int], pa.Table] = {}
+        with ParquetFiles(merge.store) as files:
+            for file, found in blocks.items():
+                ordered = [found[first] for first in sorted(found)]
+                stored = StoredFile(file.path, file.size_bytes)
+                for block in ordered:
+                    files.footer(stored, block.groups)  # which has them all
+                groups = [group for block in ordered for group in block.groups]
+                schema = block_schema(_nullable(merge.config.schema), ordered[0])
+                budget = merge.settings.merge_budget_bytes
+                streamed = files.stream(stored, schema=schema, budget_bytes=budget, row_groups=groups)
+                table = pa.concat_tables([table for table, _, _ in streamed]).combine_chunks()
+                at = 0
+                for block in ordered:
+                    self._tables[file.path, block.first_row_group] = table.slice(at, block.rows)
+                    at += block.rows
+
+    def stream(
+        self,
+        stored: StoredFile,
+        *,
+        schema: pa.Schema,
+        budget_bytes: int,
+        row_groups: Sequence[int] | None = None,
+        row_bytes: float = 0.0,
+    ) -> Iterator[tuple[pa.Table, int, bool]]:
+        """A block as :meth:`ParquetFiles.stream` gives it, whole."""
+        if not row_groups:
+            raise AssertionError("a block has row groups")
+        yield self._tables[stored.path, row_groups[0]].select(schema.names), 0, True
+
+
+def _merged(part: SliceLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[tuple[Columns, pa.Table]]:
+    """The records to keep of a slice, per set of columns: sorted by key, those of a key in commit order, with
+    their kinds and versions; range by range in key order."""
+    config = merge.config
+    # All keys of the slice, whatever is merged of some of them: liveness is told by the records' versions.
+    tile = Tile(part.slice, part.buckets, None, None, None, part.blocks)
+    per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
+    schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
+    runs = [
+        Run(block_stream(block, schema, tile, config, files, per_block), schema, config.key, path=block.file.path)
+        for block, schema in zip(part.blocks, schemas, strict=True)
+    ]
+    alone = len({frozenset(block.file.columns) for block in part.blocks}) == 1
+    for tables in key_ranges(runs, at_once=merge.store.reads_at_once):
+        by_columns: dict[Columns, list[pa.Table]] = {}
+        for block, table in zip(part.blocks, tables, strict=True):
+            if table.num_rows:
+                by_columns.setdefault(frozenset(block.file.columns), []).append(_told(table, block))
+        for columns, found in by_columns.items():
+            rows = pa.concat_tables(found).combine_chunks()
+            rows = rows.take(pa.array(sort_order(key_columns(rows, config.key))))
+            kept = _deciding(rows, columns, merge) if alone else rows
+            if kept.num_rows:
+                yield columns, kept
+
+
+def _told(rows: pa.Table, block: LogBlock) -> pa.Table:
+    """With the kind and the version of every record."""
+    kinds = pc.fill_null(rows.column(KIND_COLUMN), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()))
+    rows = rows.set_column(rows.column_names.index(KIND_COLUMN), KIND_COLUMN, kinds)
+    if block.packed_from is not None:
+        return rows
+    return rows.append_column(VERSION_COLUMN, pa.array(np.full(rows.num_rows, block.version, dtype=np.int64)))
+
+
+def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
+    """Without the records that the merger's laws let go. Records of other columns between those of a key could
+    matter, so this is only for slices that have none."""
+    shape = merge.config.shape
+    kinds = rows.column(KIND_COLUMN).to_numpy()
+    versions = rows.column(VERSION_COLUMN).to_numpy()
+    frame = Frame(rows.drop_columns([KIND_COLUMN, VERSION_COLUMN]), kinds, versions, columns)
+    keep = combine(merge.merger, shape, frame, full=len(columns) == len(shape.schema))
+    return rows if keep is None or keep.all() else rows.filter(pa.array(keep))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+@dataclass
+class _OpenBlock:
+    """A block being written."""
+
+    part: SliceLogs
+    first_row_group: int
+    rows: int
+    data_bytes: int
+    key_min: Key
+    key_max: Key
+
+
+class _PackedFile:
+    """A packed log file being written: blocks one after the other, row groups of bounded size."""
+
+    def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
+        self._columns = tuple(name for name in merge.config.schema.names if name in columns)
+        self._key = merge.config.key
+        self._settings = merge.settings
+        limit = merge.settings.row_group_rows
+        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=(*self._key, KIND_COLUMN))
+        self._held: list[pa.Table] = []
+        self._blocks: list[_OpenBlock] = []
+
+    def add(self, part: SliceLogs, rows: pa.Table) -> None:
+        """Append records of a slice; slices come one after the other, their rows in key order."""
+        keys = key_columns(rows, self._key)
+        low, high = keys_at(keys, [0, rows.num_rows - 1])
+        if not self._blocks or self._blocks[-1].part is not part:
+            self._flush()
+            self._blocks.append(_OpenBlock(part, self._output.row_groups, 0, 0, low, high))
+        block = self._blocks[-1]
+        block.rows += rows.num_rows
+        block.data_bytes += rows.nbytes
+        block.key_max = high
+        self._held.append(rows)
+        held_rows = sum(table.num_rows for table in self._held)
+        held_bytes = sum(table.nbytes for table in self._held)
+        if held_rows >= self._settings.row_group_rows or held_bytes >= self._settings.merge_budget_bytes // 2:
+            self._flush()
+
+    def close(self) -> list[LogBlock]:
+        """Finish the file; its blocks, whose versions the commit knows."""
+        self._flush()
+        self._output.close()
+        file = LogFile(self._output.path, self._output.size_bytes, self._columns)
+        ends = [*(block.first_row_group for block in self._blocks[1:]), self._output.row_groups]
+        return [
+            LogBlock(
+                file=file,
+                first_row_group=block.first_row_group,
+                row_groups=end - block.first_row_group,
+                slice=block.part.slice,
+                buckets=block.part.buckets,
+                rows=block.rows,
+                data_bytes=block.data_bytes,
+                key_min=stored_bound(block.key_min),
+                key_max=stored_bound(block.key_max),
+            )
+            for block, end in zip(self._blocks, ends, strict=True)
+        ]
+
+    def abandon(self) -> None:
+        """Give the file up; the store shows nothing of it."""
+        self._output.abandon()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held)
+        self._held = []
+        self._output.write(rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN]))

@@ -1,0 +1,240 @@
+"""What lies on each tile, counted in columns: of a million log blocks none becomes a value.
+
+The answer is that of :attr:`lakemerge.layout.view.TableView.tiles`, in sizes and counts alone; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.format.base_file import Key, KeyKinds, Partition, SliceId
+from lakemerge.format.block_checks import parsed_partition
+from lakemerge.format.block_index import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
+from lakemerge.format.config import LOG_DOMAIN_PREFIX
+from lakemerge.layout.bucket_counts import Layout
+from lakemerge.layout.view import TableView, Tile, build_tiles
+
+__all__ = ["TileLoad", "tile_loads"]
+
+Integers = npt.NDArray[np.int64]
+
+_READERS = 8
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoad:
+    """One tile and the size of what a compaction of it merges."""
+
+    slice: SliceId
+    file: str | None
+    """Path of the base file."""
+    base_bytes: int
+    winner_bytes: int
+    log_blocks: int
+    """Live."""
+    log_commits: int
+    """Of those blocks."""
+    log_rows: int
+    log_bytes: int
+    oldest_version: int | None
+    """Of the commits that the base file lacks; with a minor entry the first that it may lack. ``None``: none."""
+
+    @property
+    def bytes(self) -> int:
+        """What a full compaction reads, estimated."""
+        return self.base_bytes + self.winner_bytes + self.log_bytes
+
+    @property
+    def is_clean(self) -> bool:
+        """As :attr:`Tile.is_clean`."""
+        return self.oldest_version is None
+
+    @property
+    def is_merged(self) -> bool:
+        """As :attr:`Tile.is_merged`."""
+        return not self.log_blocks
+
+
+def tile_loads(view: TableView) -> list[TileLoad]:
+    """Every tile of the version. Reads block index files, and nothing else."""
+    buckets = view.config.buckets or 1
+    domains = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
+    tiles = list(build_tiles(view.base_files, (), buckets=buckets, minors=view.minors))
+    # Only where a slice has several tiles do keys matter; they are most of what there is to read.
+    keys = len({tile.slice for tile in tiles}) < len(tiles)
+    with ThreadPoolExecutor(_READERS) as pool:
+        commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
+    for commit in commits:
+        view.check_past(commit.version)
+    blocks = _Blocks.of([commit for commit in commits if commit.blocks.num_rows], view.layout)
+    view.check_slices(blocks.slices)
+    with_base = {tile.slice for tile in tiles}
+    bare = [part for part in blocks.slices if part not in with_base]
+    tiles += [Tile(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
+    places, rows = blocks.placed(tiles, view.key_kinds)
+    through = np.array([tile.merged_through for tile in tiles], dtype=np.int64)
+    live = blocks.versions[rows] > through[places]
+    return _loads(tiles, blocks, places[live], rows[live], through)
+
+
+def _loads(
+    tiles: Sequence[Tile], blocks: _Blocks, places: Integers, rows: Integers, through: Integers
+) -> list[TileLoad]:
+    """:param places: of each live pair of tile and block the tile; ``rows``: the block."""
+    count = len(tiles)
+    versions = blocks.versions[rows]
+    span = versions.max(initial=0) + 1
+    pairs = _distinct(places * span + versions) // span
+    oldest = np.full(count, _NEVER, dtype=np.int64)
+    # Of a packed block the records that the tile has already do not count.
+    np.minimum.at(oldest, places, np.maximum(blocks.oldest[rows], through[places] + 1))
+    columns = (
+        np.bincount(places, minlength=count),
+        np.bincount(pairs, minlength=count),
+        np.bincount(places, weights=blocks.rows[rows], minlength=count).astype(np.int64),
+        np.bincount(places, weights=blocks.bytes[rows], minlength=count).astype(np.int64),
+        oldest,
+    )
+    return [_load(tile, *numbers) for tile, *numbers in zip(tiles, *(c.tolist() for c in columns), strict=True)]
+
+
+def _distinct(codes: Integers) -> Integers:
+    """As ``np.unique``, which hashes: of a million codes that takes twenty times as long as sorting them."""
+    ordered = np.sort(codes, kind="stable")
+    return ordered[np.diff(ordered, prepend=-1) != 0]
+
+
+def _load(tile: Tile, blocks: int, commits: int, rows: int, size: int, oldest: int) -> TileLoad:
+    if tile.base is not None and tile.minor is not None:
+        oldest = min(oldest, tile.base.merged_through + 1)
+    return TileLoad(
+        slice=tile.slice,
+        file=None if tile.base is None else tile.base.add.path,
+        base_bytes=0 if tile.base is None else tile.base.add.size_bytes,
+        winner_bytes=0 if tile.minor is None else sum(winner.size_bytes for winner in tile.minor.winners),
+        log_blocks=blocks,
+        log_commits=commits,
+        log_rows=rows,
+        log_bytes=size,
+        oldest_version=None if oldest == _NEVER else oldest,
+    )
+
+
+class _Blocks:
+    """All blocks of a version, each once for every slice that it may reach into."""
+
+    def __init__(
+        self, table: pa.Table, versions: Integers, oldest: Integers, slices: Integers, found: Sequence[SliceId]
+    ) -> None:
+        self.versions = versions
+        self.oldest = oldest
+        self.slices = found
+        self.rows = table.column("rows").to_numpy()
+        self.bytes = table.column("data_bytes").to_numpy()
+        self._slice_of = slices
+        self._table = table
+
+    @staticmethod
+    def of(commits: Sequence[BlockCounts], layout: Layout) -> _Blocks:
+        numbers: dict[str, int] = {}
+        tables, versions, oldest, codes = [], [], [], []
+        for commit in commits:
+            table, bucket = _mapped(commit, layout)
+            tables.append(table)
+            versions.append(np.full(len(bucket), commit.version, dtype=np.int64))
+            oldest.append(np.full(len(bucket), commit.oldest, dtype=np.int64))
+            codes.append(_partition_numbers(table, numbers) * layout.buckets + bucket)
+        if not tables:
+            none = np.empty(0, dtype=np.int64)
+            return _Blocks(pa.table({name: pa.array([], pa.int64()) for name in COUNT_COLUMNS}), none, none, none, ())
+        partitions = _partitions(numbers)
+        unique, places = np.unique(np.concatenate(codes), return_inverse=True)
+        named = [layout.slice_of(partitions[code // layout.buckets], code % layout.buckets) for code in unique.tolist()]
+        found = {part: number for number, part in enumerate(dict.fromkeys(named))}
+        slices = np.array([found[part] for part in named], dtype=np.int64)[places]
+        commits_of = np.concatenate(versions), np.concatenate(oldest)
+        return _Blocks(pa.concat_tables(tables), *commits_of, slices, tuple(found))
+
+    def placed(self, tiles: Sequence[Tile], kinds: KeyKinds) -> tuple[Integers, Integers]:
+        """All pairs of a tile and a block that may reach into its key range: their numbers.
+
+        :param kinds: of the table's keys.
+        """
+        by_slice: dict[SliceId, list[int]] = {}
+        for number, tile in enumerate(tiles):
+            by_slice.setdefault(tile.slice, []).append(number)
+        only = np.array([by_slice[part][0] for part in self.slices], dtype=np.int64)
+        several = np.array([len(by_slice[part]) > 1 for part in self.slices], dtype=np.bool_)
+        if not several.any():
+            return only[self._slice_of], np.arange(len(self._slice_of))
+        alone = np.flatnonzero(~several[self._slice_of])
+        places, rows = self._reaching(np.flatnonzero(several[self._slice_of]), tiles, by_slice, kinds)
+        return np.concatenate([only[self._slice_of[alone]], places]), np.concatenate([alone, rows])
+
+    def _reaching(
+        self, rows: Integers, tiles: Sequence[Tile], by_slice: dict[SliceId, list[int]], kinds: KeyKinds
+    ) -> tuple[Integers, Integers]:
+        """Where slices have several tiles, their blocks' keys say in which of them they reach."""
+        there = [by_slice[part] for part in self.slices]
+        bounds = [[low for number in numbers if (low := tiles[number].lower) is not None] for numbers in there]
+        numbers, keys = self._slice_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
+        lows, highs = (zip(numbers, _keys(keys.column(name), kinds), strict=True) for name in KEY_COLUMNS)
+        first = [0 if key is None else bisect_right(bounds[number], key) for number, key in lows]
+        last = [len(bounds[n]) if key is None else bisect_right(bounds[n], key) for n, key in highs]
+        counts = np.maximum(np.array(last) - np.array(first) + 1, 0)
+        # The tiles of all slices one after the other: a block reaches into some that follow each other.
+        starts = np.cumsum([0, *(len(numbers) for numbers in there)])[:-1]
+        begins = np.repeat(starts[self._slice_of[rows]] + np.array(first), counts)
+        offsets = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.concatenate([np.array(numbers) for numbers in there])[begins + offsets], np.repeat(rows, counts)
+
+
+def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
+    """The blocks, and the buckets of the table's count that they may hold keys of, one for each slice: as
+    :meth:`Layout.slices_of`."""
+    buckets = layout.buckets
+    bucket = commit.blocks.column("bucket").to_numpy().astype(np.int64)
+    if commit.buckets >= buckets:
+        return commit.blocks, bucket % buckets
+    times = buckets // commit.buckets
+    rows = np.repeat(np.arange(len(bucket)), times)
+    reached = bucket[rows] + np.tile(np.arange(times) * commit.buckets, len(bucket))
+    if layout.counts:
+        # Several of them may be one slice still, of a smaller count.
+        parts = _partitions(commit.blocks.column("partition").to_pylist())
+        pairs = zip(rows.tolist(), reached.tolist(), strict=True)
+        slices = [(row, layout.slice_of(parts[row], place)) for row, place in pairs]
+        once = sorted({pair: number for number, pair in enumerate(slices)}.values())
+        rows, reached = rows[once], reached[once]
+    return commit.blocks.take(pa.array(rows)), reached
+
+
+def _partition_numbers(table: pa.Table, numbers: dict[str, int]) -> Integers:
+    """A number for each partition, the same for all commits; new ones are added."""
+    encoded = table.column("partition").combine_chunks().dictionary_encode()
+    known = [numbers.setdefault(text, len(numbers)) for text in encoded.dictionary.to_pylist()]
+    return np.array(known, dtype=np.int64)[encoded.indices.to_numpy()]
+
+
+def _partitions(texts: Iterable[str]) -> list[Partition]:
+    try:
+        return [parsed_partition(text) for text in texts]
+    except (ValueError, TypeError) as error:
+        raise TableDamagedError(f"the partitions of log blocks are damaged: {error!r}") from error
+
+
+def _keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
+    try:
+        return parsed_keys(column, kinds)
+    except (ValueError, TypeError) as error:
+        raise TableDamagedError(f"the key bounds of log blocks are damaged: {error!r}") from error

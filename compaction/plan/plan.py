@@ -1,0 +1,239 @@
+"""Planning a compaction: which tiles are due, in which order, and which slices share a commit.
+
+A plan is made from metadata: tags of base files, log domains and block index files. It is a value of
+:mod:`lakemerge.results.plans`; nothing is locked or reserved by it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Literal
+
+import pyarrow as pa
+
+from compaction.plan.loads import TileLoad, tile_loads
+from lakemerge.bins import BinItem, BinLimits, fill
+from lakemerge.errors import FilterError, InputError
+from lakemerge.format.base_file import Partition, SliceId
+from lakemerge.format.config import TableConfig
+from lakemerge.handle import Handle
+from lakemerge.layout.partition import parse_partition_value
+from lakemerge.layout.view import TableView
+from lakemerge.read.filter.filter import parse_filter
+from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedSlice
+from mergers.wording import argument
+
+__all__ = ["plan_compaction"]
+
+_MINUTE_MS = 60_000
+_SMALL_SHARE = 4
+"""A base file is small that has less than one of so many parts of the target size."""
+
+_Due = tuple[TileLoad, tuple[str, ...]]
+"""A tile, and why it is due."""
+
+
+def plan_compaction(
+    handle: Handle,
+    view: TableView,
+    *,
+    minor: bool,
+    strategy: CompactionStrategy,
+    where: str | None = None,
+    max_bytes: int | None = None,
+    loads: Sequence[TileLoad] | None = None,
+) -> CompactionPlan:
+    """What is due at a version.
+
+    :param where: a SQL condition over partition columns.
+    :param max_bytes: to be read and written by the plan, as estimated; the first slice is taken even if it
+        needs more.
+    :param loads: those of the version, where they are known already.
+    :raises FilterError: the condition cannot be understood, or names another column.
+    :raises InputError: ``max_bytes`` is no size.
+    """
+    if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
+        raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
+    everything = tile_loads(view) if loads is None else loads
+    wanted = _in_partitions(everything, view.config, where)
+    judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))
+    by_slice: dict[SliceId, list[TileLoad]] = defaultdict(list)
+    for load in wanted:
+        by_slice[load.slice].append(load)
+    due: dict[SliceId, list[_Due]] = {}
+    for part, tiles in by_slice.items():
+        if found := [(tile, reasons) for tile in tiles if (reasons := judge.reasons(tile))]:
+            due[part] = found if minor else _with_small_neighbours(tiles, found, handle.settings.target_file_bytes)
+    ordered = sorted((_planned(part, due[part]) for part in sorted(due, key=_by_name)), key=_order(strategy))
+    taken = _within(ordered, max_bytes, minor=minor)
+    return CompactionPlan(
+        version=view.version,
+        mode=_mode(minor),
+        strategy=strategy,
+        groups=_groups(taken, handle.settings.target_commit_bytes, minor=minor),
+        postponed=len(ordered) - len(taken),
+        base_bytes=sum(load.base_bytes for load in everything),
+        winner_bytes=sum(load.winner_bytes for load in everything),
+        log_bytes=sum(load.log_bytes for load in everything),
+    )
+
+
+def _mode(minor: bool) -> Literal["full", "minor"]:
+    return "minor" if minor else "full"
+
+
+class _Judge:
+    """Says whether a tile is due."""
+
+    def __init__(self, strategy: CompactionStrategy, *, minor: bool, old_through: int | None) -> None:
+        self._thresholds = strategy.thresholds
+        self._minor = minor
+        self._old_through = old_through
+
+    def reasons(self, load: TileLoad) -> tuple[str, ...]:
+        """Why it is; empty where it is not."""
+        if load.is_merged if self._minor else load.is_clean:
+            return ()
+        if not self._thresholds:
+            return ("not merged yet",)
+        return tuple(f"{name} >= {value:g}" for name, value in self._thresholds if self._reached(name, value, load))
+
+    def _reached(self, name: str, value: float, load: TileLoad) -> bool:
+        beside = load.log_bytes if self._minor else load.log_bytes + load.winner_bytes
+        match name:
+            case "after_commits":
+                return load.log_commits >= value
+            case "after_bytes":
+                return beside >= value
+            case "ratio":
+                return beside >= value * load.base_bytes
+            case _:
+                oldest = load.oldest_version
+                return self._old_through is not None and oldest is not None and oldest <= self._old_through
+
+
+def _with_small_neighbours(tiles: Sequence[TileLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
+    """With small clean files beside those that are rewritten anyway: they are joined. Base files that deletes
+    made small would else stay so for ever.
+
+    :param tiles: of one slice, by key, so that neighbours in the list are neighbours.
+    """
+    reasons = {tile.file: why for tile, why in due}
+    found: list[_Due] = []
+    for place, tile in enumerate(tiles):
+        if tile.file in reasons:
+            found.append((tile, reasons[tile.file]))
+        elif tile.is_clean and tile.base_bytes * _SMALL_SHARE <= target_bytes:
+            beside = [other for other in tiles[max(0, place - 1) : place + 2] if other.file in reasons]
+            if any(other.bytes + tile.bytes <= target_bytes for other in beside):
+                found.append((tile, ("small, beside one that is due",)))
+    return found
+
+
+def _old_through(
+    handle: Handle, view: TableView, loads: Sequence[TileLoad], strategy: CompactionStrategy
+) -> int | None:
+    """The last version that is as old as the strategy asks; ``None`` where none is, or it does not ask."""
+    first = min((load.oldest_version for load in loads if load.oldest_version is not None), default=None)
+    if strategy.after_minutes is None or first is None:
+        return None
+    old_ms = handle.now_ms() - int(strategy.after_minutes * _MINUTE_MS)
+    # In-commit timestamps rise from commit to commit, so a few of them tell; commits that were cleaned up are old.
+    found = bisect_right(range(first, view.version + 1), old_ms, key=lambda v: handle.log.committed_ms(v) or 0)
+    return first + found - 1 if found else None
+
+
+def _in_partitions(loads: Sequence[TileLoad], config: TableConfig, where: str | None) -> Sequence[TileLoad]:
+    """The tiles of the partitions that a condition holds for."""
+    condition = parse_filter(where, config.schema)
+    if condition is None:
+        return loads
+    if others := condition.columns - set(config.partition_by):
+        raise FilterError(
+            f"a compaction is chosen by partition: {where!r} names {', '.join(sorted(others))}, and the table's "
+            f"partition columns are: {', '.join(config.partition_by) or 'none'}"
+        )
+    partitions = list(dict.fromkeys(load.slice.partition for load in loads))
+    columns = {
+        name: pa.array(
+            [_typed(values[place], config.schema.field(name).type) for values in partitions],
+            config.schema.field(name).type,
+        )
+        for place, name in enumerate(config.partition_by)
+    }
+    numbered = pa.table({**columns, "number": pa.array(range(len(partitions)), pa.int64())})
+    kept = condition.kept(numbered).column("number").to_pylist()
+    chosen: set[Partition] = {partitions[number] for number in kept}
+    return [load for load in loads if load.slice.partition in chosen]
+
+
+def _typed(value: str | None, kind: pa.DataType) -> object:
+    return None if value is None else parse_partition_value(value, kind)
+
+
+def _by_name(part: SliceId) -> tuple[list[str], int]:
+    return [value or "" for value in part.partition], part.bucket
+
+
+def _planned(part: SliceId, tiles: Sequence[_Due]) -> PlannedSlice:
+    loads = [load for load, _ in tiles]
+    return PlannedSlice(
+        partition=part.partition,
+        bucket=part.bucket,
+        files=tuple(load.file for load in loads),
+        base_bytes=sum(load.base_bytes for load in loads),
+        winner_bytes=sum(load.winner_bytes for load in loads),
+        log_blocks=sum(load.log_blocks for load in loads),
+        log_rows=sum(load.log_rows for load in loads),
+        log_bytes=sum(load.log_bytes for load in loads),
+        oldest_version=min(load.oldest_version for load in loads if load.oldest_version is not None),
+        reasons=tuple(dict.fromkeys(reason for _, reasons in tiles for reason in reasons)),
+    )
+
+
+def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float, ...]]:
+    """Sorts what comes first to the front. Older slices first among equals, so that none waits for ever."""
+    match strategy.order:
+        case "log-bytes":
+            return lambda part: (-part.log_bytes, part.oldest_version)
+        case "log-count":
+            return lambda part: (-part.log_blocks, part.oldest_version)
+        case "read-amplification":
+            return lambda part: (-part.extra_bytes / max(part.base_bytes, 1), part.oldest_version)
+        case _:
+            return lambda part: (part.oldest_version, -part.log_bytes)
+
+
+def _written(part: PlannedSlice, *, minor: bool) -> int:
+    """Estimated bytes, at most."""
+    return part.log_bytes if minor else part.bytes_read
+
+
+def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bool) -> Sequence[PlannedSlice]:
+    """The first slices that a run of so many bytes can do. It ends at the first that does not fit: taking
+    smaller ones from behind would let a large one wait for ever."""
+    if max_bytes is None:
+        return ordered
+    costs = [part.bytes_read + _written(part, minor=minor) for part in ordered]
+    count = bisect_right(list(accumulate(costs)), max_bytes)
+    return ordered[: max(count, 1)]
+
+
+def _groups(parts: Sequence[PlannedSlice], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
+    """Slices in bins of about so many bytes read, in their order."""
+    items = [
+        BinItem(value=part, records=part.log_rows, bytes=part.bytes_read, at_ms=rank) for rank, part in enumerate(parts)
+    ]
+    bins = fill(items, BinLimits(max_bytes=target_bytes), now_ms=0, force=True).closed
+    return tuple(
+        CompactionGroup(
+            slices=part.values,
+            closed=str(part.closed),
+            bytes_read=part.bytes,
+            bytes_written=sum(_written(value, minor=minor) for value in part.values),
+        )
+        for part in bins
+    )

@@ -1,0 +1,271 @@
+"""Rescale: another number of buckets, slice by slice, under readers and writers.
+
+Logs stay as they are: their blocks carry the count they were written under. Base files of a smaller
+count than the table's are slices of their own (:mod:`lakemerge.layout.bucket_counts`), so every version is
+right, and a rescale that was killed is finished by the next one:
+
+- more buckets: one commit sets the count, then each slice of a smaller count is split in a commit that merges its
+  logs, replaces its files by those of the new slices, and leaves the table's rows as they are;
+- fewer buckets: slices are joined first, by commits of the same kind, and the last commit sets the count.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from compaction.rescale.reslice import Resliced, SliceJob, write_slice
+from compaction.run.jobs import run_jobs
+from lakemerge.commits.base import Provenance, TilesChangedError, commit_compaction, commit_layout, reserve_ordinals
+from lakemerge.delta import AddFile
+from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
+from lakemerge.format.base_file import BaseFile, SliceId
+from lakemerge.format.config import TableConfig
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.merge import MergeSpec
+from lakemerge.results.results import RescaleResult, SkippedTile
+from lakemerge.table.create import bucket_problems
+from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["rescale"]
+
+_MAX_ROUNDS = 20
+"""A round ends with compactions that were faster; so many in a row are more than bad luck."""
+_BATCH_TASKS = 4
+"""A commit takes slices worth so many tasks, so that a small table is done in one commit and a large one
+loses little when it is killed."""
+
+_logger = logging.getLogger(__name__)
+
+
+def rescale(handle: Handle, begin: TableView, buckets: int, *, spark: SparkSession | None = None) -> RescaleResult:
+    """Change the bucket count; see :meth:`lakemerge.LakeTable.rescale`."""
+    for problem in bucket_problems(buckets):
+        raise InputError(problem, buckets=buckets)
+    run = _Run(handle, begin, buckets, spark)
+    for _ in range(_MAX_ROUNDS):
+        try:
+            if run.step():
+                return run.result()
+        except TilesChangedError as error:
+            _logger.info("rescale of %s tries again: %s", handle.store.url, error.message)
+    raise CommitConflictError(
+        f"compactions changed slices {_MAX_ROUNDS} times while they were rescaled; what was done stays, call rescale "
+        "again to finish"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Slices that are rewritten together."""
+
+    sources: tuple[tuple[Tile, ...], ...]
+    """The tiles of each slice that has any, in key order."""
+    vacant: tuple[Tile, ...]
+    """Slices that have none; nobody may have written base files for them meanwhile."""
+    targets: tuple[SliceId, ...]
+
+    @property
+    def tiles(self) -> list[Tile]:
+        return [tile for source in self.sources for tile in source]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tile.stored_bytes for tile in self.tiles)
+
+
+class _Run:
+    """One call; each step begins at the tip."""
+
+    def __init__(self, handle: Handle, begin: TableView, buckets: int, spark: SparkSession | None) -> None:
+        self._handle = handle
+        self._view = begin
+        self._before = begin.config.buckets
+        self._buckets = buckets
+        self._spark = spark
+        self._started = time.monotonic()
+        self._done: list[tuple[_Group, list[AddFile]]] = []
+        self._skipped: dict[tuple[SliceId, ...], SkippedTile] = {}
+        self._commits = 0
+        self._phases = {"merge": 0.0, "commit": 0.0}
+
+    def step(self) -> bool:
+        """Set the count, or rewrite what is not of it yet; whether nothing is left to do.
+
+        Raises :class:`TilesChangedError` where a compaction was faster; the next step finds what it left.
+        """
+        self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
+        count = self._view.config.buckets
+        if count is None or count < self._buckets:
+            self._set_count()
+            return False
+        groups = list(
+            _joins(self._view, self._buckets) if count > self._buckets else _splits(self._view, self._buckets)
+        )
+        left = [group for group in groups if group.targets not in self._skipped]
+        if left:
+            self._rewrite(left)
+            return False
+        if count == self._buckets or groups:
+            return True
+        self._set_count()
+        return False
+
+    def result(self) -> RescaleResult:
+        adds = [add for _, written in self._done for add in written]
+        seconds = time.monotonic() - self._started
+        return RescaleResult(
+            version=self._view.version,
+            before=self._before,
+            buckets=self._view.config.buckets or self._buckets,
+            commits=self._commits,
+            slices=sum(len(group.targets) for group, _ in self._done),
+            rows=sum(BaseFile.of(add, ()).rows for add in adds),
+            files=len(adds),
+            bytes=sum(add.size_bytes for add in adds),
+            bytes_read=sum(group.bytes * len(group.targets) for group, _ in self._done),
+            replaced_files=sum(tile.base is not None for group, _ in self._done for tile in group.tiles),
+            seconds=seconds,
+            phases={"plan": seconds - sum(self._phases.values()), **self._phases},
+            skipped=tuple(self._skipped.values()),
+        )
+
+    def _set_count(self) -> None:
+        with self._timed("commit"):
+            self._view = self._handle.view(commit_layout(self._handle, self._view, self._buckets))
+        self._commits += 1
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[phase] += time.monotonic() - started
+
+    def _rewrite(self, groups: Sequence[_Group]) -> None:
+        """Rewrite all groups as of one version, in commits of some of them."""
+        settings = self._handle.settings
+        counts = [ordinals_needed(group.bytes, settings) for group in groups for _ in group.targets]
+        first = reserve_ordinals(self._handle, self._view, sum(counts))
+        jobs: list[tuple[_Group, list[SliceJob]]] = []
+        numbers = iter(counts)
+        for group in groups:
+            own = []
+            for target in group.targets:
+                count = next(numbers)
+                own.append(SliceJob(group.sources, target, self._buckets, first, count))
+                first += count
+            jobs.append((group, own))
+        for number, batch in enumerate(_batches(jobs, _BATCH_TASKS * settings.target_task_bytes), start=1):
+            _logger.info("rescale of %s: commit %d, %d groups of slices", self._handle.store.url, number, len(batch))
+            self._commit(batch)
+
+    def _commit(self, batch: Sequence[tuple[_Group, list[SliceJob]]]) -> None:
+        handle, view = self._handle, self._view
+        txn_id = handle.new_txn_id()
+        write = BaseWriteSpec.of(handle, view, txn_id, buckets=self._buckets)
+        try:
+            with self._timed("merge"):
+                outcomes = iter(self._run([job for _, jobs in batch for job in jobs], view.config, write))
+            done = self._sorted_out([(group, [next(outcomes) for _ in jobs]) for group, jobs in batch])
+            if len(done) < len(batch):
+                kept = [path for _, adds in done for add in adds for path in BaseFile.of(add, ()).paths]
+                discard_base_files(handle.store, write.name, keep=kept)
+            if not done:
+                return
+            parameters = {"buckets": self._buckets, "readVersion": view.version, "slices": len(done)}
+            with self._timed("commit"):
+                commit_compaction(
+                    handle,
+                    view,
+                    Provenance("RESCALE", parameters, txn_id),
+                    _metrics(done),
+                    replaced=[tile for group, _ in done for tile in (*group.tiles, *group.vacant)],
+                    adds=[add for _, adds in done for add in adds],
+                )
+        except OutcomeUnknownError:
+            raise
+        except Exception:
+            discard_base_files(handle.store, write.name)
+            raise
+        self._commits += 1
+        self._done += done
+
+    def _sorted_out(self, outcomes: Iterable[tuple[_Group, list[Resliced]]]) -> list[tuple[_Group, list[AddFile]]]:
+        """What can be committed; groups with a total that does not fit are noted, and stay as they are."""
+        done = []
+        for group, parts in outcomes:
+            skipped = next((part for part in parts if isinstance(part, SkippedTile)), None)
+            if skipped is None:
+                done.append((group, [add for part in parts if not isinstance(part, SkippedTile) for add in part]))
+            else:
+                self._skipped[group.targets] = skipped
+                _logger.warning("rescale of %s skipped a slice: %s", self._handle.store.url, skipped.reason)
+        return done
+
+    def _run(self, jobs: Sequence[SliceJob], config: TableConfig, write: BaseWriteSpec) -> list[Resliced]:
+        """What became of each job, in their order."""
+        handle = self._handle
+        merge = MergeSpec(handle.store, config, config.merger(handle.registry), handle.settings)
+        work, sizes = partial(write_slice, merge=merge, write=write), [job.bytes for job in jobs]
+        return run_jobs(handle, work, jobs, sizes=sizes, name="rescale", spark=self._spark)
+
+
+def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
+    """Slices with base files of more buckets, each with all others that become one slice with it."""
+    by_target: dict[SliceId, list[tuple[Tile, ...]]] = {}
+    for part, tiles in view.tiles_by_slice.items():
+        if tiles[0].buckets > buckets:
+            target = SliceId(part.partition, part.bucket % buckets)
+            by_target.setdefault(target, []).append(tuple(tiles))
+    count = view.layout.buckets
+    for target, sources in by_target.items():
+        if not any(tile.base for source in sources for tile in source):
+            continue  # logs alone follow the table's count
+        parts = [SliceId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
+        vacant = [p for p in parts if view.layout.slice_of(p.partition, p.bucket) not in view.tiles_by_slice]
+        yield _Group(tuple(sources), tuple(Tile(p, count, None, None, None, ()) for p in vacant), (target,))
+
+
+def _splits(view: TableView, buckets: int) -> Iterator[_Group]:
+    """Slices of fewer buckets."""
+    for part, count in view.layout.coarse.items():
+        targets = tuple(SliceId(part.partition, bucket) for bucket in range(part.bucket, buckets, count))
+        yield _Group((tuple(view.tiles_by_slice[part]),), (), targets)
+
+
+def _batches(
+    jobs: Sequence[tuple[_Group, list[SliceJob]]], target_bytes: int
+) -> Iterator[list[tuple[_Group, list[SliceJob]]]]:
+    batch: list[tuple[_Group, list[SliceJob]]] = []
+    size = 0
+    for group, own in jobs:
+        if batch and size + group.bytes > target_bytes:
+            yield batch
+            batch, size = [], 0
+        batch.append((group, own))
+        size += group.bytes
+    if batch:
+        yield batch
+
+
+def _metrics(done: Sequence[tuple[_Group, list[AddFile]]]) -> dict[str, object]:
+    adds = [add for _, written in done for add in written]
+    return {
+        "numAddedFiles": len(adds),
+        "numRemovedFiles": sum(tile.base is not None for group, _ in done for tile in group.tiles),
+        "numOutputRows": sum(BaseFile.of(add, ()).rows for add in adds),
+        "numOutputBytes": sum(add.size_bytes for add in adds),
+        "numInputBytes": sum(group.bytes * len(group.targets) for group, _ in done),
+        "numLogBlocks": sum(len(tile.blocks) for group, _ in done for tile in group.tiles),
+    }

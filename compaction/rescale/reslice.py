@@ -1,0 +1,108 @@
+"""Writing one slice of another bucket count: what a task of a rescale does, on Spark or in a thread.
+
+The merged rows of the slices that it comes from, as far as their keys are its own, stream through in key
+ranges; tombstones go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.run.tile import skipped_tile
+from lakemerge.delta import AddFile
+from lakemerge.errors import MergeOverflowError
+from lakemerge.format.base_file import SliceId
+from lakemerge.handle import Handle
+from lakemerge.layout.view import Tile
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
+from lakemerge.read.merge import MergedRange, MergeSpec, merge_tile
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.runs import Run, key_ranges
+from lakemerge.results.results import SkippedTile
+from lakemerge.write.base_file import BaseWriteSpec, write_base_files
+from mergers.kernel import VERSION_COLUMN, tombstone_schema
+from mergers.keys import key_columns, sort_order
+
+__all__ = ["Resliced", "SliceJob", "write_slice"]
+
+Resliced: TypeAlias = list[AddFile] | SkippedTile
+"""The files written, or why there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """One slice to write. Picklable."""
+
+    sources: tuple[tuple[Tile, ...], ...]
+    """The tiles of each slice that holds keys of it, in key order."""
+    target: SliceId
+    buckets: int
+    first_ordinal: int
+    ordinals: int
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that it reads."""
+        return sum(tile.stored_bytes for source in self.sources for tile in source)
+
+
+def write_slice(job: SliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Resliced:
+    """Merge the sources and write the base files of the target."""
+    settings = replace(merge.settings, merge_budget_bytes=max(1, merge.settings.merge_budget_bytes // len(job.sources)))
+    try:
+        with ParquetFiles(merge.store) as files:
+            return write_base_files(
+                _ranges(job, replace(merge, settings=settings), files),
+                write,
+                job.target,
+                lower=None,
+                ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
+                now_ms=Handle.now_ms(),
+            )
+    except MergeOverflowError as error:
+        return skipped_tile(job.target, error)
+
+
+def _ranges(job: SliceJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[MergedRange]:
+    """The rows and tombstones of the target, range by range in key order."""
+    config = merge.config
+    schema = pa.schema([*(f.with_nullable(True) for f in config.schema), pa.field(VERSION_COLUMN, pa.int64())])
+    streams = [_entries(job, source, schema, merge, files) for source in job.sources]
+    if len(streams) == 1:
+        steps: Iterator[Sequence[pa.Table]] = ([table] for table, _ in streams[0])
+    else:
+        steps = key_ranges([Run(stream, schema, config.key) for stream in streams])
+    for tables in steps:
+        entries = _by_key(pa.concat_tables(tables), config.key) if len(tables) > 1 else tables[0]
+        is_row = pc.is_null(entries.column(VERSION_COLUMN))
+        tombstones = entries.filter(pc.invert(is_row))
+        forgotten = tombstone_schema(config.shape)
+        yield MergedRange(
+            entries.filter(is_row).drop_columns([VERSION_COLUMN]), tombstones.select(forgotten.names).cast(forgotten)
+        )
+
+
+def _entries(
+    job: SliceJob, source: Sequence[Tile], schema: pa.Schema, merge: MergeSpec, files: ParquetFiles
+) -> Iterator[tuple[pa.Table, bool]]:
+    """Rows and, with a version, tombstones of one source that belong to the target, sorted by key."""
+    config = merge.config
+    for tile in source:
+        for part in merge_tile(merge, tile, columns=config.schema.names, sort=True, files=files):
+            entries = pa.concat_tables([schema.empty_table(), part.rows, part.tombstones], promote_options="default")
+            if part.tombstones.num_rows:
+                entries = _by_key(entries, config.key)
+            if tile.buckets < job.buckets:
+                keys = [entries.column(name) for name in config.key]
+                entries = entries.filter(pa.array(bucket_numbers(keys, job.buckets) == job.target.bucket))
+            yield entries.combine_chunks(), False
+
+
+def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    whole = rows.combine_chunks()
+    return whole.take(pa.array(sort_order(key_columns(whole, key))))

@@ -1,0 +1,193 @@
+"""Compacting one group of slices: merge its tiles, then commit them together.
+
+What was merged is committed whole or not at all; files of a group that does not land are deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from compaction.run.jobs import run_jobs
+from compaction.run.tile import Merged, Rewritten, TileJob, run_job
+from lakemerge.commits.base import Provenance, commit_compaction
+from lakemerge.delta import AddFile
+from lakemerge.errors import OutcomeUnknownError
+from lakemerge.format.base_file import BaseFile
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.merge import MergeSpec
+from lakemerge.results.results import SkippedTile
+from lakemerge.write.base_file import BaseWriteSpec, discard_base_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["GroupOutcome", "GroupRun", "compact_group"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRun:
+    """What all groups of one compaction share."""
+
+    handle: Handle
+    read: TableView
+    merge: MergeSpec
+    minor: bool
+    spark: SparkSession | None
+    parameters: Mapping[str, object]
+    """Of the run, for the commits."""
+    metrics: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What became of a group's tiles."""
+
+    jobs: Sequence[TileJob]
+    outcomes: Sequence[Rewritten | Merged | SkippedTile]
+    """In the order of the jobs."""
+    merge_seconds: float
+    version: int | None = None
+    """Of the commit; ``None`` where every tile was skipped."""
+    commit_seconds: float = 0.0
+
+    @property
+    def done(self) -> list[Tile]:
+        return [tile for job, what in self._pairs if not isinstance(what, SkippedTile) for tile in job.tiles]
+
+    @property
+    def replaced(self) -> list[Tile]:
+        return [tile for job, what in self._pairs if isinstance(what, Rewritten) for tile in job.tiles]
+
+    @property
+    def merged(self) -> list[Tile]:
+        return [tile for job, what in self._pairs if isinstance(what, Merged) for tile in job.tiles]
+
+    @property
+    def skipped(self) -> list[SkippedTile]:
+        return [what for what in self.outcomes if isinstance(what, SkippedTile)]
+
+    @property
+    def adds(self) -> list[AddFile]:
+        return [add for what in self.outcomes if isinstance(what, Rewritten) for add in what.adds]
+
+    @property
+    def beside(self) -> list[Merged]:
+        return [what for what in self.outcomes if isinstance(what, Merged)]
+
+    @property
+    def rows(self) -> int:
+        return sum(BaseFile.of(add, ()).rows for add in self.adds) + sum(part.rows for part in self.beside)
+
+    @property
+    def files(self) -> int:
+        return len(self.adds) + sum(part.rows > 0 for part in self.beside)
+
+    @property
+    def bytes(self) -> int:
+        return sum(add.size_bytes for add in self.adds) + sum(part.bytes for part in self.beside)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(job.bytes for job in self.jobs)
+
+    @property
+    def replaced_files(self) -> int:
+        return sum(tile.base is not None for tile in self.replaced)
+
+    @property
+    def log_blocks(self) -> int:
+        return sum(len(tile.blocks) for tile in self.done)
+
+    @property
+    def _pairs(self) -> list[tuple[TileJob, Rewritten | Merged | SkippedTile]]:
+        return list(zip(self.jobs, self.outcomes, strict=True))
+
+
+def compact_group(run: GroupRun, jobs: Sequence[TileJob], *, number: int, of: int) -> GroupOutcome:
+    """Merge the tiles and commit them.
+
+    :param number: of the group, from 1 on; ``of``: how many there are.
+    :raises TilesChangedError: another compaction changed one of the tiles. Like any other error but an unknown
+        outcome of the commit, it leaves nothing behind.
+    """
+    started = time.monotonic()
+    handle, read = run.handle, run.read
+    txn_id = handle.new_txn_id()
+    write = BaseWriteSpec.of(handle, read, txn_id, buckets=read.config.buckets or 1)
+    try:
+        outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
+        if outcome.skipped:
+            _warn(handle, outcome.skipped)
+            # The ranges of a tile before the one that does not fit may be in files already.
+            discard_base_files(handle.store, write.name, keep=_written(outcome))
+        if not outcome.done:
+            return outcome
+        version = _commit(run, outcome, txn_id, number=number, of=of)
+    except OutcomeUnknownError:
+        raise
+    except Exception:
+        discard_base_files(handle.store, write.name)
+        raise
+    return replace(outcome, version=version, commit_seconds=time.monotonic() - started - outcome.merge_seconds)
+
+
+def _merge(
+    run: GroupRun, jobs: Sequence[TileJob], write: BaseWriteSpec, name: str
+) -> list[Rewritten | Merged | SkippedTile]:
+    """What became of each job, in their order."""
+    work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
+    return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
+
+
+def _commit(run: GroupRun, outcome: GroupOutcome, txn_id: str, *, number: int, of: int) -> int:
+    parameters = {
+        "readVersion": run.read.version,
+        "mode": "minor" if run.minor else "full",
+        "tiles": len(outcome.done),
+        "group": f"{number} of {of}",
+        **run.parameters,
+    }
+    metrics = {
+        "numAddedFiles": outcome.files,
+        "numRemovedFiles": outcome.replaced_files,
+        "numOutputRows": outcome.rows,
+        "numOutputBytes": outcome.bytes,
+        "numInputBytes": outcome.bytes_read,
+        "numLogBlocks": outcome.log_blocks,
+        "numSkippedTiles": len(outcome.skipped),
+        "mergeTimeMs": round(outcome.merge_seconds * 1000),
+        **run.metrics,
+    }
+    committed = commit_compaction(
+        run.handle,
+        run.read,
+        Provenance("COMPACT", parameters, txn_id),
+        metrics,
+        replaced=outcome.replaced,
+        adds=outcome.adds,
+        merged=outcome.merged,
+        minors=[part.minor for part in outcome.beside],
+    )
+    return committed.version
+
+
+def _written(outcome: GroupOutcome) -> Iterator[str]:
+    """Paths of the files that go into the commit."""
+    for add in outcome.adds:
+        yield from BaseFile.of(add, ()).paths
+    for part in outcome.beside:
+        yield from part.minor.paths
+
+
+def _warn(handle: Handle, skipped: Sequence[SkippedTile]) -> None:
+    for tile in skipped:
+        where = f"partition {tile.partition}, bucket {tile.bucket}" if tile.partition else f"bucket {tile.bucket}"
+        _logger.warning("compaction of %s skipped a tile of %s: %s", handle.store.url, where, tile.reason)

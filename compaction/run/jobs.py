@@ -1,0 +1,46 @@
+"""Running the jobs of a service: on Spark where there is a session, else on threads of this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, TypeVar
+
+from lakemerge.handle import Handle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["run_jobs"]
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+_logger = logging.getLogger(__name__)
+
+
+def run_jobs(
+    handle: Handle,
+    work: Callable[[J], R],
+    jobs: Sequence[J],
+    *,
+    sizes: Sequence[int],
+    name: str,
+    spark: SparkSession | None,
+) -> list[R]:
+    """What ``work`` made of each job, in their order. Raises what a job raised, once none runs any more.
+
+    :param sizes: bytes that each job reads, by which Spark's tasks are made even.
+    :param name: of the service, for the log.
+    """
+    settings, url = handle.settings, handle.store.url
+    if spark is not None:
+        from lakemerge.spark.transport.jobs import map_evenly
+
+        return map_evenly(spark, work, jobs, sizes=sizes, target_bytes=settings.target_task_bytes)
+    with ThreadPoolExecutor(settings.threads) as pool:
+        running = [pool.submit(work, job) for job in jobs]
+        for done, _ in enumerate(as_completed(running), start=1):
+            _logger.info("%s of %s: %d of %d jobs", name, url, done, len(jobs))
+        return [job.result() for job in running]

@@ -1,0 +1,188 @@
+"""Compaction: merge live logs into base files, or beside them, one commit for each group of slices.
+
+*Full* compaction rewrites the base file of every tile that has logs. *Minor* compaction leaves base
+files as they are and writes the changed rows beside them, with the positions they supersede: cheap
+to write, and read without a merge (docs/table-format.md, section 8).
+
+Writers are never blocked: appends that land meanwhile are newer than the version read and stay
+live. A run that is killed keeps the groups that it committed; the rest is planned again by the next one.
+Of two compactions of one tile the later to commit discards its group's files and nothing is lost. A
+tile with a total that does not fit its column is skipped and reported; its logs stay live.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from compaction.plan.plan import plan_compaction
+from compaction.run.group import GroupOutcome, GroupRun, compact_group
+from compaction.run.tile import TileJob
+from lakemerge.bins import BinItem, BinLimits, fill
+from lakemerge.commits.base import TilesChangedError, reserve_ordinals
+from lakemerge.format.base_file import SliceId
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.merge import MergeSpec
+from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy
+from lakemerge.results.results import CompactionResult, LostGroup
+from lakemerge.write.base_file import ordinals_needed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["compact", "run_plan"]
+
+_logger = logging.getLogger(__name__)
+
+
+def compact(
+    handle: Handle,
+    read: TableView,
+    *,
+    minor: bool = False,
+    strategy: CompactionStrategy | None = None,
+    where: str | None = None,
+    max_bytes: int | None = None,
+    spark: SparkSession | None = None,
+) -> CompactionResult:
+    """Compact the tiles that are due at the version read; see :meth:`lakemerge.LakeTable.compact`.
+
+    A full compaction takes up what minor ones merged. A minor one writes base files where a slice has
+    none yet.
+    """
+    started = time.monotonic()
+    due = strategy or CompactionStrategy()
+    plan = plan_compaction(handle, read, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+    return run_plan(handle, read, plan, spark=spark, started=started)
+
+
+def run_plan(
+    handle: Handle,
+    read: TableView,
+    plan: CompactionPlan,
+    *,
+    spark: SparkSession | None = None,
+    stop: Callable[[], bool] | None = None,
+    started: float | None = None,
+) -> CompactionResult:
+    """Do what a plan of the version read says, group by group.
+
+    :param stop: asked before each group; true ends the run there.
+    :param started: when planning began, by the monotonic clock.
+    """
+    began = time.monotonic()
+    started = began if started is None else started
+    run = _Run(handle, read, plan, spark, plan_seconds=began - started)
+    stopped = False
+    for number, jobs in enumerate(_jobs(handle, read, plan), start=1):
+        stopped = stop is not None and stop()
+        if stopped:
+            break
+        run.do(number, jobs)
+    return run.result(time.monotonic() - started, stopped=stopped)
+
+
+class _Run:
+    """The groups of a plan as they are done."""
+
+    def __init__(
+        self, handle: Handle, read: TableView, plan: CompactionPlan, spark: SparkSession | None, *, plan_seconds: float
+    ) -> None:
+        self._plan = plan
+        self._plan_seconds = plan_seconds
+        parameters = {"due": str(plan.strategy), "why": "; ".join(plan.reasons)}
+        metrics = {"planTimeMs": round(plan_seconds * 1000)}
+        merge = MergeSpec(handle.store, read.config, handle.merger(read), handle.settings)
+        self._run = GroupRun(handle, read, merge, plan.mode == "minor", spark, parameters, metrics)
+        self._done: list[GroupOutcome] = []
+        self._lost: list[LostGroup] = []
+
+    def do(self, number: int, jobs: Sequence[TileJob]) -> None:
+        count, url = len(self._plan.groups), self._run.handle.store.url
+        try:
+            outcome = compact_group(self._run, jobs, number=number, of=count)
+        except TilesChangedError as error:
+            group = self._plan.groups[number - 1]
+            self._lost.append(LostGroup(slices=len(group.slices), bytes_read=group.bytes_read, reason=error.message))
+            _logger.warning("compaction of %s lost group %d of %d: %s", url, number, count, error.message)
+            return
+        self._done.append(outcome)
+        if outcome.version is not None:
+            _logger.info("compaction of %s: group %d of %d is version %d", url, number, count, outcome.version)
+
+    def result(self, seconds: float, *, stopped: bool) -> CompactionResult:
+        done = self._done
+        versions = [outcome.version for outcome in done if outcome.version is not None]
+        return CompactionResult(
+            plan=self._plan,
+            version=max(versions, default=self._plan.version),
+            commits=len(versions),
+            tiles=sum(len(outcome.done) for outcome in done),
+            rows=sum(outcome.rows for outcome in done),
+            files=sum(outcome.files for outcome in done),
+            bytes=sum(outcome.bytes for outcome in done),
+            bytes_read=sum(outcome.bytes_read for outcome in done),
+            replaced_files=sum(outcome.replaced_files for outcome in done),
+            log_blocks=sum(outcome.log_blocks for outcome in done),
+            seconds=seconds,
+            phases={
+                "plan": self._plan_seconds,
+                "merge": sum(outcome.merge_seconds for outcome in done),
+                "commit": sum(outcome.commit_seconds for outcome in done),
+            },
+            skipped=tuple(tile for outcome in done for tile in outcome.skipped),
+            lost=tuple(self._lost),
+            stopped=stopped,
+        )
+
+
+def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[list[TileJob]]:
+    """The jobs of each group. Reserves the ordinals of all of them, in one commit."""
+    if not plan.groups:
+        return
+    settings = handle.settings
+    target_bytes, minor = settings.target_file_bytes, plan.mode == "minor"
+    groups = [_units(_tiles(read, group), target_bytes, minor=minor) for group in plan.groups]
+    counts = [1 if beside else ordinals_needed(_bytes(tiles), settings) for group in groups for tiles, beside in group]
+    first = reserve_ordinals(handle, read, sum(counts))
+    firsts = accumulate(counts[:-1], initial=first)
+    ordinals = zip(firsts, counts, strict=True)
+    for group in groups:
+        yield [TileJob(tiles, beside, *next(ordinals)) for tiles, beside in group]
+
+
+def _units(tiles: Sequence[Tile], target_bytes: int, *, minor: bool) -> list[tuple[tuple[Tile, ...], bool]]:
+    """The tiles of a group that are compacted together, and whether beside their base file. Base files that are
+    replaced anyway become one with neighbours in their slice, up to the target size of a file."""
+    if minor:
+        return [((tile,), tile.base is not None) for tile in tiles]
+    items: list[BinItem[Tile]] = []
+    neighbourhood = 0
+    for rank, tile in enumerate(tiles):
+        if rank and not _adjoin(tiles[rank - 1], tile):
+            neighbourhood += 1
+        items.append(BinItem(value=tile, records=0, bytes=tile.stored_bytes, at_ms=rank, key=neighbourhood))
+    bins = fill(items, BinLimits(min_records=0, max_bytes=target_bytes), now_ms=0, force=True).closed
+    return [(part.values, False) for part in bins]
+
+
+def _adjoin(before: Tile, tile: Tile) -> bool:
+    """Whether the second tile's keys begin where those of the first end."""
+    return before.slice == tile.slice and before.upper is not None and before.upper == tile.lower
+
+
+def _bytes(tiles: Sequence[Tile]) -> int:
+    return sum(tile.stored_bytes for tile in tiles)
+
+
+def _tiles(read: TableView, group: CompactionGroup) -> list[Tile]:
+    due = {SliceId(part.partition, part.bucket): frozenset(part.files) for part in group.slices}
+    return [tile for part, files in due.items() for tile in read.tiles_by_slice[part] if _file(tile) in files]
+
+
+def _file(tile: Tile) -> str | None:
+    return None if tile.base is None else tile.base.add.path

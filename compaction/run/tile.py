@@ -1,0 +1,142 @@
+"""Compacting tiles: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from lakemerge.delta import AddFile
+from lakemerge.errors import MergeOverflowError
+from lakemerge.format.base_file import BaseFile, SliceId
+from lakemerge.format.minor import Minor, RowFile, write_positions
+from lakemerge.handle import Handle
+from lakemerge.layout.view import Tile
+from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.superseded import Superseded
+from lakemerge.results.results import SkippedTile
+from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files
+from lakemerge.write.parquet.rows import RowsFile
+from lakemerge.write.parquet.tombstones import TombstonesOutput
+
+__all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileJob:
+    """A tile to compact, or neighbours in a slice whose base files become one run of files. Picklable."""
+
+    tiles: tuple[Tile, ...]
+    """By key."""
+    minor: bool
+    """Whether the base file stays; then there is one tile, and it has one."""
+    first_ordinal: int
+    ordinals: int
+
+    @property
+    def bytes(self) -> int:
+        """To be read, as estimated."""
+        return sum(tile.stored_bytes for tile in self.tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """New base files, with all that the tiles hold."""
+
+    adds: list[AddFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A new minor entry beside the same base file."""
+
+    minor: Minor
+    rows: int
+    """In the winner file written."""
+    bytes: int
+    """Of all files written."""
+
+
+def run_job(job: TileJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
+    """Merge the logs of a job's tiles. Of a job that is skipped some files may have been written."""
+    first = job.tiles[0]
+    try:
+        with ParquetFiles(merge.store) as files:
+            if job.minor and first.base is not None:
+                return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
+            return Rewritten(_rewrite(job, merge, write, files))
+    except MergeOverflowError as error:
+        return skipped_tile(first.slice, error)
+
+
+def skipped_tile(part: SliceId, error: MergeOverflowError) -> SkippedTile:
+    """What is reported of a tile, or a whole slice, with a total that does not fit."""
+    key = error.facts.get("key")
+    return SkippedTile(
+        partition=part.partition,
+        bucket=part.bucket,
+        key=key if isinstance(key, Mapping) else {},
+        column=str(error.facts.get("column", "")),
+        reason=error.message,
+    )
+
+
+def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
+    columns, first = merge.config.schema.names, job.tiles[0]
+    ranges = (merge_tile(merge, tile, columns=columns, sort=True, files=files) for tile in job.tiles)
+    return write_base_files(
+        chain.from_iterable(ranges),
+        replace(write, buckets=first.buckets),
+        first.slice,
+        lower=first.lower,
+        ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
+        now_ms=Handle.now_ms(),
+    )
+
+
+def _merge_beside(
+    tile: Tile, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
+) -> Merged:
+    """Write the tile's changed rows as a winner file, and which stored rows they supersede."""
+    prefix = f"{MERGED_FOLDER}/{write.name}/{tile.slice.bucket:05d}-{ordinal:010d}"
+    config = write.config
+    gone = Superseded(write.store, tile, files)
+    with contextlib.ExitStack() as on_error:
+        tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
+        on_error.callback(tombstones.abandon)
+        winners = None
+        for part in changed_ranges(merge, tile, columns=config.schema.names, files=files):
+            gone.mark(part.superseded)
+            tombstones.add(part.tombstones)
+            if part.rows.num_rows and winners is None:
+                path = f"{prefix}.parquet"
+                winners = RowsFile(write.store, path, schema=config.schema, ordinal=ordinal, settings=write.settings)
+                on_error.callback(winners.abandon)
+            if winners is not None:
+                winners.add(part.rows)
+        if winners is not None:
+            winners.close()
+        tombstones_path = tombstones.close()
+        on_error.pop_all()
+    earlier = () if tile.minor is None else tile.minor.winners
+    left = [winner for winner in earlier if not gone.is_whole(winner.ordinal)]
+    rows = size = 0
+    if winners is not None:
+        rows, size = winners.rows, winners.size_bytes
+        left.append(RowFile(winners.path, size, ordinal, rows))
+    superseded = gone.positions({base.ordinal, *(winner.ordinal for winner in left)})
+    positions = f"{prefix}.positions.parquet" if superseded else None
+    if positions is not None:
+        size += write_positions(write.store, positions, superseded)
+    minor = Minor(
+        base=base.add.path,
+        base_ordinal=base.ordinal,
+        through=write.merged_through,
+        positions=positions,
+        winners=tuple(left),
+        tombstones=tombstones_path,
+        tombstone_bytes=tombstones.size_bytes,
+    )
+    return Merged(minor, rows, size)

@@ -1,0 +1,1 @@
+"""What the library's packages share and no user sees."""

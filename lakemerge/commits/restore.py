@@ -1,0 +1,154 @@
+"""Restore: a commit that makes an earlier version the table's present one again.
+
+Source: docs/table-format.md, section 4. No file is written: base files and the domains of logs and
+compactions come back as they were, logs with their original versions. What is kept of the present is what
+concerns the table and not its rows: transactions of applications, savepoints, ingest jobs, reserved ordinals, the
+fence of vacuum, Delta's and the users' own properties.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lakemerge.commits.base import removal, rows_changed
+from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
+from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundError
+from lakemerge.format.config import STATE_DOMAIN, State
+from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
+from lakemerge.format.savepoint import SAVEPOINT_DOMAIN_PREFIX
+from lakemerge.handle import Handle
+from lakemerge.layout.references import snapshot_references
+from lakemerge.layout.travel import check_kept
+from lakemerge.layout.view import TableView
+from lakemerge.results.results import RestoreResult
+
+__all__ = ["restore_table"]
+
+
+def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> RestoreResult:
+    """Make ``target`` the present; see :meth:`lakemerge.LakeTable.restore`.
+
+    Raises :class:`CommitConflictError` where rows or the definition change between ``begin`` and the commit.
+    """
+    started = time.monotonic()
+    if target.version == begin.version:
+        raise InputError(f"version {target.version} is the present one; there is nothing to restore")
+    earlier = handle.view(target)
+    _check_files(handle, begin, earlier)
+    actions: list[Action] = []
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is None:
+            raise AssertionError("the table exists: the commit began from a snapshot")
+        view = handle.view(tip)
+        _check_nothing_is_lost(handle, begin, view)
+        # A vacuum whose fence was first decides, and one that comes after sees what is restored.
+        check_kept(target.version, tip)
+        actions[:] = [*_files(tip, target, handle.now_ms()), *_domains(tip, target)]
+        metadata = _metadata(view, earlier)
+        defined = [] if metadata == tip.metadata else [metadata]
+        return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))
+
+    outcome = handle.log.commit(
+        begin.snapshot, build, operation="RESTORE", parameters={"version": target.version, "timestamp": None}
+    )
+    adds, removes = _files_of(actions)
+    return RestoreResult(
+        version=outcome.version,
+        restored_version=target.version,
+        added_files=len(adds),
+        removed_files=len(removes),
+        live_logs=len(earlier.log_commits),
+        bytes=sum(add.size_bytes for add in adds),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> None:
+    """The caller decided to give up what there was at ``begin``, and no more."""
+    same = begin.state.restore_epoch == tip.state.restore_epoch
+    if not same or rows_changed(handle, begin, tip) or begin.snapshot.metadata != tip.snapshot.metadata:
+        raise CommitConflictError(
+            f"the table changed after version {begin.version}; nothing was restored. Look at what was written and "
+            "restore again to give it up"
+        )
+
+
+def _check_files(handle: Handle, present: TableView, earlier: TableView) -> None:
+    """Every file that only the earlier version needs is there; raises :class:`VersionNotFoundError`."""
+    needed = snapshot_references(earlier.snapshot, handle.store) - snapshot_references(present.snapshot, handle.store)
+    if not needed:
+        return
+    missing = needed.difference(stat.path for stat in handle.store.list(""))
+    if missing:
+        check_kept(earlier.version, handle.log.update(present.snapshot))
+        raise VersionNotFoundError(
+            f"version {earlier.version} cannot be restored: {len(missing)} of its files are gone, such as "
+            f"{min(missing)!r}; something else than this library's vacuum must have deleted them",
+            version=earlier.version,
+            paths=tuple(sorted(missing)[:100]),
+        )
+
+
+def _files(tip: Snapshot, target: Snapshot, now_ms: int) -> Iterator[Action]:
+    for path, add in tip.files.items():
+        if path not in target.files:
+            yield removal(add, now_ms)
+    for path, add in target.files.items():
+        present = tip.files.get(path)
+        if present is None or present.tags != add.tags:
+            yield replace(add, data_change=True)
+
+
+def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
+    """Our own, but for those that do not belong to a version's rows."""
+    before = {name: domain for name, domain in tip.domains.items() if _is_of_rows(name)}
+    after = {name: domain for name, domain in target.domains.items() if _is_of_rows(name)}
+    for name in before.keys() - after.keys():
+        yield DomainMetadata(name, "", True)
+    for name, domain in after.items():
+        if name not in before or before[name].configuration != domain.configuration:
+            yield domain
+
+
+def _is_of_rows(domain: str) -> bool:
+    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
+    return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
+
+
+def _metadata(present: TableView, earlier: TableView) -> Metadata:
+    now, then = present.snapshot.metadata, earlier.snapshot.metadata
+    defined = present.config.configuration()
+    kept = {name: value for name, value in now.configuration.items() if name not in defined}
+    return replace(
+        now,
+        schema_string=then.schema_string,
+        partition_columns=then.partition_columns,
+        configuration=kept | earlier.config.configuration(),
+    )
+
+
+def _state(present: State, earlier: State) -> DomainMetadata:
+    return replace(
+        earlier,
+        next_ordinal=present.next_ordinal,
+        fence_begin_version=present.fence_begin_version,
+        oldest_version=present.oldest_version,
+        restore_epoch=present.restore_epoch + 1,
+    ).domain()
+
+
+def _metrics(actions: Sequence[Action]) -> dict[str, object]:
+    adds, removes = _files_of(actions)
+    return {
+        "numRestoredFiles": len(adds),
+        "numRemovedFiles": len(removes),
+        "restoredFilesSize": sum(add.size_bytes for add in adds),
+    }
+
+
+def _files_of(actions: Sequence[Action]) -> tuple[list[AddFile], list[RemoveFile]]:
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    return adds, [action for action in actions if isinstance(action, RemoveFile)]

@@ -1,0 +1,52 @@
+"""Commits that name a version, or take the name back."""
+
+from __future__ import annotations
+
+from lakemerge.delta import AlreadyDone, Attempt, DomainMetadata, Snapshot
+from lakemerge.errors import InputError
+from lakemerge.format.savepoint import Savepoint, check_savepoint_name, savepoints_of
+from lakemerge.handle import Handle
+from lakemerge.layout.travel import check_kept, check_version
+from lakemerge.layout.view import TableView
+
+__all__ = ["drop_savepoint", "save_version"]
+
+
+def save_version(handle: Handle, begin: TableView, name: str, version: int | None) -> Savepoint:
+    """Name a version; see :meth:`lakemerge.LakeTable.savepoint`."""
+    check_savepoint_name(name)
+    check_version(version)
+    saved = Savepoint(name, begin.version if version is None else version, handle.now_ms())
+    if saved.version != begin.version:
+        handle.log.snapshot(version=saved.version)  # raises where there is none
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is None:
+            raise AssertionError("the table exists: the commit began from a snapshot")
+        known = savepoints_of(tip).get(name)
+        if known is not None:
+            raise InputError(
+                f"savepoint {name!r} names version {known.version} already; drop it first, or choose another name",
+                savepoint=name,
+                version=known.version,
+            )
+        # A vacuum that was first decides, and one that comes after sees the savepoint.
+        check_kept(saved.version, tip)
+        return Attempt([saved.domain()])
+
+    handle.log.commit(begin.snapshot, build, operation="SAVEPOINT", parameters={"name": name, "version": saved.version})
+    return saved
+
+
+def drop_savepoint(handle: Handle, begin: TableView, name: str) -> None:
+    """Take a name back; see :meth:`lakemerge.LakeTable.drop_savepoint`."""
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is None:
+            raise AssertionError("the table exists: the commit began from a snapshot")
+        known = savepoints_of(tip)
+        if name not in known:
+            raise InputError(f"there is no savepoint {name!r}; there are: {', '.join(known) or 'none'}", savepoint=name)
+        return Attempt([DomainMetadata(known[name].domain_name, "", True)])
+
+    handle.log.commit(begin.snapshot, build, operation="DROP SAVEPOINT", parameters={"name": name})

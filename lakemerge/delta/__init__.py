@@ -1,0 +1,64 @@
+"""A Delta log: reader and commit path. Knows the Delta protocol, no slices and no mergers."""
+
+from lakemerge.delta.actions import (
+    Action,
+    AddFile,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    decode,
+    encode,
+)
+from lakemerge.delta.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, tip_at
+from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, check_info
+from lakemerge.delta.identity import check_same_table, check_table_id
+from lakemerge.delta.log import Commits, DeltaLog, HistoryEntry
+from lakemerge.delta.protocol import (
+    READER_FEATURES,
+    WRITER_FEATURES,
+    check_readable,
+    check_writable,
+    duration_ms,
+    parse_checkpoint_interval,
+    parse_duration_ms,
+    writer_features,
+)
+from lakemerge.delta.snapshot import Snapshot
+
+__all__ = [
+    "READER_FEATURES",
+    "TRUSTED_AGE_MS",
+    "WRITER_FEATURES",
+    "Action",
+    "AddFile",
+    "AlreadyDone",
+    "Attempt",
+    "CommitInfo",
+    "Commits",
+    "Committed",
+    "DeltaLog",
+    "DomainMetadata",
+    "HistoryEntry",
+    "Metadata",
+    "Protocol",
+    "RemoveFile",
+    "Snapshot",
+    "Txn",
+    "check_info",
+    "check_readable",
+    "check_same_table",
+    "check_table_id",
+    "check_writable",
+    "dead_log_files",
+    "decode",
+    "duration_ms",
+    "earliest_version",
+    "encode",
+    "parse_checkpoint_interval",
+    "parse_duration_ms",
+    "tip_at",
+    "writer_features",
+]

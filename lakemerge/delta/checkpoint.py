@@ -1,0 +1,204 @@
+"""Classic V1 checkpoints: the state at one version as Parquet (protocol, "Checkpoint Schema").
+
+Each row holds one action in one of six struct columns. Optional keys that this library does not
+know survive in commits but not here, except those the protocol gives ``add`` (``ADD_EXTRA``);
+tags of removed files are not kept either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.delta.actions import (
+    DEFAULT_FORMAT,
+    AddFile,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    encode_path,
+)
+from lakemerge.delta.checkpoint_reader import ADD_EXTRA, read_checkpoint
+from lakemerge.delta.listing import LAST_CHECKPOINT, Checkpoint, checkpoint_path, read_hint
+from lakemerge.delta.protocol import duration_ms
+from lakemerge.delta.snapshot import Snapshot
+from lakemerge.errors import TableDamagedError
+from lakemerge.storage.base import Put, Store
+
+__all__ = ["encode_checkpoint", "write_checkpoint"]
+
+_WEEK_MS: Final = 7 * 86_400_000
+_STRINGS: Final = pa.list_(pa.string())
+_MAP: Final = pa.map_(pa.string(), pa.string())
+
+
+def write_checkpoint(store: Store, snapshot: Snapshot, *, now_ms: int) -> None:
+    """Write the checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it.
+
+    Idempotent. A checkpoint that is already there is replaced only if it is damaged or lacks
+    something, so that no reader sees a file change under it without need.
+    """
+    table = encode_checkpoint(snapshot, now_ms=now_ms)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="snappy")
+    data = sink.getvalue().to_pybytes()
+    path = checkpoint_path(snapshot.version)
+    outcome = store.put_if_absent(path, data)
+    if outcome is not Put.CREATED and not _holds(store, path, snapshot):
+        store.put(path, data)
+    hint = read_hint(store)
+    if hint is None or hint <= snapshot.version:
+        pointer = {
+            "version": snapshot.version,
+            "size": table.num_rows,
+            "sizeInBytes": len(data),
+            "numOfAddFiles": len(snapshot.files),
+        }
+        store.put(LAST_CHECKPOINT, orjson.dumps(pointer))
+
+
+def encode_checkpoint(snapshot: Snapshot, *, now_ms: int) -> pa.Table:
+    """The checkpoint's rows. Tombstones that expired before ``now_ms`` are left out; where the
+    retention cannot be read, none are."""
+    retention_ms = duration_ms(snapshot.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
+    removes = [
+        remove
+        for remove in snapshot.tombstones.values()
+        if retention_ms is None or (remove.deletion_time_ms or 0) > now_ms - retention_ms
+    ]
+    segments = {
+        "protocol": _protocol(snapshot.protocol),
+        "metaData": _metadata(snapshot.metadata),
+        "txn": _txns(list(snapshot.txns.values())),
+        "domainMetadata": _domains(list(snapshot.domains.values())),
+        "add": _adds(list(snapshot.files.values())),
+        "remove": _removes(removes),
+    }
+    total = sum(len(segment) for segment in segments.values())
+    columns: dict[str, pa.Array[Any]] = {}
+    offset = 0
+    for name, segment in segments.items():
+        before, after = offset, total - offset - len(segment)
+        columns[name] = pa.concat_arrays([pa.nulls(before, segment.type), segment, pa.nulls(after, segment.type)])
+        offset += len(segment)
+    return pa.table(columns)
+
+
+def _holds(store: Store, path: str, snapshot: Snapshot) -> bool:
+    found = store.stat(path)
+    if found is None:
+        return False
+    try:
+        replay = read_checkpoint(store, Checkpoint(snapshot.version, (found,)))
+    except (TableDamagedError, FileNotFoundError):
+        return False
+    return (
+        replay.protocol == snapshot.protocol
+        and replay.metadata == snapshot.metadata
+        and {file.path: file.tags for file in replay.files.values()}
+        == {file.path: file.tags for file in snapshot.files.values()}
+        and replay.txns.keys() == snapshot.txns.keys()
+        and {d.domain: d.configuration for d in replay.domains.values()}
+        == {d.domain: d.configuration for d in snapshot.domains.values()}
+    )
+
+
+# Writing: one struct array per kind of action.
+
+
+def _struct(columns: Mapping[str, tuple[Sequence[object], pa.DataType]]) -> pa.StructArray:
+    arrays = [pa.array(values, type=kind) for values, kind in columns.values()]
+    return pa.StructArray.from_arrays(arrays, names=list(columns))
+
+
+def _maps(values: Iterable[Mapping[str, str | None] | None]) -> list[list[tuple[str, str | None]] | None]:
+    return [None if value is None else list(value.items()) for value in values]
+
+
+def _protocol(protocol: Protocol) -> pa.StructArray:
+    reader = sorted(protocol.reader_features) if protocol.min_reader >= 3 else None
+    writer = sorted(protocol.writer_features) if protocol.min_writer >= 7 else None
+    return _struct(
+        {
+            "minReaderVersion": ([protocol.min_reader], pa.int32()),
+            "minWriterVersion": ([protocol.min_writer], pa.int32()),
+            "readerFeatures": ([reader], _STRINGS),
+            "writerFeatures": ([writer], _STRINGS),
+        }
+    )
+
+
+def _metadata(metadata: Metadata) -> pa.StructArray:
+    layout = cast(Mapping[str, object], metadata.extra.get("format", DEFAULT_FORMAT))
+    options = cast(Mapping[str, str], layout.get("options") or {})
+    return _struct(
+        {
+            "id": ([metadata.id], pa.string()),
+            "name": ([metadata.name], pa.string()),
+            "description": ([metadata.description], pa.string()),
+            "format": (
+                [{"provider": layout["provider"], "options": list(options.items())}],
+                pa.struct([("provider", pa.string()), ("options", _MAP)]),
+            ),
+            "schemaString": ([metadata.schema_string], pa.string()),
+            "partitionColumns": ([list(metadata.partition_columns)], _STRINGS),
+            "configuration": (_maps([metadata.configuration]), _MAP),
+            "createdTime": ([metadata.created_time_ms], pa.int64()),
+        }
+    )
+
+
+def _txns(txns: Sequence[Txn]) -> pa.StructArray:
+    return _struct(
+        {
+            "appId": ([txn.app_id for txn in txns], pa.string()),
+            "version": ([txn.version for txn in txns], pa.int64()),
+            "lastUpdated": ([txn.last_updated_ms for txn in txns], pa.int64()),
+        }
+    )
+
+
+def _domains(domains: Sequence[DomainMetadata]) -> pa.StructArray:
+    return _struct(
+        {
+            "domain": ([domain.domain for domain in domains], pa.string()),
+            "configuration": ([domain.configuration for domain in domains], pa.string()),
+            "removed": ([domain.removed for domain in domains], pa.bool_()),
+        }
+    )
+
+
+def _adds(files: Sequence[AddFile]) -> pa.StructArray:
+    extra = {name for file in files for name in file.extra} & ADD_EXTRA.keys()
+    return _struct(
+        {
+            "path": ([file.encoded_path or encode_path(file.path) for file in files], pa.string()),
+            "partitionValues": (_maps(file.partition_values for file in files), _MAP),
+            "size": ([file.size_bytes for file in files], pa.int64()),
+            "modificationTime": ([file.modification_time_ms for file in files], pa.int64()),
+            "dataChange": ([file.data_change for file in files], pa.bool_()),
+            "stats": ([file.stats for file in files], pa.string()),
+            "tags": (_maps(file.tags or None for file in files), _MAP),
+            **{name: ([file.extra.get(name) for file in files], ADD_EXTRA[name]) for name in sorted(extra)},
+        }
+    )
+
+
+def _removes(files: Sequence[RemoveFile]) -> pa.StructArray:
+    extended = [file.partition_values is not None and file.size_bytes is not None for file in files]
+    return _struct(
+        {
+            "path": ([file.encoded_path or encode_path(file.path) for file in files], pa.string()),
+            "deletionTimestamp": ([file.deletion_time_ms for file in files], pa.int64()),
+            "dataChange": ([file.data_change for file in files], pa.bool_()),
+            "extendedFileMetadata": (extended, pa.bool_()),
+            "partitionValues": (_maps(file.partition_values for file in files), _MAP),
+            "size": ([file.size_bytes for file in files], pa.int64()),
+        }
+    )

@@ -1,0 +1,277 @@
+"""Making a commit: its provenance, its checks, and landing it at exactly one version.
+
+Nothing here overwrites or deletes. See :meth:`lakemerge.log.DeltaLog.commit` for the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import orjson
+
+from lakemerge.delta.actions import (
+    Action,
+    AddFile,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    decode_commit_info,
+    encode,
+)
+from lakemerge.delta.fingerprint import Fingerprint
+from lakemerge.delta.listing import commit_path
+from lakemerge.delta.protocol import check_writable, in_commit_timestamps, is_set
+from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, UnsupportedFeatureError
+from lakemerge.storage.base import Put, Store
+
+__all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
+
+_logger = logging.getLogger(__name__)
+
+_RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+_RESERVED: Final = frozenset(
+    {
+        "engineInfo",
+        "inCommitTimestamp",
+        "operation",
+        "operationMetrics",
+        "operationParameters",
+        "readVersion",
+        "timestamp",
+        "txnId",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a commit at the current tip would do."""
+
+    actions: Sequence[Action]
+    """Without ``commitInfo``: the log adds that."""
+    metrics: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDone:
+    """The work of this commit was found in the table; nothing is written."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    version: int
+    snapshot: Snapshot
+    """The table as of ``version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is the same in every attempt of one commit."""
+
+    name: str
+    parameters: Mapping[str, object]
+    info: Mapping[str, object]
+    txn_id: str
+
+    def __post_init__(self) -> None:
+        check_info(self.info)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An attempt in its final form: the bytes of the commit file and the state after it."""
+
+    version: int
+    data: bytes
+    after: Snapshot
+
+
+def check_info(info: Mapping[str, object]) -> None:
+    """Refuse keys of ``commitInfo`` that a caller cannot set: raises :class:`InputError`."""
+    taken = sorted(info.keys() & _RESERVED)
+    if taken:
+        raise InputError(f"commit info keys {taken} are set by the log itself", keys=tuple(taken))
+
+
+def prepare(
+    tip: Snapshot | None, attempt: Attempt, operation: Operation, *, now_ms: int, writer_features: frozenset[str]
+) -> Prepared:
+    """Complete and check an attempt on top of ``tip``. Pure.
+
+    Raises :class:`InputError` where the actions contradict each other or a new table lacks
+    protocol or metadata; :class:`UnsupportedFeatureError` where the table after the commit could
+    not be written by us, or is append-only and data is removed.
+    """
+    version = 0 if tip is None else tip.version + 1
+    actions = [_spelled_as_before(tip, action) for action in attempt.actions]
+    _check_consistent(actions)
+    if tip is None and not {Protocol, Metadata} <= {type(action) for action in actions}:
+        raise InputError("the first commit of a table needs a Protocol and a Metadata action")
+    now_ms = now_ms if tip is None else max(now_ms, tip.timestamp_ms + 1)
+    actions = [_with_enablement(tip, action, version, now_ms) for action in actions]
+    replay = Replay(tip)
+    replay.apply(actions)
+    after = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
+    check_writable(after.protocol, writer_features, metadata=after.metadata)
+    _check_append_only(after.metadata, actions)
+    info = _commit_info(tip, actions, attempt.metrics, operation, now_ms, in_commit=after.in_commit_timestamps)
+    data = encode([info, *actions])
+    return Prepared(version, data, replace(after, fingerprint=Fingerprint(data)))
+
+
+def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[float], None]) -> bool:
+    """Create the commit file: ``True`` if it is ours, ``False`` if another commit has the version.
+
+    After any answer but success the file is read back and judged by its transaction id; while it
+    is absent the same version is tried again, since a request that seemed lost may still arrive.
+    Raises :class:`OutcomeUnknownError` if that leads nowhere. Any other exception means that no
+    request can have landed: it is the refusal of the first.
+    """
+    path = commit_path(prepared.version)
+    doubt: Exception | None = None
+    for number, delay_s in enumerate(_RETRY_DELAYS_S, start=1):
+        try:
+            outcome = store.put_if_absent(path, prepared.data)
+        except LakeMergeError as error:
+            if doubt is None:
+                raise
+            doubt, outcome = error, Put.UNKNOWN
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request may have landed
+            doubt, outcome = error, Put.UNKNOWN
+        if outcome is Put.CREATED:
+            return True
+        try:
+            found = store.get(path)
+            return found == prepared.data or _txn_id(found, path) == txn_id
+        except FileNotFoundError as error:
+            doubt = doubt or error
+        except Exception as error:  # noqa: BLE001 - without the file's content the outcome is not known
+            doubt = error
+        tries = f"{number} of {len(_RETRY_DELAYS_S)}"
+        _logger.warning("no clear answer to writing %s (try %s, next after %s s): %r", path, tries, delay_s, doubt)
+        sleep(delay_s)
+    raise OutcomeUnknownError(
+        f"the store did not tell whether {path} was written (last: {doubt!r}). Data files are kept. Look for txnId "
+        f"{txn_id} in that file, or commit again with the same transaction id from the same begin snapshot",
+        version=prepared.version,
+        txn_id=txn_id,
+    ) from doubt
+
+
+def _txn_id(data: bytes, path: str) -> str | None:
+    info = decode_commit_info(data, path)
+    return None if info is None else info.txn_id
+
+
+def _commit_info(
+    tip: Snapshot | None,
+    actions: Sequence[Action],
+    metrics: Mapping[str, object],
+    operation: Operation,
+    now_ms: int,
+    *,
+    in_commit: bool,
+) -> CommitInfo:
+    fields: dict[str, object] = {
+        "timestamp": now_ms,
+        "operation": operation.name,
+        "operationParameters": {key: _as_text(value) for key, value in operation.parameters.items()},
+        "operationMetrics": {key: _as_text(value) for key, value in metrics.items()},
+        "engineInfo": f"LakeMerge/{_library_version()}",
+        "txnId": operation.txn_id,
+        "isBlindAppend": _is_blind_append(actions),
+    }
+    if in_commit:
+        fields["inCommitTimestamp"] = now_ms
+    if tip is not None:
+        fields["readVersion"] = tip.version
+    return CommitInfo({**fields, **operation.info})
+
+
+def _as_text(value: object) -> str:
+    """Strings as they are, anything else as JSON: what ``DESCRIBE HISTORY`` of Delta expects."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+@functools.cache
+def _library_version() -> str:
+    """Kept, since each look reads and parses the metadata of the installed package: milliseconds of every commit."""
+    try:
+        return importlib.metadata.version("lakemerge")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _is_blind_append(actions: Sequence[Action]) -> bool:
+    """Nothing is taken away or redefined, so no other writer's append can conflict. A caller
+    that read the table to find what to add says so in its ``info``."""
+    return not any(
+        isinstance(action, RemoveFile | Metadata | Protocol) or (isinstance(action, DomainMetadata) and action.removed)
+        for action in actions
+    )
+
+
+def _spelled_as_before(tip: Snapshot | None, action: Action) -> Action:
+    """A file keeps the spelling under which it was added, whatever its caller knows of it."""
+    if tip is not None and isinstance(action, AddFile | RemoveFile) and action.encoded_path is None:
+        known = tip.files.get(action.path)
+        if known is not None and known.encoded_path is not None:
+            return replace(action, encoded_path=known.encoded_path)
+    return action
+
+
+def _with_enablement(tip: Snapshot | None, action: Action, version: int, now_ms: int) -> Action:
+    """Where a commit to an existing table turns in-commit timestamps on, the metadata has to say
+    since when (protocol, "In-Commit Timestamps")."""
+    if tip is None or tip.in_commit_timestamps:
+        return action
+    if not isinstance(action, Metadata) or not in_commit_timestamps(action):
+        return action
+    enablement = {
+        "delta.inCommitTimestampEnablementVersion": str(version),
+        "delta.inCommitTimestampEnablementTimestamp": str(now_ms),
+    }
+    return replace(action, configuration={**action.configuration, **enablement})
+
+
+def _check_append_only(metadata: Metadata, actions: Sequence[Action]) -> None:
+    removes = any(isinstance(action, RemoveFile) and action.data_change for action in actions)
+    if removes and is_set(metadata, "delta.appendOnly"):
+        raise UnsupportedFeatureError(
+            "the table is append-only (delta.appendOnly), and the commit removes data", features=("appendOnly",)
+        )
+
+
+def _check_consistent(actions: Sequence[Action]) -> None:
+    counts = Counter(name for action in actions for name in _subject(action))
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
+        raise InputError(f"a commit may hold one action each for: {', '.join(twice[:10])}", subjects=tuple(twice))
+
+
+def _subject(action: Action) -> Iterator[str]:
+    match action:
+        case AddFile() | RemoveFile():
+            yield f"file {action.path}"
+        case DomainMetadata():
+            yield f"domain {action.domain}"
+        case Txn():
+            yield f"txn {action.app_id}"
+        case Metadata():
+            yield "metaData"
+        case Protocol():
+            yield "protocol"
+        case CommitInfo():
+            raise InputError("commitInfo is written by the log itself")

@@ -1,0 +1,56 @@
+"""What the commits of a log say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakemerge.delta.actions import CommitInfo, decode_commit_info
+from lakemerge.delta.listing import fetch, list_log, log_exists
+from lakemerge.delta.replay import timestamp_of
+from lakemerge.errors import InputError, NotATableError
+from lakemerge.storage.base import Store
+from mergers.wording import argument
+
+__all__ = ["HistoryEntry", "read_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    version: int
+    timestamp_ms: int
+    operation: str | None
+    parameters: Mapping[str, object]
+    metrics: Mapping[str, object]
+    info: Mapping[str, object]
+    """Everything else the commit says of itself."""
+
+
+def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry]:
+    """The commits, newest first, as far back as they are kept. Works for tables whose features are not understood."""
+    given: object = limit
+    if given is not None and not (isinstance(given, int) and given >= 0):
+        raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
+    stats = sorted(list_log(store).commits.items(), reverse=True)[:limit]
+    if not stats and limit != 0 and not log_exists(store):
+        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+    paths = [stat.path for _, stat in stats]
+    return [
+        _entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
+        for (version, stat), data in zip(stats, fetch(store, paths), strict=True)
+    ]
+
+
+def _entry(version: int, modified_ms: int, info: CommitInfo | None) -> HistoryEntry:
+    fields = {} if info is None else dict(info.fields)
+    operation = fields.pop("operation", None)
+    parameters = fields.pop("operationParameters", None)
+    metrics = fields.pop("operationMetrics", None)
+    return HistoryEntry(
+        version=version,
+        timestamp_ms=timestamp_of(info, modified_ms, in_commit=True),
+        operation=operation if isinstance(operation, str) else None,
+        parameters=parameters if isinstance(parameters, dict) else {},
+        metrics=metrics if isinstance(metrics, dict) else {},
+        info=fields,
+    )

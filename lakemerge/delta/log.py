@@ -1,0 +1,386 @@
+"""The one door to a table's Delta log: read it, follow it, commit to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from lakemerge.delta.actions import Action, CommitInfo, decode, decode_commit_info
+from lakemerge.delta.checkpoint import write_checkpoint
+from lakemerge.delta.cleanup import TRUSTED_AGE_MS
+from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
+from lakemerge.delta.fingerprint import Fingerprint
+from lakemerge.delta.history import HistoryEntry, read_history
+from lakemerge.delta.identity import check_same_table, holds, replaced_error
+from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
+from lakemerge.delta.moment import Moment
+from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
+from lakemerge.delta.replay import gap_error, load, timestamp_of, version_at
+from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    NotATableError,
+    OutcomeUnknownError,
+    TableDamagedError,
+    VersionNotFoundError,
+)
+from lakemerge.storage.base import Store
+
+__all__ = ["Commits", "DeltaLog", "HistoryEntry"]
+
+Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
+"""Consecutive commits, oldest first: version and actions in the order of the file."""
+
+_logger = logging.getLogger(__name__)
+
+_MAX_LOST_RACES: Final = 1000
+_MAX_RELOADS: Final = 3
+_DEFAULT_CHECKPOINT_INTERVAL: Final = 10
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Advanced:
+    tip: Snapshot
+    landed: Commits
+    is_held: bool
+    """Whether the log still has the commit that these follow, which proves that they are of the same table."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _running_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+class DeltaLog:
+    """The ``_delta_log`` of the table at the root of ``store``. Holds no state; picklable.
+
+    ``clock_ms`` gives UTC epoch milliseconds, ``running_ms`` those of a clock that nobody sets,
+    ``sleep`` takes seconds, ``new_id`` gives unique strings. ``required_domain`` is the domain
+    that every version of a table with the ``lakemerge`` writer feature has: a checkpoint without
+    it is not trusted (``None``: no such check). ``writer_features`` are the features that the
+    callers of :meth:`commit` honour.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock_ms: Callable[[], int] = _now_ms,
+        running_ms: Callable[[], int] = _running_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        new_id: Callable[[], str] = _new_id,
+        required_domain: str | None = "lakemerge.state",
+        writer_features: frozenset[str] = WRITER_FEATURES,
+    ) -> None:
+        self.store = store
+        self._clock_ms = clock_ms
+        self._running_ms = running_ms
+        self._sleep = sleep
+        self._new_id = new_id
+        self._required_domain = required_domain
+        self._writer_features = writer_features
+
+    def exists(self) -> bool:
+        """Whether there is a Delta log, readable or not."""
+        return log_exists(self.store)
+
+    def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """The table at ``version``, or at the last version committed at or before
+        ``timestamp_ms``, which is not after the last commit, or at its latest version.
+
+        The latest costs one small file, one listing, one checkpoint and the commits after it.
+        Raises :class:`NotATableError`, :class:`VersionNotFoundError` (naming the range there is),
+        :class:`TableDamagedError`, :class:`UnsupportedFeatureError`.
+        """
+        if version is not None and timestamp_ms is not None:
+            raise InputError("ask for a version or for a timestamp, not for both")
+        for _ in range(_MAX_RELOADS):
+            try:
+                if timestamp_ms is not None:
+                    return self._at_time(timestamp_ms)
+                return self._load(version)
+            except FileNotFoundError as error:
+                # A clean-up ran between listing and reading; what it left is listed anew.
+                vanished = error
+        raise TableDamagedError(
+            f"files of the log at {self.store.url} are listed, but not there: {vanished}", url=self.store.url
+        ) from vanished
+
+    def update(self, snapshot: Snapshot) -> Snapshot:
+        """The latest snapshot, by replaying what was committed after ``snapshot``; ``snapshot``
+        itself if nothing was. That case costs one listing of the log from the snapshot's own version on.
+
+        Raises :class:`TableReplacedError` where that version is not, or no longer, in this log.
+        """
+        advanced = self._advance(snapshot)
+        return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
+
+    def check_holds(self, snapshot: Snapshot) -> None:
+        """Raise :class:`TableReplacedError` where the log does not hold ``snapshot`` any more. Costs one listing."""
+        if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version)):
+            self._reloaded(snapshot)
+
+    def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
+        """Versions and actions of the commits after ``since`` (excluded; ``-1`` for all) up to
+        ``until`` (included; ``None``: the latest at the time of the call), oldest first.
+
+        Raises :class:`VersionNotFoundError` at once if the log does not reach so far (cleaned up,
+        or not yet committed), :class:`TableDamagedError` for a gap.
+        """
+        listing = list_log(self.store, since=max(since, 0))
+        latest = listing.latest
+        if latest is None:
+            raise VersionNotFoundError(f"the log at {self.store.url} has no version {since} yet", version=since)
+        last = latest if until is None else until
+        gap = listing.gap(since + 1, last)
+        if gap is not None:
+            if gap > latest or gap == since + 1:
+                raise VersionNotFoundError(
+                    f"commit {gap} is not, or no longer, in the log; it has commits "
+                    f"{min(listing.commits, default=None)} to {max(listing.commits, default=None)} after {since}",
+                    version=gap,
+                )
+            raise gap_error(gap, latest)
+        return self._decoded(range(since + 1, last + 1))
+
+    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
+        """See :func:`lakemerge.delta.history.read_history`."""
+        return read_history(self.store, limit=limit)
+
+    def committed_ms(self, version: int) -> int | None:
+        """The in-commit timestamp of a version; ``None`` where its commit was cleaned up, or has none."""
+        path = commit_path(version)
+        try:
+            info = decode_commit_info(self.store.get(path), path)
+        except FileNotFoundError:
+            return None
+        return None if info is None else info.in_commit_timestamp_ms
+
+    def commit(
+        self,
+        begin: Snapshot | None,
+        build: Callable[[Snapshot | None, Commits], Attempt | AlreadyDone],
+        *,
+        operation: str,
+        parameters: Mapping[str, object],
+        info: Mapping[str, object] = _NOTHING,
+        txn_id: str | None = None,
+    ) -> Committed | AlreadyDone:
+        """Commit what ``build`` makes of the table's tip, at exactly the next version.
+
+        ``begin`` is the snapshot the caller's work is based on, ``None`` to create a table.
+        ``build(tip, between)`` is called for every attempt with the latest snapshot and the
+        commits made after ``begin``; it returns an :class:`Attempt`, or :class:`AlreadyDone` to
+        stop without writing, or raises. To create, it is called with ``(None, ())``; if there is
+        a table, or another writer was first, with that table's snapshot and ``()``.
+        Lost races are repeated as long as others make progress (1000 times). If ``txn_id`` is
+        found among the commits after ``begin``, an earlier call landed, and that is returned.
+        Every N-th commit (``delta.checkpointInterval``) also writes a checkpoint; its failure is
+        only logged. Each attempt first makes sure that the log still holds the version it builds on
+        (:class:`TableReplacedError`): the table may have been removed or re-created.
+
+        Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does
+        not tell whether the commit landed. **The caller may delete the data files it wrote if,
+        and only if, any other ``Exception`` is raised**: then the commit did not and will not
+        land. A ``BaseException`` such as ``KeyboardInterrupt`` says nothing.
+        :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits
+        after it were cleaned up. :class:`UnsupportedFeatureError`: this table is not ours to write.
+        """
+        work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
+        tip = self.snapshot() if begin is None and self.exists() else begin
+        between: Commits = ()
+        taken: int | None = None
+        for _ in range(_MAX_LOST_RACES):
+            looked = self._now()
+            if tip is not None:
+                advanced = self._advance(tip, at_least=taken)
+                landed = () if advanced is None else advanced.landed
+                earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
+                if advanced is not None and earlier is not None:
+                    tip = advanced.tip
+                    return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, work.txn_id))
+                tip = self._proven(tip, advanced)
+                if begin is not None:
+                    between += landed
+                check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
+            attempt = build(tip, between)
+            if isinstance(attempt, AlreadyDone):
+                return attempt
+            prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)
+            if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
+                self._check_in_time(prepared.version, work.txn_id, looked)
+                return Committed(prepared.version, self._checkpoint_if_due(prepared))
+            taken = prepared.version
+            if tip is None:
+                tip = self.snapshot()
+        raise CommitConflictError(
+            f"{_MAX_LOST_RACES} times another commit was first; nothing was written, try again later",
+            attempts=_MAX_LOST_RACES,
+        )
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Write a classic checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it, unless
+        that names a later one. Idempotent; it replaces a damaged checkpoint of that version.
+        Raises :class:`TableReplacedError` where the log does not hold that version any more."""
+        check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
+        self.check_holds(snapshot)
+        self._write_checkpoint(snapshot)
+
+    def _write_checkpoint(self, snapshot: Snapshot) -> None:
+        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+
+    def _now(self) -> Moment:
+        return Moment(self._clock_ms(), self._running_ms())
+
+    def _check_in_time(self, version: int, txn_id: str, looked: Moment) -> None:
+        """A host that stood still between its last look at the log and its commit file may have put that where
+        another commit was, and was cleaned up since; no reader would ever see it.
+
+        Raises :class:`OutcomeUnknownError` where that cannot be ruled out.
+        """
+        if looked.is_within(TRUSTED_AGE_MS, self._now()):
+            return
+        try:
+            listing = list_log(self.store, since=max(version - 1, 0))
+            in_time = listing.latest == version or version - 1 in listing.commits
+            doubt = None if in_time else "the log has later versions, and no longer the one before it"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit file is there
+            doubt = repr(error)
+        if doubt is not None:
+            raise OutcomeUnknownError(
+                f"version {version} was written long after the log was looked at; another commit may have had that "
+                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if it has not these rows, "
+                f"write them again (txnId {txn_id})",
+                version=version,
+                txn_id=txn_id,
+            )
+
+    def _landed_at(self, version: int, txn_id: str) -> Snapshot:
+        """The snapshot of a commit that is known to have landed. A failure to read it must not look
+        like a failed commit, after which callers delete their files."""
+        try:
+            return self.snapshot(version=version)
+        except Exception as error:
+            raise OutcomeUnknownError(
+                f"the commit landed as version {version}, which could not be read back: {error}. Its files were kept; "
+                "open the table again.",
+                version=version,
+                txn_id=txn_id,
+            ) from error
+
+    def _load(self, version: int | None) -> Snapshot:
+        hint = read_hint(self.store) if version is None else None
+        if hint is not None:
+            listing = list_log(self.store, since=hint)
+            if listing.checkpoints:
+                try:
+                    return load(self.store, listing, None, required_domain=self._required_domain)
+                except TableDamagedError as error:
+                    _logger.info("the log is listed in full, since its newest part does not do: %s", error)
+        return load(self.store, list_log(self.store), version, required_domain=self._required_domain)
+
+    def _at_time(self, timestamp_ms: int) -> Snapshot:
+        listing = list_log(self.store)
+        tip = load(self.store, listing, None, required_domain=self._required_domain)
+        version = version_at(self.store, listing, tip, timestamp_ms)
+        if version == tip.version:
+            return tip
+        return load(self.store, listing, version, required_domain=self._required_domain)
+
+    def _decoded(self, versions: range) -> Iterator[tuple[int, tuple[Action, ...]]]:
+        paths = [commit_path(version) for version in versions]
+        for version, path, data in zip(versions, paths, fetch(self.store, paths), strict=True):
+            yield version, decode(data, path)
+
+    def _advance(self, snapshot: Snapshot, *, at_least: int | None = None) -> _Advanced | None:
+        """What the log has after ``snapshot``, or ``None`` if commits are missing, so that it cannot be told.
+        Raises :class:`TableReplacedError`."""
+        first = snapshot.version + 1
+        listing = list_log(self.store, since=snapshot.version, at_least=at_least)
+        held = holds(self.store, snapshot, listing)
+        last = max(listing.commits, default=snapshot.version)
+        if max(last, listing.latest or 0) <= snapshot.version:
+            return _Advanced(snapshot, (), held) if held else None
+        if last < first or listing.gap(first, last) is not None:
+            return None
+        paths = [commit_path(version) for version in range(first, last + 1)]
+        try:
+            files = list(fetch(self.store, paths))
+        except FileNotFoundError:
+            return None
+        landed = tuple((first + at, decode(data, paths[at])) for at, data in enumerate(files))
+        replay = Replay(snapshot)
+        for _, actions in landed:
+            replay.apply(actions)
+        known = next((c.version for c in listing.at_or_below(last)), snapshot.checkpoint_version)
+        tip = replay.finish(last, listing.commits[last].modified_ms, known)
+        check_readable(tip.protocol, tip.metadata)
+        info = next((action for action in landed[-1][1] if isinstance(action, CommitInfo)), None)
+        tip = replace(
+            tip,
+            timestamp_ms=timestamp_of(info, tip.timestamp_ms, in_commit=tip.in_commit_timestamps),
+            fingerprint=Fingerprint(files[-1], listing.commits[last]),
+        )
+        return _Advanced(tip, landed, held)
+
+    def _proven(self, tip: Snapshot, advanced: _Advanced | None) -> Snapshot:
+        """The tip to commit onto, once it is known to be of the same table with all commits in between."""
+        if advanced is not None and advanced.is_held:
+            return advanced.tip
+        latest = self._reloaded(tip)
+        if advanced is not None:
+            return advanced.tip
+        if latest.version == tip.version:
+            return tip
+        raise CommitConflictError(
+            f"the commits between version {tip.version} and {latest.version} were cleaned up or lost, so conflicts "
+            "with them cannot be ruled out; nothing was written, read the table again and retry",
+            version=tip.version,
+            latest=latest.version,
+        )
+
+    def _reloaded(self, snapshot: Snapshot) -> Snapshot:
+        """The latest snapshot of the same table, from the whole log; ``snapshot`` itself if that is it."""
+        try:
+            latest = self.snapshot()
+        except NotATableError as error:
+            raise replaced_error(self.store, snapshot, "there is no log any more") from error
+        check_same_table(self.store, snapshot, latest)
+        if latest.version < snapshot.version:
+            raise replaced_error(self.store, snapshot, f"its log ends at version {latest.version}")
+        return snapshot if latest.version == snapshot.version else latest
+
+    def _checkpoint_if_due(self, prepared: Prepared) -> Snapshot:
+        after = prepared.after
+        interval = _checkpoint_interval(after)
+        if prepared.version == 0 or prepared.version % interval:
+            return after
+        try:
+            self._write_checkpoint(after)
+        except Exception:
+            _logger.warning("the checkpoint of version %d could not be written", prepared.version, exc_info=True)
+            return after
+        return replace(after, checkpoint_version=prepared.version)
+
+
+def _checkpoint_interval(snapshot: Snapshot) -> int:
+    interval = parse_checkpoint_interval(snapshot.metadata.configuration.get("delta.checkpointInterval", ""))
+    return _DEFAULT_CHECKPOINT_INTERVAL if interval is None else interval
+
+
+def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:
+    return any(isinstance(action, CommitInfo) and action.txn_id == txn_id for action in actions)

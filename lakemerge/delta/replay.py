@@ -1,0 +1,207 @@
+"""From the log's files to a snapshot: which checkpoint, which commits, which version.
+
+A checkpoint is a short cut, never the only truth while the commits are there: one that is
+damaged, incomplete, or has lost what the table needs is passed over for an older one or for the
+commits from 0. Only when nothing whole is left does the table count as damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from dataclasses import replace
+from itertools import accumulate
+from typing import Final
+
+from lakemerge._internal.collector import collector_paused
+from lakemerge.delta.actions import CommitInfo, decode, decode_commit_info
+from lakemerge.delta.checkpoint_reader import read_checkpoint
+from lakemerge.delta.fingerprint import Fingerprint
+from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch
+from lakemerge.delta.protocol import check_readable, in_commit_timestamps
+from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.errors import (
+    NotATableError,
+    TableDamagedError,
+    TableError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakemerge.storage.base import Store
+
+__all__ = ["gap_error", "load", "read_whole", "timestamp_of", "version_at"]
+
+_logger = logging.getLogger(__name__)
+
+_LAKEMERGE: Final = "lakemerge"
+
+
+def load(store: Store, listing: Listing, version: int | None, *, required_domain: str | None) -> Snapshot:
+    """The snapshot at ``version`` (the latest for ``None``) from the files in ``listing``.
+
+    ``required_domain`` is the domain every checkpoint of a table with the ``lakemerge`` writer
+    feature has; one without it was written by a library that drops domains, and is not used.
+    Raises :class:`NotATableError`, :class:`VersionNotFoundError`, :class:`TableDamagedError`,
+    :class:`UnsupportedFeatureError`; :class:`FileNotFoundError` where a listed file has gone.
+    """
+    latest = listing.latest
+    if latest is None:
+        if listing.v2_checkpoints:
+            raise _v2_refusal()
+        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+    wanted = latest if version is None else version
+    if not 0 <= wanted <= latest:
+        raise _not_found(listing, wanted, latest)
+    problem: TableError | None = None
+    for checkpoint in (*listing.at_or_below(wanted), None):
+        first = 0 if checkpoint is None else checkpoint.version + 1
+        gap = listing.gap(first, wanted)
+        if gap is not None:
+            raise problem or _unreachable(listing, checkpoint, gap, wanted, latest)
+        try:
+            replay = Replay() if checkpoint is None else read_whole(store, checkpoint, required_domain)
+        except TableDamagedError as error:
+            _logger.warning("a checkpoint is passed over: %s", error)
+            problem = problem or error
+            continue
+        return _finish(store, listing, checkpoint, replay, wanted)
+    raise AssertionError("the commits from 0 were neither missing nor replayed")
+
+
+def timestamp_of(info: CommitInfo | None, fallback_ms: int, *, in_commit: bool) -> int:
+    """A commit's time: its own where the table has in-commit timestamps, else the file's."""
+    own_ms = info.in_commit_timestamp_ms if info is not None and in_commit else None
+    return fallback_ms if own_ms is None else own_ms
+
+
+def gap_error(version: int, above: int) -> TableDamagedError:
+    return TableDamagedError(
+        f"commit {version} is missing from the log, while version {above} is there; "
+        f"restore {commit_path(version)} from a backup",
+        version=version,
+    )
+
+
+def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int) -> int:
+    """The last version committed at or before ``timestamp_ms``.
+
+    Commits since in-commit timestamps were enabled are searched by those, earlier ones by the
+    times of their files, made monotonic (protocol, "In-Commit Timestamps").
+    Raises :class:`VersionNotFoundError` before the first commit and after the last one.
+    """
+    first = listing.earliest
+    if first is None:
+        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+    enabled_at = tip.version + 1
+    enabled_ms = timestamp_ms + 1
+    if tip.in_commit_timestamps:
+        enabled_at = int(tip.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0"))
+        enabled_ms = int(tip.metadata.configuration.get("delta.inCommitTimestampEnablementTimestamp", "0"))
+
+    def committed_ms(version: int) -> int:
+        """Of a commit since the enablement."""
+        path = commit_path(version)
+        info = decode_commit_info(store.get(path), path) if version in listing.commits else None
+        return timestamp_of(info, _file_ms(listing, version), in_commit=True)
+
+    if timestamp_ms >= enabled_ms and tip.in_commit_timestamps:
+        candidates = range(max(first, enabled_at), tip.version + 1)
+        found = bisect_right(candidates, timestamp_ms, key=committed_ms)
+    else:
+        candidates = range(first, min(enabled_at, tip.version + 1))
+        times = accumulate((_file_ms(listing, version) for version in candidates), max)
+        found = bisect_right(list(times), timestamp_ms)
+    oldest_ms = committed_ms(first) if first >= enabled_at else _file_ms(listing, first)
+    late = timestamp_ms > tip.timestamp_ms
+    if found == 0 or late:
+        # As Delta's own readers have it: what a time to come shows is for the next commits to say.
+        raise VersionNotFoundError(
+            f"no version is known for {timestamp_ms} ms; the history reaches from {oldest_ms} ms (version {first}) "
+            f"to {tip.timestamp_ms} ms (version {tip.version})"
+            + ("; for the latest version name no timestamp" if late else ""),
+            timestamp_ms=timestamp_ms,
+            earliest=first,
+            latest=tip.version,
+            earliest_ms=oldest_ms,
+            latest_ms=tip.timestamp_ms,
+        )
+    return candidates[found - 1]
+
+
+def _file_ms(listing: Listing, version: int) -> int:
+    """When the commit was written, or, where only its checkpoint is left, that."""
+    stat = listing.commits.get(version)
+    if stat is not None:
+        return stat.modified_ms
+    return next(c.parts[0].modified_ms for c in listing.checkpoints if c.version == version)
+
+
+def read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+    """The state a checkpoint holds; raises :class:`TableDamagedError` for one that readers pass over."""
+    replay = read_checkpoint(store, checkpoint)
+    protocol = replay.protocol
+    if protocol is None or replay.metadata is None:
+        raise TableDamagedError(
+            f"{checkpoint.parts[0].path} has no protocol or no metaData", path=checkpoint.parts[0].path
+        )
+    lakemerge = _LAKEMERGE in protocol.writer_features
+    if required_domain is not None and lakemerge and required_domain not in replay.domains:
+        path = checkpoint.parts[0].path
+        raise TableDamagedError(
+            f"{path} has lost the table's domain metadata ({required_domain} is not in it), and the commits it "
+            "stands for, or an older checkpoint, are not all there to rebuild it from. A library that does not know "
+            "domain metadata wrote it (deltalake up to 1.2.1 does). Restore the deleted commits or an older "
+            "checkpoint from a backup; the next checkpoint then puts things right.",
+            path=path,
+            version=checkpoint.version,
+            domain=required_domain,
+        )
+    return replay
+
+
+def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, replay: Replay, version: int) -> Snapshot:
+    first = 0 if checkpoint is None else checkpoint.version + 1
+    paths = [commit_path(v) for v in range(first, version + 1)]
+    info: CommitInfo | None = None
+    newest: bytes | None = None
+    for path, data in zip(paths, fetch(store, paths), strict=True):
+        with collector_paused():
+            actions = decode(data, path)
+            replay.apply(actions)
+        info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+        newest = data
+    if not paths and version in listing.commits:
+        # Checkpoints hold no commit times; the commit they were made after does.
+        newest = store.get(commit_path(version))
+        info = decode_commit_info(newest, commit_path(version))
+    in_commit = replay.metadata is not None and in_commit_timestamps(replay.metadata)
+    timestamp_ms = timestamp_of(info, _file_ms(listing, version), in_commit=in_commit)
+    snapshot = replay.finish(version, timestamp_ms, None if checkpoint is None else checkpoint.version)
+    check_readable(snapshot.protocol, snapshot.metadata)
+    return snapshot if newest is None else replace(snapshot, fingerprint=Fingerprint(newest, listing.commits[version]))
+
+
+def _unreachable(
+    listing: Listing, checkpoint: Checkpoint | None, gap: int, wanted: int, latest: int
+) -> TableError | VersionNotFoundError:
+    if checkpoint is None and any(version <= wanted for version in listing.v2_checkpoints):
+        return _v2_refusal()
+    if checkpoint is None and listing.checkpoints and listing.earliest is not None:
+        return _not_found(listing, wanted, latest)
+    return gap_error(gap, wanted if gap < wanted else latest)
+
+
+def _not_found(listing: Listing, wanted: int, latest: int) -> VersionNotFoundError:
+    earliest = listing.earliest
+    return VersionNotFoundError(
+        f"version {wanted} is not in the table's history, which reaches from {earliest} to {latest}",
+        version=wanted,
+        earliest=earliest,
+        latest=latest,
+    )
+
+
+def _v2_refusal() -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        "the table uses v2Checkpoint; with that it cannot be read by this library", features=("v2Checkpoint",)
+    )

@@ -1,0 +1,396 @@
+"""The domain that makes a log commit: which blocks it added, inline or in a block index file.
+
+Source: docs/table-format.md, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge._internal.collector import collector_paused
+from lakemerge.delta import DomainMetadata
+from lakemerge.errors import TableDamagedError
+from lakemerge.format.base_file import (
+    Key,
+    KeyKinds,
+    LogBlock,
+    LogFile,
+    Partition,
+    SliceId,
+    check_kinds,
+    key_from_json,
+    key_to_json,
+    optional_path,
+    stored_path,
+)
+from lakemerge.format.block_checks import body_of, check_index, check_inline, list_of, parsed_partition, partition_of
+from lakemerge.format.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count, whole_number
+from lakemerge.storage.base import Store
+
+__all__ = [
+    "COUNT_COLUMNS",
+    "KEY_COLUMNS",
+    "BlockCounts",
+    "DecodedLogs",
+    "LogCommit",
+    "log_paths",
+    "log_version",
+    "parsed_keys",
+    "read_block_counts",
+    "write_block_index",
+]
+
+_INDEX_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("first_row_group", pa.int32()),
+        ("row_groups", pa.int32()),
+        ("partition", pa.string()),
+        ("bucket", pa.int32()),
+        ("rows", pa.int64()),
+        ("data_bytes", pa.int64()),
+        ("key_min", pa.string()),
+        ("key_max", pa.string()),
+    ]
+)
+
+COUNT_COLUMNS = ("partition", "bucket", "rows", "data_bytes")
+"""What :func:`read_block_counts` reads, of the types of block index files: partitions as JSON."""
+
+KEY_COLUMNS = ("key_min", "key_max")
+"""What it reads beside them where asked to: keys as JSON."""
+
+
+_READERS = 8
+_PLAIN = frozenset({int, str})
+"""Types of key values that JSON holds as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """The blocks of one commit as columns: for counting a million of them without a value for each."""
+
+    version: int
+    oldest: int
+    """The version of the oldest record: of a packed log an earlier one."""
+    buckets: int
+    """The bucket count they were written under."""
+    blocks: pa.Table
+    """Of :data:`COUNT_COLUMNS`, and :data:`KEY_COLUMNS` where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCommit:
+    """The log blocks of one commit, in the order of their tasks."""
+
+    id: str
+    version: int
+    merger_epoch: int
+    columns: tuple[str, ...]
+    blocks: tuple[LogBlock, ...]
+    index: str | None
+    """Path of the block index file, where there is one."""
+    packed_from: int | None = None
+    """The oldest version it stands in for, and ``version`` the newest, where a log compaction made it of
+    several commits."""
+
+    @property
+    def domain_name(self) -> str:
+        return LOG_DOMAIN_PREFIX + self.id
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every file the commit refers to."""
+        logs = frozenset(block.file.path for block in self.blocks)
+        return logs if self.index is None else logs | {self.index}
+
+    def domain(self, *, config: TableConfig, state: State, version: int) -> DomainMetadata:
+        """The action that makes the blocks live from ``version`` on."""
+        body: dict[str, object] = {
+            "version": version,
+            "merger": config.merger_id,
+            "mergerEpoch": state.merger_epoch,
+            "schemaEpoch": state.schema_epoch,
+            "columns": list(self.columns),
+            "buckets": self.blocks[0].buckets,
+        }
+        if self.packed_from is not None:
+            body["from"] = self.packed_from
+        if self.index is None:
+            body |= _inline(self.blocks)
+        else:
+            body["index"] = self.index
+        return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A log domain whose blocks are still to be decoded."""
+
+    domain: DomainMetadata
+    body: dict[str, Any]
+    index: str | None
+
+    @staticmethod
+    def of(domain: DomainMetadata) -> _Told:
+        with _damage_in(domain):
+            body = body_of(domain)
+            return _Told(domain, body, optional_path(body.get("index")))
+
+    def commit(self, indexes: Mapping[str, bytes], kinds: KeyKinds) -> LogCommit:
+        """:param indexes: block index files by their paths.
+        :param kinds: of the table's keys.
+        """
+        body = self.body
+        with _damage_in(self.domain):
+            version = whole_number(body["version"])
+            columns = tuple(str(name) for name in body["columns"])
+            buckets = bucket_count(body["buckets"])
+            packed_from = whole_number(body["from"]) if "from" in body else None
+            if self.index is None:
+                blocks = _from_inline(body, columns, buckets, version, kinds)
+            else:
+                blocks = _from_index(self.index, indexes[self.index], columns, buckets, version, kinds)
+            if packed_from is not None:
+                blocks = tuple(replace(block, packed_from=packed_from) for block in blocks)
+            return LogCommit(
+                id=self.domain.domain.removeprefix(LOG_DOMAIN_PREFIX),
+                version=version,
+                merger_epoch=whole_number(body["mergerEpoch"]),
+                columns=columns,
+                blocks=blocks,
+                index=self.index,
+                packed_from=packed_from,
+            )
+
+
+def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
+    """Every file that a log domain refers to; its blocks are not decoded."""
+    with _damage_in(domain):
+        body = body_of(domain)
+        index = optional_path(body.get("index"))
+        if index is None:
+            return frozenset(stored_path(path) for path, _ in list_of(body["files"]))
+        paths = _index_columns(index, _stored(store, index), pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
+        return frozenset(map(stored_path, paths.unique().to_pylist())) | {index}
+
+
+def log_version(domain: DomainMetadata) -> int:
+    """The version of the newest record of a log domain; its blocks are not decoded."""
+    with _damage_in(domain):
+        return whole_number(body_of(domain)["version"])
+
+
+class DecodedLogs:
+    """Log commits as they were decoded last. A version has most logs of the version before it, so that neither
+    a read after each commit nor each attempt of a commit decodes them all, and reads their indexes, anew."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[tuple[str, str], LogCommit] = {}
+
+    def __reduce__(self) -> tuple[type[DecodedLogs], tuple[()]]:
+        return DecodedLogs, ()  # executors have no use for them
+
+    def read(self, domains: Iterable[DomainMetadata], store: Store, kinds: KeyKinds) -> list[LogCommit]:
+        """The log commits of all log domains of a version, in their order; of those with a block index file, that is
+        read too.
+
+        :param kinds: of the table's keys.
+        """
+        known = self._known
+        asked = {(domain.domain, domain.configuration): domain for domain in domains}
+        new = {name: _Told.of(domain) for name, domain in asked.items() if name not in known}
+        paths = [told.index for told in new.values() if told.index is not None]
+        with ThreadPoolExecutor(_READERS) as pool:
+            indexes = dict(zip(paths, pool.map(partial(_stored, store), paths), strict=True))
+        with collector_paused():
+            decoded = {name: told.commit(indexes, kinds) for name, told in new.items()}
+        self._known = {name: decoded[name] if name in decoded else known[name] for name in asked}
+        return list(self._known.values())
+
+
+def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> BlockCounts:
+    """What a log domain says of its blocks' sizes and places; as :class:`DecodedLogs`, but far cheaper
+    where blocks are many."""
+    schema = pa.schema([_INDEX_SCHEMA.field(name) for name in (*COUNT_COLUMNS, *KEY_COLUMNS)])
+    with _damage_in(domain):
+        body = body_of(domain)
+        index = optional_path(body.get("index"))
+        wanted = schema if keys else pa.schema([schema.field(name) for name in COUNT_COLUMNS])
+        version, buckets = whole_number(body["version"]), bucket_count(body["buckets"])
+        if index is None:
+            blocks = _counted(body, buckets, schema).select(wanted.names)
+        else:
+            blocks = _index_columns(index, _stored(store, index), wanted)
+            check_index(blocks, buckets, nullable=KEY_COLUMNS)
+        return BlockCounts(version, whole_number(body.get("from", version)), buckets, blocks)
+
+
+def _counted(body: dict[str, object], buckets: int, schema: pa.Schema) -> pa.Table:
+    partitions = [orjson.dumps(values).decode() for values in list_of(body["partitions"])]
+    check_inline(list_of(body["blocks"]), buckets)
+    rows = [
+        (
+            partitions[partition],
+            bucket,
+            rows,
+            data_bytes,
+            None if low is None else orjson.dumps(low).decode(),
+            None if high is None else orjson.dumps(high).decode(),
+        )
+        for _, _, _, partition, bucket, rows, data_bytes, low, high in list_of(body["blocks"])
+    ]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    return pa.table([pa.array(values, field.type) for field, values in zip(schema, columns, strict=True)], schema)
+
+
+def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock]) -> None:
+    """Write blocks as a block index file."""
+    rows = [
+        (
+            block.file.path,
+            block.file.size_bytes,
+            block.first_row_group,
+            block.row_groups,
+            orjson.dumps(block.slice.partition).decode(),
+            block.slice.bucket,
+            block.rows,
+            block.data_bytes,
+            None if block.key_min is None else orjson.dumps(key_to_json(block.key_min)).decode(),
+            None if block.key_max is None else orjson.dumps(key_to_json(block.key_max)).decode(),
+        )
+        for block in blocks
+    ]
+    arrays = [
+        pa.array(values, type=field.type) for field, values in zip(_INDEX_SCHEMA, zip(*rows, strict=True), strict=True)
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.table(arrays, schema=_INDEX_SCHEMA), sink, compression="zstd")
+    store.put(path, sink.getvalue())
+
+
+def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
+    files = {file: i for i, file in enumerate(dict.fromkeys(block.file for block in blocks))}
+    partitions = {partition: i for i, partition in enumerate(dict.fromkeys(b.slice.partition for b in blocks))}
+    return {
+        "files": [[file.path, file.size_bytes] for file in files],
+        "partitions": [list(partition) for partition in partitions],
+        "blocks": [
+            [
+                files[block.file],
+                block.first_row_group,
+                block.row_groups,
+                partitions[block.slice.partition],
+                block.slice.bucket,
+                block.rows,
+                block.data_bytes,
+                None if block.key_min is None else key_to_json(block.key_min),
+                None if block.key_max is None else key_to_json(block.key_max),
+            ]
+            for block in blocks
+        ],
+    }
+
+
+def _from_inline(
+    body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
+) -> tuple[LogBlock, ...]:
+    files = [LogFile(stored_path(path), whole_number(size), columns) for path, size in list_of(body["files"])]
+    partitions = [partition_of(values) for values in list_of(body["partitions"])]
+    blocks = list_of(body["blocks"])
+    check_inline(blocks, buckets)
+    return tuple(
+        LogBlock(
+            file=files[file],
+            first_row_group=first,
+            row_groups=groups,
+            slice=SliceId(partitions[partition], bucket),
+            buckets=buckets,
+            rows=rows,
+            data_bytes=data_bytes,
+            key_min=_bound(low, kinds),
+            key_max=_bound(high, kinds),
+            version=version,
+        )
+        for file, first, groups, partition, bucket, rows, data_bytes, low, high in blocks
+    )
+
+
+def _from_index(
+    path: str, data: bytes, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
+) -> tuple[LogBlock, ...]:
+    table = _index_columns(path, data, _INDEX_SCHEMA)
+    check_index(table, buckets, nullable=KEY_COLUMNS)
+    files: dict[str, LogFile] = {}
+    partitions: dict[str, Partition] = {}
+    slices: dict[tuple[str, int], SliceId] = {}
+    found = []
+    told = [table.column(name).to_pylist() for name in _INDEX_SCHEMA.names if name not in KEY_COLUMNS]
+    for file, size, first, groups, partition, bucket, rows, data_bytes, low, high in zip(
+        *told, *(parsed_keys(table.column(name), kinds) for name in KEY_COLUMNS), strict=True
+    ):
+        if file not in files:
+            files[file] = LogFile(stored_path(file), size, columns)
+        if (partition, bucket) not in slices:
+            if partition not in partitions:
+                partitions[partition] = parsed_partition(partition)
+            slices[partition, bucket] = SliceId(partitions[partition], bucket)
+        of = slices[partition, bucket]
+        found.append(LogBlock(files[file], first, groups, of, buckets, rows, data_bytes, low, high, version))
+    return tuple(found)
+
+
+def parsed_keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
+    """Keys from the JSON of a block index, in one go: parsing each by itself takes five times as long.
+
+    Raises :class:`ValueError` or :class:`TypeError` for what is none of these kinds.
+    """
+    texts = ",".join(column.fill_null("null").to_pylist())
+    bodies: list[Any] = orjson.loads(f"[{texts}]")
+    as_it_is = kinds if _PLAIN.issuperset(kinds) else None
+    return [tuple(body) if body and tuple(map(type, body)) == as_it_is else _bound(body, kinds) for body in bodies]
+
+
+def _bound(body: object, kinds: KeyKinds) -> Key | None:
+    if body is None:
+        return None
+    key = key_from_json(body)
+    check_kinds(key, kinds)
+    return key
+
+
+def _stored(store: Store, path: str) -> bytes:
+    """A block index file. Fetched whole, so that a failing store is not taken for a damaged file: pyarrow reports
+    both as OSError."""
+    try:
+        return store.get(path)
+    except FileNotFoundError as error:
+        raise TableDamagedError(f"block index {path!r} is missing", path=path) from error
+
+
+def _index_columns(path: str, data: bytes, schema: pa.Schema) -> pa.Table:
+    try:
+        # As pq.read_table, in a third of its time.
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            return file.read(columns=schema.names, use_threads=False).select(schema.names).cast(schema)
+    except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TableDamagedError(f"block index {path!r} cannot be read: {error}", path=path) from error
+
+
+@contextlib.contextmanager
+def _damage_in(domain: DomainMetadata) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise TableDamagedError(f"log domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

@@ -1,0 +1,47 @@
+"""Which slice a row belongs to: the one answer for writes and look-ups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.errors import FrameError
+from lakemerge.format.base_file import Partition
+from lakemerge.format.config import TableConfig
+from lakemerge.layout.partition import partition_value
+from lakemerge.layout.xxhash64 import buckets as bucket_numbers
+from mergers.contract import Ints
+
+__all__ = ["place_rows"]
+
+
+def place_rows(table: pa.Table, config: TableConfig, buckets: int) -> tuple[Ints, list[Partition]]:
+    """Per row, (partition number * buckets + bucket), and the partitions by number.
+
+    :param table: key columns without nulls, and any others.
+    :raises lakemerge.FrameError: a value cannot be that of a partition.
+    """
+    bucket = bucket_numbers([table.column(name) for name in config.key], buckets).astype(np.int64)
+    names = config.partition_by
+    if not names:
+        return bucket, [()]
+    number = np.zeros(table.num_rows, dtype=np.int64)
+    for name in names:
+        encoded = table.column(name).combine_chunks().dictionary_encode()
+        number = number * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    partitions = _partitions(table.select(list(names)).take(pa.array(first)))
+    return number.astype(np.int64) * buckets + bucket, partitions
+
+
+def _partitions(values: pa.Table) -> list[Partition]:
+    """Raises :class:`FrameError` for values that no partition can have."""
+    try:
+        rows = values.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise FrameError(
+            f"partition column(s) {', '.join(map(repr, values.column_names))} hold a date or time outside of the years "
+            f"1 to 9999: {error}",
+            columns=tuple(values.column_names),
+        ) from error
+    return [tuple(partition_value(value) for value in row.values()) for row in rows]

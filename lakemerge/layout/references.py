@@ -1,0 +1,58 @@
+"""Which files the actions of a log refer to: what must not be deleted while a version is readable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from lakemerge.delta import Action, AddFile, DomainMetadata, Snapshot
+from lakemerge.errors import UnsupportedFeatureError
+from lakemerge.format.base_file import SLICE_TAG, BaseFile
+from lakemerge.format.block_index import log_paths
+from lakemerge.format.config import LOG_DOMAIN_PREFIX, STATE_DOMAIN
+from lakemerge.format.expiry import EXPIRY_DOMAIN
+from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, Ingest
+from lakemerge.format.minor import MINOR_DOMAIN_PREFIX, Minor
+from lakemerge.format.savepoint import SAVEPOINT_DOMAIN_PREFIX
+from lakemerge.storage.base import Store
+
+__all__ = ["references", "snapshot_references"]
+
+_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN)
+
+
+def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:
+    """The paths of all files that a version needs."""
+    return set(references([*snapshot.files.values(), *snapshot.domains.values()], store))
+
+
+def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
+    """The paths of all files that adds and domains refer to; block indexes are read.
+
+    Raises :class:`UnsupportedFeatureError` for a domain of ours that this library does not know: it may
+    refer to files.
+    """
+    for action in actions:
+        if isinstance(action, AddFile):
+            # Only a tag that tells of tombstones is decoded; and files that others added have none.
+            tells = '"tombstones"' in action.tags.get(SLICE_TAG, "")
+            yield from BaseFile.of(action, ()).paths if tells else (action.path,)
+        elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
+            yield from _of_domain(action, store)
+
+
+def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
+    name = domain.domain
+    if name.startswith(LOG_DOMAIN_PREFIX):
+        return log_paths(domain, store)
+    if name.startswith(MINOR_DOMAIN_PREFIX):
+        return Minor.of(domain).paths
+    if name.startswith(INGEST_DOMAIN_PREFIX):
+        return Ingest.of(domain).paths
+    if name in _WITHOUT_FILES or name.startswith(SAVEPOINT_DOMAIN_PREFIX):
+        return ()
+    raise UnsupportedFeatureError(
+        f"the table has the domain {name!r}, which this library does not know, so it cannot tell which files are in "
+        "use; install a newer lakemerge",
+        domain=name,
+    )

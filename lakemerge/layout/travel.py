@@ -1,0 +1,128 @@
+"""Which versions of a table can be read, and finding one of them.
+
+Versions below the oldest that vacuum kept have lost files, and are refused even where their commits are
+still in the log; savepoints stay readable (docs/table-format.md, section 7).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from lakemerge.delta import DeltaLog, Snapshot
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    TableDamagedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakemerge.format.config import STATE_DOMAIN, State
+from lakemerge.format.savepoint import savepoints_of
+from lakemerge.table.opening import epoch_ms
+from mergers.wording import argument
+
+__all__ = ["check_kept", "check_version", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
+
+
+def find_version(
+    log: DeltaLog,
+    *,
+    version: int | None,
+    timestamp: dt.datetime | str | None,
+    savepoint: str | None,
+    tip: Snapshot | None = None,
+) -> Snapshot:
+    """The snapshot at one of the three, or the latest where none is given.
+
+    :param tip: a recent snapshot, where the caller has one.
+    :raises InputError: more than one is given, or there is no such savepoint.
+    :raises VersionNotFoundError: not in the history, or its files were vacuumed.
+    """
+    if sum(given is not None for given in (version, timestamp, savepoint)) > 1:
+        raise InputError("ask for a version, a timestamp or a savepoint, not for several of them")
+    check_version(version)
+    if version is None and timestamp is None and savepoint is None:
+        return log.snapshot()
+    if savepoint is not None:
+        tip = log.snapshot() if tip is None else log.update(tip)
+        known = savepoints_of(tip)
+        if savepoint not in known:
+            raise InputError(
+                f"there is no savepoint {savepoint!r}; there are: {', '.join(known) or 'none'}", savepoint=savepoint
+            )
+        return log.snapshot(version=known[savepoint].version)
+    found = log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
+    if STATE_DOMAIN in found.domains:
+        try:
+            latest = log.snapshot() if tip is None else tip
+            State.of(latest)
+        except (TableDamagedError, UnsupportedFeatureError):
+            # Versions before the damage are the way out of it.
+            return found
+        check_kept(found.version, latest)
+    return found
+
+
+def check_version(version: object) -> None:
+    if version is not None and type(version) is not int:
+        raise InputError(f"{argument('version')} must be an integer, not {version!r}")
+
+
+def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
+    """Raise :class:`VersionNotFoundError` for a version that ``tip`` says cannot be read any more.
+
+    :param savepoints: whether it is enough that the version has a savepoint.
+    """
+    oldest = State.of(tip).oldest_version
+    saved: Collection[int] = {point.version for point in savepoints_of(tip).values()} if savepoints else ()
+    if version < oldest and version not in saved:
+        raise VersionNotFoundError(
+            f"version {version} cannot be read any more: vacuum kept the versions from {oldest} on"
+            + (f" and the savepoints {', '.join(map(str, sorted(saved)))}" if saved else ""),
+            version=version,
+            earliest=oldest,
+            latest=tip.version,
+        )
+
+
+@contextmanager
+def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
+    """For reads of ``snapshot``: raises :class:`lakemerge.TableReplacedError` where a file is missing because the
+    table was removed or re-created. Then nothing is damaged."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError):
+        log.check_holds(snapshot)
+        raise
+
+
+def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> pa.RecordBatchReader:
+    """The same stream, under :func:`unless_replaced`."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with unless_replaced(log, snapshot):
+            yield from reader
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
+@contextmanager
+def unless_vacuumed(log: DeltaLog, begin: Snapshot) -> Iterator[None]:
+    """For work on the version ``begin``: raises :class:`CommitConflictError` where a file is missing because a vacuum
+    took that version meanwhile. Then the table is not damaged, and the work can be done on its present version."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError) as error:
+        try:
+            check_kept(begin.version, log.update(begin))
+        except VersionNotFoundError as gone:
+            raise CommitConflictError(
+                f"a vacuum was faster, and deleted files that were being read: {gone.message}. What was committed "
+                "before stays, nothing else was written; try again",
+                version=begin.version,
+            ) from error
+        raise

@@ -1,0 +1,281 @@
+"""Filters on a table's columns, and which files they can pass over.
+
+A filter is SQL text in Spark's dialect or a ready Arrow expression. Both become one
+:class:`Filter`; :func:`prune` asks it of files' statistics.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FilterError
+from lakemerge.read.filter.predicates import bind, constant
+from lakemerge.read.sql.nodes import Node, Rows, positions_of
+
+__all__ = ["FileStats", "Filter", "parse_filter", "prune"]
+
+_SPLIT_COLUMNS = 3
+"""Arrow expressions: nullable columns whose rows with and without a value are judged apart."""
+_BATCH_ROWS = 64 * 1024
+"""So many rows are computed with at a time."""
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A condition on rows. Rows for which ``expression`` and all of ``computed`` are true are kept, false and null are
+    not told apart: its negation is not the opposite filter. Picklable."""
+
+    expression: pc.Expression
+    """What Arrow judges."""
+    columns: frozenset[str]
+    """The top-level columns that the expression reads, as the schema spells them."""
+    schema: pa.Schema
+    """The types of those columns."""
+    may_match: pc.Expression | None
+    """Of SQL filters: the condition on statistics; see :mod:`lakemerge.read.filter.predicates`."""
+    points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Of SQL filters: by column, the only values that matching rows can have."""
+    may_fail: bool = True
+    """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
+    overflows. Not known of Arrow expressions."""
+    computed: tuple[Node, ...] = ()
+    """Of SQL filters: conditions that Arrow's expressions do not state. A row that an earlier condition leaves out is
+    not asked for the next one."""
+
+    def kept(self, rows: pa.Table) -> pa.Table:
+        """The rows that match. Raises :class:`FilterError` where a row's values cannot be computed with."""
+        try:
+            found = rows.filter(self.expression)
+        except pa.ArrowInvalid as error:
+            raise FilterError(f"the filter cannot be judged: {error}") from error
+        if not self.computed:
+            return found
+        masks = [self._holds(batch) for batch in found.to_batches(max_chunksize=_BATCH_ROWS)]
+        return found.filter(pa.chunked_array(masks, pa.bool_()))
+
+    def _holds(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        left, places = Rows(batch), np.arange(batch.num_rows)
+        for node in self.computed:
+            holds = node.evaluate(left).fill_null(False)
+            left, places = left.where(holds), places[positions_of(holds)]
+        mask = np.zeros(batch.num_rows, dtype=np.bool_)
+        mask[places] = True
+        return pa.array(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStats:
+    """What is known of one file, by top-level column; ``None`` or no entry: not known.
+
+    ``min`` and ``max`` bound every value that is neither null nor NaN (they need not be values
+    themselves: a writer that rounds must round outwards). All values are Python values of the
+    columns' types, not text.
+    """
+
+    min: Mapping[str, object] = field(default_factory=dict)
+    max: Mapping[str, object] = field(default_factory=dict)
+    null_count: Mapping[str, int] = field(default_factory=dict)
+    num_rows: int | None = None
+    partition_values: Mapping[str, object] = field(default_factory=dict)
+    """The one value, or null, of all rows of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of one column in one file."""
+
+    low: Any
+    high: Any
+    nulls: int | None
+    rows: int | None
+
+
+def parse_filter(
+    filter: str | pc.Expression | None, schema: pa.Schema, *, zone: dt.tzinfo | None = dt.UTC
+) -> Filter | None:
+    """The filter over a table's canonical ``schema``; ``None`` for ``None``.
+
+    ``zone`` is that of times which SQL text names without one (``None``: not known, they are refused).
+    Raises :class:`FilterError` that names what is unknown, not supported or of a wrong type. An
+    Arrow expression must name its columns: their positions differ from read to read.
+    """
+    if filter is None:
+        return None
+    try:
+        str(filter).encode()
+    except UnicodeError as error:
+        raise FilterError(f"the filter holds text that is not UTF-8: {error}") from error
+    if isinstance(filter, str):
+        from lakemerge.read.filter.sql import compile_sql  # with the SQL parser, which takes time to load
+
+        found = compile_sql(filter, schema, zone)
+        return Filter(
+            found.expression,
+            found.columns,
+            _select(schema, found.columns),
+            may_match=found.may_match,
+            points=found.points,
+            may_fail=found.may_fail,
+            computed=found.computed,
+        )
+    if not isinstance(filter, pc.Expression):
+        raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
+    columns = _columns_of(filter, schema)
+    ready = Filter(filter, columns, _select(schema, columns), None)
+    ready.kept(pa.table([pa.nulls(1, column.type) for column in schema], schema.names))  # some faults show only here
+    return ready
+
+
+def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
+    """For each file whether it may hold rows that match; false only where none can.
+
+    SQL filters are asked of all files at once; of Arrow expressions only Arrow's own simplifier
+    knows the inside, at some 100 microseconds per different set of facts.
+    """
+    if not stats:
+        return np.zeros(0, dtype=np.bool_)
+    columns = [column for column in filter.schema if not pa.types.is_nested(column.type)]
+    facts = [[_facts(file, column) for column in columns] for file in stats]
+    if filter.may_match is not None:
+        return _prune_table(filter.may_match, columns, facts)
+    if not columns or filter.computed:
+        return np.ones(len(stats), dtype=np.bool_)
+    return _prune_expression(filter.expression, filter.schema, columns, facts)
+
+
+def _select(schema: pa.Schema, columns: frozenset[str]) -> pa.Schema:
+    return pa.schema([column for column in schema if column.name in columns])
+
+
+def _columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
+    """The columns without which the expression cannot be bound: Arrow does not tell what it reads."""
+    if "FieldPath(" in _STRING.sub("", str(expression)):
+        raise FilterError(f"the filter {expression} names a column by its position: use its name")
+    if not pa.types.is_boolean(bind(expression, schema)):
+        raise FilterError(f"the filter {expression} is not a condition")
+    return frozenset(name for name in schema.names if not _binds_without(expression, schema, name))
+
+
+def _binds_without(expression: pc.Expression, schema: pa.Schema, name: str) -> bool:
+    try:
+        bind(expression, pa.schema([column for column in schema if column.name != name]))
+    except FilterError:
+        return False
+    return True
+
+
+def _facts(file: FileStats, column: pa.Field) -> _Facts:
+    name = column.name
+    if name in file.partition_values:
+        value = file.partition_values[name]
+        if value is None:
+            return _Facts(None, None, 1, 1)
+        return _Facts(_bound(value), _bound(value), 0, 1)
+    return _Facts(_bound(file.min.get(name)), _bound(file.max.get(name)), file.null_count.get(name), file.num_rows)
+
+
+def _bound(value: object) -> object:
+    """NaN bounds nothing."""
+    return None if isinstance(value, float) and value != value else value
+
+
+def _prune_table(
+    may_match: pc.Expression, columns: Sequence[pa.Field], facts: Sequence[Sequence[_Facts]]
+) -> npt.NDArray[np.bool_]:
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+
+    # The count is there for conditions without columns.
+    table = {"": pa.array(range(len(facts)), pa.int64())}
+    for index, column in enumerate(columns):
+        of_column = [row[index] for row in facts]
+        table[f"min:{column.name}"] = _bounds([fact.low for fact in of_column], column.type)
+        table[f"max:{column.name}"] = _bounds([fact.high for fact in of_column], column.type)
+        table[f"nulls:{column.name}"] = pa.array([fact.nulls for fact in of_column], pa.int64())
+        table[f"rows:{column.name}"] = pa.array([fact.rows for fact in of_column], pa.int64())
+    kept = ds.dataset(pa.table(table)).to_table(columns={"kept": may_match})["kept"]
+    return kept.combine_chunks().fill_null(True).to_numpy(zero_copy_only=False)
+
+
+def _bounds(values: list[Any], kind: pa.DataType) -> pa.Array:
+    array = pa.array(values, kind)
+    # Floats are compared as doubles.
+    return array.cast(pa.float64()) if pa.types.is_floating(kind) else array
+
+
+def _prune_expression(
+    expression: pc.Expression,
+    schema: pa.Schema,
+    columns: Sequence[pa.Field],
+    facts: Sequence[Sequence[_Facts]],
+) -> npt.NDArray[np.bool_]:
+    """Arrow keeps a fragment unless its partition expression contradicts the filter. It does not use
+    bounds of columns that may be null, so such a file enters once per combination of null and not
+    null. Bounds of floats are left out: to Arrow they would rule out NaN."""
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+    from pyarrow import fs
+
+    keys = [tuple(row) for row in facts]
+    ordinals = {key: ordinal for ordinal, key in enumerate(dict.fromkeys(keys))}
+    kind, store = ds.ParquetFileFormat(), fs.LocalFileSystem()
+    fragments = [
+        kind.make_fragment(str(ordinal), store, partition_expression=guarantee)
+        for key, ordinal in ordinals.items()
+        for guarantee in _guarantees(columns, key)
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, kind, store)
+    try:
+        kept = {int(fragment.path) for fragment in dataset.get_fragments(filter=expression)}
+    except pa.ArrowInvalid:
+        # The simplifier computes with bounds, which may overflow where no row does.
+        return np.ones(len(facts), dtype=np.bool_)
+    return np.array([ordinals[key] in kept for key in keys], dtype=np.bool_)
+
+
+def _guarantees(columns: Sequence[pa.Field], facts: Sequence[_Facts]) -> list[pc.Expression]:
+    """Expressions of which at least one is true on every row of a file."""
+    always: list[pc.Expression] = []
+    split: list[tuple[pc.Expression, pc.Expression]] = []
+    for column, fact in zip(columns, facts, strict=True):
+        reference = pc.field(column.name)
+        if fact.nulls is not None and fact.nulls == fact.rows:
+            always.append(reference.is_null())
+            continue
+        valid = _valid(reference, column.type, fact)
+        if fact.nulls == 0:
+            always.append(valid)
+        elif len(split) < _SPLIT_COLUMNS:
+            split.append((reference.is_null(), valid))
+    together = pc.scalar(True)
+    for expression in always:
+        together = together & expression
+    result = []
+    for choice in itertools.product(*split):
+        guarantee = together
+        for expression in choice:
+            guarantee = guarantee & expression
+        result.append(guarantee)
+    return result
+
+
+def _valid(reference: pc.Expression, kind: pa.DataType, fact: _Facts) -> pc.Expression:
+    if pa.types.is_floating(kind) or (fact.low is None and fact.high is None):
+        return reference.is_valid()
+    low, high = (None if bound is None else constant(bound, kind) for bound in (fact.low, fact.high))
+    if low is None:
+        return reference <= high
+    if high is None:
+        return reference >= low
+    if fact.low == fact.high:
+        return reference == low
+    return (reference >= low) & (reference <= high)

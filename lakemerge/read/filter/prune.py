@@ -1,0 +1,190 @@
+"""Leaving out tiles that cannot hold a row a filter asks for.
+
+A clean tile is judged by its file's statistics and partition values; others only by partition values,
+which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, tiles of other slices
+and key ranges go too, and log blocks of other keys: no merge changes a key.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import pairwise
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge._internal.collector import collector_paused
+from lakemerge.errors import TableDamagedError
+from lakemerge.format.base_file import Key, KeySpan, LogBlock, Partition, SliceId, keys_at
+from lakemerge.format.config import TableConfig
+from lakemerge.layout.partition import parse_partition_value
+from lakemerge.layout.placement import place_rows
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.filter.filter import FileStats, Filter, prune
+from lakemerge.read.runs import key_position
+from mergers.keys import KeyColumns, key_columns, sort_order
+
+__all__ = ["prune_tiles", "tiles_of_keys"]
+
+_FEW_KEYS = 100
+_MAX_KEYS = 10_000
+"""A filter that names more keys is judged by statistics alone."""
+_UNTYPED = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
+"""What values of other types than the column's may raise."""
+
+
+def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
+    """The tiles that may hold matching rows; tiles without any row are left out too."""
+    keys = None if condition is None else _keys_asked(condition, view.config)
+    there = [tile for tile in view.tiles if not tile.is_empty] if keys is None else tiles_of_keys(view, keys)
+    if condition is None or not there:
+        return there
+    with collector_paused():
+        values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
+        stats = [_statistics(tile, values(tile.slice.partition), view.config, condition.columns) for tile in there]
+        try:
+            keep = prune(condition, stats)
+        except _UNTYPED as error:
+            damage = _damaged_statistics(condition, there, stats)
+            if damage is None:
+                raise
+            raise damage from error
+    return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
+
+
+def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
+    """The tiles that may hold some of the keys, narrowed to these.
+
+    :param keys: the key columns, in key order and of the table's types, without nulls.
+    """
+    config, buckets = view.config, view.config.buckets or 1
+    for name in config.partition_by:
+        if pa.types.is_string(keys.schema.field(name).type):
+            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: it is no partition value
+    slots, partitions = place_rows(keys, config, buckets)
+    if view.layout.counts:
+        # Several buckets of the table are one slice; its number is that of one of them.
+        found, place = np.unique(slots, return_inverse=True)
+        parts = [view.layout.slice_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
+        own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
+        slots = np.array(own, dtype=np.int64)[place]
+    # Stable, so that the keys of a slice stay in key order.
+    order = np.argsort(slots, kind="stable")
+    slots = slots[order]
+    columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
+    starts = np.flatnonzero(np.diff(slots, prepend=-1)).tolist()
+    narrowed = []
+    for start, end in pairwise([*starts, len(slots)]):
+        slot = int(slots[start])
+        asked = tuple(column.slice(start, end - start) for column in columns)
+        tiles = view.tiles_by_slice.get(SliceId(partitions[slot // buckets], slot % buckets), ())
+        narrowed += [_narrowed(tile, asked) for tile in tiles]
+    return [tile for tile in narrowed if tile is not None]
+
+
+def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
+    """:param keys: those of the tile's slice, ascending."""
+    start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
+    end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
+    if start >= end:
+        return None
+    inside = tuple(column.slice(start, end - start) for column in keys)
+    low, high = keys_at(inside, [0, end - start - 1])
+    # Of many keys only the ends are held against a block.
+    listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
+    span = KeySpan.closed(low, high)
+    blocks = tuple(block for block in tile.blocks if _may_hold(block, span, listed))
+    narrowed = replace(tile, blocks=blocks, wanted=span)
+    return None if narrowed.is_empty else narrowed
+
+
+def _may_hold(block: LogBlock, span: KeySpan, listed: Sequence[Key] | None) -> bool:
+    if listed is None:
+        return span.may_hold(block.key_min or (), block.key_max or ())
+    start = 0 if block.key_min is None else bisect_left(listed, block.key_min)
+    end = len(listed) if block.key_max is None else bisect_right(listed, block.key_max)
+    return start < end
+
+
+def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
+    """The keys that matching rows can have, where the condition names few enough."""
+    values = [condition.points.get(name) for name in config.key]
+    if not all(values) or math.prod(len(part) for part in values if part) > _MAX_KEYS:
+        return None
+    rows = list(itertools.product(*(dict.fromkeys(part) for part in values if part)))
+    schema = pa.schema([config.schema.field(name) for name in config.key])
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    keys = pa.table(columns, schema=schema)
+    return keys.take(pa.array(sort_order(key_columns(keys, config.key))))
+
+
+def _partition_values(partition: Partition, config: TableConfig, columns: frozenset[str]) -> Mapping[str, object]:
+    """Those of the wanted columns that are not null."""
+    return {
+        name: parse_partition_value(value, config.schema.field(name).type)
+        for name, value in zip(config.partition_by, partition, strict=True)
+        if value is not None and name in columns
+    }
+
+
+def _statistics(tile: Tile, partition: Mapping[str, object], config: TableConfig, columns: frozenset[str]) -> FileStats:
+    if not tile.is_clean or tile.base is None or tile.base.add.stats is None:
+        return FileStats(min={}, max={}, null_count={}, num_rows=None, partition_values=partition)
+    try:
+        body = orjson.loads(tile.base.add.stats)
+        return FileStats(
+            min=_bounds(body.get("minValues", {}), config.schema, columns, upper=False),
+            max=_bounds(body.get("maxValues", {}), config.schema, columns, upper=True),
+            null_count={name: int(n) for name, n in body.get("nullCount", {}).items() if name in columns},
+            num_rows=int(body["numRecords"]),
+            partition_values=partition,
+        )
+    except (*_UNTYPED, KeyError, AttributeError) as error:
+        raise _damage(tile.base.add.path, error) from error
+
+
+def _damaged_statistics(
+    condition: Filter, tiles: Sequence[Tile], stats: Sequence[FileStats]
+) -> TableDamagedError | None:
+    """What to say of the first file whose statistics are no values of the columns."""
+    for tile, one in zip(tiles, stats, strict=True):
+        try:
+            prune(condition, [one])
+        except _UNTYPED as error:
+            return None if tile.base is None else _damage(tile.base.add.path, error)
+    return None
+
+
+def _damage(path: str, error: Exception) -> TableDamagedError:
+    return TableDamagedError(f"the statistics of file {path!r} are damaged: {error!r}", path=path)
+
+
+def _bounds(
+    values: Mapping[str, object], schema: pa.Schema, columns: frozenset[str], *, upper: bool
+) -> dict[str, object]:
+    """Typed bounds of the wanted columns. Delta cuts timestamps to milliseconds, so an upper bound
+    holds for the whole millisecond."""
+    bounds: dict[str, object] = {}
+    for name, value in values.items():
+        if name not in columns or value is None:
+            continue
+        kind = schema.field(name).type
+        if pa.types.is_timestamp(kind):
+            instant = dt.datetime.fromisoformat(str(value))
+            bounds[name] = instant + dt.timedelta(microseconds=999) if upper else instant
+        elif pa.types.is_date(kind):
+            bounds[name] = dt.date.fromisoformat(str(value))
+        elif pa.types.is_decimal(kind):
+            bounds[name] = decimal.Decimal(str(value))
+        else:
+            bounds[name] = value
+    return bounds

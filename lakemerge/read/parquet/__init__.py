@@ -1,0 +1,1 @@
+"""Reading the Parquet files of a table."""

@@ -1,0 +1,246 @@
+"""Parquet files of one task: each opened once, its footer kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge._internal.kept import Kept
+from lakemerge.errors import TableDamagedError
+from lakemerge.read.parquet.footers import END, Footer
+from lakemerge.schema.nested import settled
+from lakemerge.storage.base import Store
+
+__all__ = ["ParquetFiles", "StoredFile", "shaped"]
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_TAIL = 64 * 2**10
+"""Read from the end of a file to begin with: most footers are in it."""
+_DECIMAL = 16
+_OFFSET = 4
+_TYPICAL_LENGTH = 32
+"""Of a string without bounds, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the table."""
+
+    path: str
+    size_bytes: int | None = None
+    """Where it is known, opening the file asks for it no more."""
+
+
+class ParquetFiles:
+    """Open Parquet files of a store, by path. Used as a context; for threads of which no two ask for the same file.
+
+    :param footers: what is known of them, and learns more.
+    """
+
+    def __init__(self, store: Store, footers: Kept[str, Footer] | None = None) -> None:
+        self._store = store
+        self._footers = footers
+        self._open: dict[str, pq.ParquetFile] = {}
+        self._known: dict[str, Footer] = {}
+        self._sizes: dict[tuple[str, int], dict[str, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        self._known.clear()
+        self._sizes.clear()
+
+    def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
+        """What the file says of its row groups, but not of their columns.
+
+        Raises :class:`TableDamagedError` where it lacks one of ``groups``, which ascend; there may be billions of them.
+        """
+        footer = self._file(stored).metadata
+        if groups and groups[-1] >= footer.num_row_groups:
+            raise TableDamagedError(
+                f"file {stored.path!r} has {footer.num_row_groups} row group(s); the table names number {groups[-1]}",
+                path=stored.path,
+            )
+        return footer
+
+    def column_footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
+        """As :meth:`footer`, for callers that ask row groups for their columns; raises :class:`TableDamagedError`
+        too where pyarrow cannot tell them."""
+        self.footer(stored, groups)
+        path = stored.path
+        try:
+            return self._known[path].checked
+        except ValueError as error:
+            raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
+
+    def stream(
+        self,
+        stored: StoredFile,
+        *,
+        schema: pa.Schema,
+        budget_bytes: int,
+        row_groups: Sequence[int] | None = None,
+        row_bytes: float = 0.0,
+    ) -> Iterator[tuple[pa.Table, int, bool]]:
+        """Rows in file order, in tables of about ``budget_bytes`` or one row; each with the position of its
+        first row in the file, and whether it is the last.
+
+        :param schema: the columns wanted, by name; those that the file lacks come out null.
+        :param row_groups: ascending; ``None``: all.
+        :param row_bytes: of a row with all columns, as Arrow data, where the table knows; it tells more than
+            a footer can.
+        """
+        footer = self.footer(stored, row_groups or ())
+        file = self._file(stored)
+        groups = list(range(footer.num_row_groups) if row_groups is None else row_groups)
+        stored_schema = file.schema_arrow  # made anew by each call
+        there = set(stored_schema.names)
+        columns = [name for name in schema.names if name in there]
+        starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
+        try:
+            left = sum(starts[group + 1] - starts[group] for group in groups)
+            growth = {name: _growth(stored_schema.field(name).type, schema.field(name).type) for name in columns}
+            size = partial(self._bytes, stored, columns=growth, row_bytes=row_bytes)
+            adjacent = all(following == group + 1 for group, following in pairwise(groups))
+            if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
+                table = file.read_row_groups(groups, columns=columns, use_threads=False)
+                yield shaped(table, schema), starts[groups[0]] if groups else 0, True
+                return
+            batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
+            for portion in _portions(groups, size, budget_bytes):
+                at = starts[portion[0]]
+                for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
+                    left -= batch.num_rows
+                    yield shaped(pa.Table.from_batches([batch]), schema), at, left == 0
+                    at += batch.num_rows
+        except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
+            if not _is_damage(error):
+                raise
+            raise TableDamagedError(f"file {stored.path!r} cannot be read: {error}", path=stored.path) from error
+
+    def _file(self, stored: StoredFile) -> pq.ParquetFile:
+        path = stored.path
+        if path not in self._open:
+            try:
+                known = None if self._footers is None else self._footers.get(path)
+                source = self._store.open_input(path, size_bytes=stored.size_bytes)
+                footer = known or Footer(_tail(source))
+                self._open[path] = pq.ParquetFile(source, metadata=footer.metadata)
+                self._known[path] = footer
+                if self._footers is not None:
+                    self._footers.keep(path, footer, footer.metadata.serialized_size)
+            except FileNotFoundError as error:
+                raise TableDamagedError(
+                    f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
+                    "may have removed it.",
+                    path=path,
+                ) from error
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                if not _is_damage(error):
+                    raise
+                raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
+        return self._open[path]
+
+    def _bytes(
+        self, stored: StoredFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
+    ) -> int:
+        """Bytes of the columns as Arrow data, about.
+
+        :param columns: with the bytes that a value takes as it is asked for, per byte of its type in the file.
+        """
+        path, footer = stored.path, self.column_footer(stored)
+        wanted, everything, rows = 0.0, 0, 0
+        for group in groups:
+            if (path, group) not in self._sizes:
+                schema = self._file(stored).schema_arrow
+                self._sizes[path, group] = _column_bytes(footer.row_group(group), schema)
+            sizes = self._sizes[path, group]
+            everything += sum(sizes.values())
+            wanted += sum(sizes.get(name, 0) * factor for name, factor in columns.items())
+            rows += footer.row_group(group).num_rows
+        return max(int(wanted), int(row_bytes * rows * wanted / max(1, everything)))
+
+
+def _tail(source: pa.NativeFile) -> bytes:
+    """The end of a Parquet file: its footer, that footer's size and the magic number, as far as there are any."""
+    size = source.size()
+    found = source.read_at(min(size, _TAIL), max(0, size - _TAIL))
+    wanted = int.from_bytes(found[-END:][:4], "little") + END
+    return found[-wanted:] if wanted <= min(size, _TAIL) else source.read_at(min(wanted, size), max(0, size - wanted))
+
+
+def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:
+    """Adjacent row groups of at most the budget, or one: of those that a call names, pyarrow
+    fetches all before it decodes the first."""
+    portion: list[int] = []
+    for group in groups:
+        apart = bool(portion) and group != portion[-1] + 1
+        if portion and (apart or size([*portion, group]) > budget_bytes):
+            yield portion
+            portion = []
+        portion.append(group)
+    if portion:
+        yield portion
+
+
+def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, int]:
+    """Bytes of a row group's columns as Arrow data, by name of the top-level column.
+
+    The size that a footer tells is that of encoded values, and a dictionary makes it as small as one likes: so
+    values count with their width, those of strings with the length of their bounds.
+    """
+    names = set(schema.names)
+    sizes: dict[str, int] = {}
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        path = chunk.path_in_schema
+        name = path if path in names else next((n for n in names if path.startswith(f"{n}.")), path)
+        width = _WIDTHS.get(chunk.physical_type, _DECIMAL)
+        if name in names and pa.types.is_decimal(schema.field(name).type):
+            width = _DECIMAL
+        if chunk.physical_type == "BYTE_ARRAY":
+            bounds = chunk.statistics
+            known = bounds is not None and bounds.has_min_max
+            width = _OFFSET + (max(len(bounds.min_raw), len(bounds.max_raw)) if known else _TYPICAL_LENGTH)
+        sizes[name] = sizes.get(name, 0) + max(chunk.total_uncompressed_size, chunk.num_values * width)
+    return sizes
+
+
+def _growth(stored: pa.DataType, asked: pa.DataType) -> float:
+    """How much wider values are as they are asked for: more than 1 where a column's type changed."""
+    if stored == asked or not all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in (stored, asked)):
+        return 1.0
+    return max(1.0, asked.bit_width / stored.bit_width)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is at fault. pyarrow reports damage as a bare ``OSError``; one with a number or
+    a class of its own comes from the store (no connection, no permission), and may pass."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return True
+    return type(error) is OSError and error.errno is None
+
+
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns in the schema's order and types, null where the table has none."""
+    if not schema.names:
+        return table
+    there, stored = set(table.column_names), settled(table)
+    arrays = [
+        stored.column(field.name).cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return settled(pa.table(arrays, schema=schema))

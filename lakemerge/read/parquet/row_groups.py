@@ -1,0 +1,113 @@
+"""Which row groups of a Parquet file a read can leave out, by their statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.format.base_file import Key, KeySpan, keys_at
+from lakemerge.read.filter.filter import FileStats, Filter, prune
+
+__all__ = ["RowGroups", "in_span", "key_bounds", "matching"]
+
+RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
+"""Of the given row groups of a file, those to read, in order."""
+
+
+def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
+    """Row groups that may hold keys of a span.
+
+    :param key: the key columns; the file is sorted by key.
+    """
+
+    def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
+        bounds = key_bounds(footer, groups, key)
+        return [
+            group for group, (least, greatest) in zip(groups, bounds, strict=True) if span.may_hold(least, greatest)
+        ]
+
+    return choose
+
+
+def key_bounds(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field]) -> list[tuple[Key, Key]]:
+    """Per row group, what its smallest and its largest key begin with, as far as statistics tell: the values of
+    the first columns, up to one that varies in the group. Nothing where there are no statistics."""
+    leaves = [(field.type, _leaf(footer, field.name)) for field in key]
+    return [_key_bounds(footer.row_group(group), leaves) for group in groups]
+
+
+def _key_bounds(group: Any, leaves: Sequence[tuple[pa.DataType, int | None]]) -> tuple[Key, Key]:
+    least: Key = ()
+    greatest: Key = ()
+    for kind, index in leaves:
+        bounds = None if index is None else _bounds(group.column(index))
+        if bounds is None:
+            break
+        low, high = keys_at((pa.array(bounds, kind),), [0, 1])
+        least, greatest = least + low, greatest + high
+        if low != high:
+            break
+    return least, greatest
+
+
+def matching(condition: Filter) -> RowGroups:
+    """Row groups that may hold rows that match; of rows that are final."""
+
+    def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
+        found = [(field, _leaf(footer, field.name)) for field in condition.schema]
+        leaves = [(field, index) for field, index in found if index is not None]
+        stats = [_statistics(footer.row_group(group), leaves) for group in groups]
+        return [group for group, kept in zip(groups, prune(condition, stats).tolist(), strict=True) if kept]
+
+    return choose
+
+
+def _statistics(group: Any, leaves: Sequence[tuple[pa.Field, int]]) -> FileStats:
+    low, high, nulls = {}, {}, {}
+    for field, index in leaves:
+        chunk = group.column(index)
+        bounds = _bounds(chunk)
+        if bounds is not None:
+            low[field.name], high[field.name] = (_typed(bound, field.type) for bound in bounds)
+        if chunk.is_stats_set and chunk.statistics.has_null_count:
+            nulls[field.name] = chunk.statistics.null_count
+    return FileStats(min=low, max=high, null_count=nulls, num_rows=group.num_rows)
+
+
+def _typed(bound: Any, kind: pa.DataType) -> Any:
+    """A bound of a column whose type may have become wider since the file was written. Dates are the one type
+    that Arrow does not take for the wider one."""
+    if pa.types.is_timestamp(kind) and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
+        return dt.datetime.combine(bound, dt.time())
+    return bound
+
+
+def _bounds(chunk: Any) -> tuple[Any, Any] | None:
+    """Minimum and maximum; not of floats, where both pass over NaN, nor where Python has no such value: of instants and
+    dates beyond its years, and of strings that are no UTF-8."""
+    if not chunk.is_stats_set or not chunk.statistics.has_min_max or chunk.physical_type in ("FLOAT", "DOUBLE"):
+        return None
+    try:
+        return chunk.statistics.min, chunk.statistics.max
+    except (OverflowError, UnicodeDecodeError):
+        return None
+
+
+def _leaf(footer: pq.FileMetaData, name: str) -> int | None:
+    """The index of a top-level column without fields of its own; ``None`` where the file has none."""
+    arrow = footer.schema.to_arrow_schema()
+    at = arrow.get_field_index(name)
+    if at < 0 or pa.types.is_nested(arrow.field(at).type):
+        return None
+    return sum(_width(arrow.field(i).type) for i in range(at))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Leaves below a type."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_width(kind.field(i).type) for i in range(kind.num_fields))

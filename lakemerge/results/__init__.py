@@ -1,0 +1,55 @@
+"""What the calls of a table give back."""
+
+from lakemerge.results.findings import (
+    CheckResult,
+    Finding,
+)
+from lakemerge.results.plans import (
+    CompactionGroup,
+    CompactionPlan,
+    CompactionStrategy,
+    Order,
+    PlannedSlice,
+    readable_bytes,
+)
+from lakemerge.results.results import (
+    CompactionResult,
+    ExpiryResult,
+    LogCompactionResult,
+    LostGroup,
+    MaintenanceResult,
+    RescaleResult,
+    RestoreResult,
+    SkippedTile,
+    UpsertResult,
+    VacuumResult,
+)
+from lakemerge.results.schedule import (
+    SCHEDULE_DEFAULTS,
+    Schedule,
+    schedule_problems,
+)
+
+__all__ = [
+    "SCHEDULE_DEFAULTS",
+    "CheckResult",
+    "CompactionGroup",
+    "CompactionPlan",
+    "CompactionResult",
+    "CompactionStrategy",
+    "ExpiryResult",
+    "Finding",
+    "LogCompactionResult",
+    "LostGroup",
+    "MaintenanceResult",
+    "Order",
+    "PlannedSlice",
+    "RescaleResult",
+    "RestoreResult",
+    "Schedule",
+    "SkippedTile",
+    "UpsertResult",
+    "VacuumResult",
+    "readable_bytes",
+    "schedule_problems",
+]

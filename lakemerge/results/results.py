@@ -1,0 +1,318 @@
+"""What operations tell of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakemerge.results.plans import CompactionPlan, readable_bytes
+
+__all__ = [
+    "CompactionResult",
+    "ExpiryResult",
+    "LogCompactionResult",
+    "LostGroup",
+    "MaintenanceResult",
+    "RescaleResult",
+    "RestoreResult",
+    "SkippedTile",
+    "UpsertResult",
+    "VacuumResult",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertResult:
+    """What a write did."""
+
+    version: int
+    """The version of the table that holds the records."""
+    rows: int
+    """Records given, duplicates included."""
+    files: int
+    """Objects written, the commit included."""
+    bytes: int
+    """Bytes of the data files written."""
+    mode: str
+    """``append``: log files; ``load``: base files, the first write of a table; ``repeated``:
+    nothing, since ``txn`` was already there."""
+    seconds: float
+
+    def __repr__(self) -> str:
+        return (
+            f"UpsertResult(version={self.version}, mode={self.mode!r}, rows={self.rows:,}, files={self.files}, "
+            f"bytes={self.bytes:,}, seconds={self.seconds:.2f})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedTile:
+    """A key range of a slice that a compaction left as it was, logs included: a total in it does not
+    fit its column. A later record that brings the total back into range lets the next one go on."""
+
+    partition: tuple[str | None, ...]
+    """Values of the partition columns, as Delta writes them."""
+    bucket: int
+    key: Mapping[str, object]
+    """A key that does not fit; there may be others in the tile."""
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostGroup:
+    """A group of slices that a compaction did not commit, because another one had changed a slice of it
+    meanwhile. Its files were discarded; what the other one left is planned again by the next run."""
+
+    slices: int
+    bytes_read: int
+    """In vain."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """What a compaction did; with nothing to do, no version was made."""
+
+    plan: CompactionPlan
+    """What was to be done, and why."""
+    version: int
+    """Of its last commit; of the version read where there is none."""
+    commits: int
+    """One for each group of slices that was merged."""
+    tiles: int
+    """Tiles whose logs were merged."""
+    rows: int
+    """Rows in the files written."""
+    files: int
+    """Base files written; by a minor compaction, files of changed rows."""
+    bytes: int
+    """Bytes of those files."""
+    bytes_read: int
+    """Bytes of the base and winner files that were merged, and of the logs, uncompressed."""
+    replaced_files: int
+    """Base files that left the table."""
+    log_blocks: int
+    """Merged."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
+    skipped: tuple[SkippedTile, ...] = ()
+    """Tiles that could not be merged; reads of the keys named in them fail, writes do not."""
+    lost: tuple[LostGroup, ...] = ()
+    """Groups that another compaction was first to merge."""
+    stopped: bool = False
+    """Whether it ended before all groups were done, because its caller asked it to."""
+
+    def __repr__(self) -> str:
+        rest = {"skipped": len(self.skipped), "lost": len(self.lost), "stopped": self.stopped}
+        text = "".join(f", {name}={value}" for name, value in rest.items() if value)
+        return (
+            f"CompactionResult(version={self.version}, tiles={self.tiles}, rows={self.rows:,}, files={self.files}, "
+            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, commits={self.commits}, "
+            f"seconds={self.seconds:.2f}{text})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        written = f"{self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"
+        lines = [
+            ("service", f"{self.plan.mode} compaction"),
+            ("due", "; ".join(self.plan.reasons) or "nothing"),
+            ("merged", f"{self.tiles} base files, {self.log_blocks:,} log blocks"),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", written),
+            ("replaced", f"{self.replaced_files} files"),
+            ("commits", f"{self.commits}, the table is at version {self.version}"),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        ]
+        lines += [("skipped", tile.reason) for tile in self.skipped]
+        lines += [("lost", f"{group.slices} slices: {group.reason}") for group in self.lost]
+        if self.stopped:
+            lines.append(("stopped", "before all was done; the rest is due still"))
+        return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCompactionResult:
+    """What a log compaction did; with nothing to do, no version was made."""
+
+    version: int
+    commits: int
+    """Log commits that were merged into others."""
+    records: int
+    """Records in them."""
+    rows: int
+    """Records written: fewer where the merger lets those go that do not decide."""
+    blocks: int
+    """Log blocks written, one per slice, or a few."""
+    files: int
+    """Objects written, the commit aside."""
+    bytes: int
+    """Bytes of the log files written."""
+    bytes_read: int
+    """Of logs, uncompressed."""
+    replaced_files: int
+    """Log files that reads of the new version need no more; earlier versions do."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, sorting, writing) and ``commit``."""
+
+    def __repr__(self) -> str:
+        return (
+            f"LogCompactionResult(version={self.version}, commits={self.commits}, records={self.records:,}, "
+            f"rows={self.rows:,}, blocks={self.blocks}, files={self.files}, bytes={self.bytes:,}, "
+            f"replaced_files={self.replaced_files}, seconds={self.seconds:.2f})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        return (
+            ("service", "log compaction"),
+            ("merged", f"{self.commits} commits, {self.replaced_files} files, {self.records:,} records"),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", f"{self.files} files, {self.rows:,} records, {readable_bytes(self.bytes)}"),
+            ("version", str(self.version)),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumResult:
+    """What a vacuum deleted or, as a dry run, would delete."""
+
+    dry_run: bool
+    version: int
+    """The version with the fence; with a dry run, or nothing to delete, the version looked at."""
+    oldest_version: int
+    """The oldest version that stays readable, savepoints aside. What was begun below it cannot commit
+    any more."""
+    files: Mapping[str, int]
+    """Number of files by kind: ``base``, ``log``, ``merged``, ``tombstones``, ``unfinished`` (what killed writers
+    left half-written) and ``delta log`` (commits and checkpoints)."""
+    bytes: int
+    paths: tuple[str, ...]
+    """Of all these files."""
+    seconds: float
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.files.items())
+        return (
+            f"VacuumResult(dry_run={self.dry_run}, version={self.version}, oldest_version={self.oldest_version}, "
+            f"files={{{kinds}}}, bytes={self.bytes:,}, seconds={self.seconds:.2f})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreResult:
+    """What a restore brought back."""
+
+    version: int
+    """The new version."""
+    restored_version: int
+    """The version whose rows and definition it has."""
+    added_files: int
+    """Base files that came back."""
+    removed_files: int
+    """Base files that left the table; they stay for time travel until they are vacuumed."""
+    live_logs: int
+    """Log commits that are live again, or still."""
+    bytes: int
+    """Bytes of the base files that came back."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryResult:
+    """What a tombstone expiry did."""
+
+    version: int
+    """The version from which on they are forgotten; the version looked at where nothing was due."""
+    horizon: int | None
+    """Deletes of versions up to and including this one are forgotten; ``None`` where nothing was due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleResult:
+    """What a rescale did; with nothing to do, no version was made."""
+
+    version: int
+    before: int | None
+    """The bucket count when it began; ``None``: not chosen yet."""
+    buckets: int
+    """The bucket count now."""
+    commits: int
+    slices: int
+    """Slices written."""
+    rows: int
+    """Rows in the files written."""
+    files: int
+    """Base files written."""
+    bytes: int
+    """Bytes of those files."""
+    bytes_read: int
+    """Of the base and winner files that were merged, and of the logs, uncompressed; once for each slice that
+    was made of them."""
+    replaced_files: int
+    """Base files that left the table."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
+    skipped: tuple[SkippedTile, ...] = ()
+    """Slices that stay as they were, since a total in them does not fit its column; where slices were to be
+    joined, the table then keeps its bucket count. Once such a total is back in range, call rescale again."""
+
+    def __repr__(self) -> str:
+        skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
+        return (
+            f"RescaleResult(version={self.version}, buckets={self.buckets}, before={self.before}, "
+            f"commits={self.commits}, slices={self.slices}, rows={self.rows:,}, files={self.files}, "
+            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        lines = [
+            ("service", "rescale"),
+            ("buckets", f"{self.before} before, {self.buckets} now"),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", f"{self.slices} slices, {self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"),
+            ("replaced", f"{self.replaced_files} files"),
+            ("commits", f"{self.commits}, the table is at version {self.version}"),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        ]
+        return (*lines, *(("skipped", tile.reason) for tile in self.skipped))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceResult:
+    """What a maintenance did; ``None`` for services that were not due, or that lost to somebody else."""
+
+    version: int
+    """The version that it left."""
+    compaction: CompactionResult | None
+    minor: CompactionResult | None
+    logs: LogCompactionResult | None
+    tombstones: ExpiryResult | None
+    vacuum: VacuumResult | None
+    conflicts: tuple[str, ...]
+    """Services that somebody else made needless or impossible while they ran; they are due again if they
+    still are."""
+    stopped: bool
+    """Whether its caller asked it to end early."""
+    seconds: float
+
+    @property
+    def done(self) -> tuple[CompactionResult | LogCompactionResult | ExpiryResult | VacuumResult, ...]:
+        """What the services that ran did, in their order."""
+        results = (self.compaction, self.minor, self.logs, self.tombstones, self.vacuum)
+        return tuple(result for result in results if result is not None)
+
+    def __repr__(self) -> str:
+        ran = "".join(f", {result!r}" for result in self.done)
+        conflicts = f", conflicts={len(self.conflicts)}" if self.conflicts else ""
+        return f"MaintenanceResult(version={self.version}{ran}{conflicts}, seconds={self.seconds:.2f})"
+
+
+def _seconds(total: float, phases: Mapping[str, float]) -> str:
+    return f"{total:.2f} ({', '.join(f'{name} {seconds:.2f}' for name, seconds in phases.items())})"

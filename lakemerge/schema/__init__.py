@@ -1,0 +1,1 @@
+"""Schemas: types, DDL, casts, and how a table's schema changes."""

@@ -1,0 +1,148 @@
+"""Tiles whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
+
+What was merged is kept by the open table for later reads of the same version. So the first read after a commit costs
+a minor compaction more than one after it. Where the merged rows are records of the logs, Spark reads those too, and
+what is kept are places, for whatever columns are asked for. Else it is rows of the columns asked for, which a Python
+task of each later read passes on.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.premerge import MergedBeside, are_few, merge_beside
+from lakemerge.schema.schema import to_ddl
+from lakemerge.spark.names import selected
+from lakemerge.spark.scans import scan_beside, scan_records
+from lakemerge.spark.sessions import session_id
+from lakemerge.spark.transport.jobs import bins, map_evenly
+from lakemerge.spark.transport.sending import pickled
+from mergers.contract import Bools, Ints
+
+__all__ = ["is_kept", "scan_merging_first"]
+
+_TASK_BYTES = 8 * 2**20
+"""Of compressed rows in a Python task, about; to start one costs as much as some of them."""
+_BATCH_ROWS = 64 * 1024
+
+
+def scan_merging_first(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    condition: str | None,
+) -> list[DataFrame]:
+    """The tiles' stored rows that are not superseded, and the rows that the logs bring in.
+
+    :param tiles: see :func:`lakemerge.read.premerge.due_first`.
+    :param condition: of stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
+    """
+    merged = _merged(spark, handle, view, spec, tiles, columns)
+    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key, condition)]
+    return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
+
+
+def is_kept(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> bool:
+    """Whether an earlier read has merged them."""
+    return any(handle.scans.get(key) is not None for key in _keys(spark, view, tiles, columns))
+
+
+def _keys(
+    spark: SparkSession, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
+    """What merges of tiles are kept by: those for any columns, and those for these."""
+    bases = [tile.base.add.path for tile in tiles if tile.base is not None]
+    of_any = ("merged", session_id(spark), view.version, *bases)
+    return of_any, (*of_any, tuple(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """What merges of tiles came to."""
+
+    positions: pa.Table
+    """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
+    rows: list[DataFrame]
+    """Those in their place, and new ones."""
+    key: tuple[Hashable, ...]
+    """What they are kept by."""
+
+
+def _merged(
+    spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
+) -> _Merged:
+    """Of what is kept, if it is there."""
+    of_any, of_these = _keys(spark, view, tiles, columns)
+    known = handle.scans.get(of_any) or handle.scans.get(of_these)
+    if known is not None:
+        return cast("_Merged", known)
+    found = map_evenly(
+        spark,
+        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(tiles)),
+        [pickled(tile) for tile in tiles],
+        sizes=[tile.stored_bytes for tile in tiles],
+        target_bytes=spec.settings.target_task_bytes,
+    )
+    positions = pa.concat_tables(part.positions for part in found)
+    rows, held = [], positions.nbytes
+    records = _records(found)
+    if records:
+        rows.append(scan_records(spark, handle, view, records))
+        held += sum(len(bits) // 8 for bits in records.values())
+    streams = [part.rows for part in found if part.rows]
+    if streams:
+        schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
+        rows.append(_sent(spark, streams, schema))
+        held += sum(map(len, streams))
+    merged = _Merged(positions, rows, of_any if all(part.picked for part in found) else of_these)
+    handle.scans.keep(merged.key, merged, held)
+    return merged
+
+
+def _merge_beside(tile: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
+    return merge_beside(pickle.loads(tile), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
+
+
+def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:
+    """By log file, a bit for each record up to the last one that is wanted."""
+    places: dict[str, list[Ints]] = {}
+    for part in found:
+        for path, rows in part.records.items():
+            places.setdefault(path, []).append(rows)
+    records = {}
+    for path, parts in places.items():
+        rows = np.concatenate(parts)
+        records[path] = np.zeros(int(rows.max()) + 1, dtype=np.bool_)
+        records[path][rows] = True
+    return records
+
+
+def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> DataFrame:
+    """Rows that go to Spark's tasks with the query."""
+    groups = bins([len(stream) for stream in streams], target_bytes=_TASK_BYTES, at_least=1)
+    tasks = [[streams[index] for index in group] for group in groups]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for stream in tasks[number]:
+                    with pa.ipc.open_stream(stream) as rows:
+                        yield from rows.read_all().to_batches(max_chunksize=_BATCH_ROWS)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))

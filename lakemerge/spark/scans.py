@@ -1,0 +1,290 @@
+"""Merged tiles through Spark's own Parquet reader: no row passes through Python.
+
+Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
+are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
+and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
+(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with tiles whose logs were merged first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+
+from lakemerge.format.base_file import FILE_COLUMN
+from lakemerge.format.minor import POSITIONS_SCHEMA, RowFile, packed_positions, positions_table
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.xxhash64 import hash_columns
+from lakemerge.schema.schema import to_ddl
+from lakemerge.spark.access import parquet_files
+from lakemerge.spark.names import selected
+from lakemerge.spark.sessions import jvm_session, session_id
+from lakemerge.storage.local import LocalStore
+from lakemerge.write.parquet.encoding import leaves
+from mergers.contract import Bools
+
+__all__ = ["scan_beside", "scan_clean", "scan_minor", "scan_records"]
+
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_MAX_BITS = 2**28
+"""Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
+_FEW_BITS = 2**25
+_FEW_FILES = 64
+"""Up to so many rows and positions files the driver reads the bitmaps: 4 MiB in the plan."""
+_LISTED_FILE_BYTES = 512
+"""What the driver holds of a file that a scan names, about."""
+
+
+def scan_clean(
+    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+) -> DataFrame:
+    """Base files of clean tiles, as if they were a plain folder of files."""
+    adds = [tile.base.add for tile in tiles if tile.base is not None]
+    if not adds:
+        return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
+    sizes = [add.size_bytes for add in adds]
+    rows = _parquet(spark, handle, _stored_schema(view), [add.path for add in adds], sizes)
+    return selected(rows, columns)
+
+
+def scan_minor(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    condition: str | None = None,
+) -> list[DataFrame]:
+    """Base and winner files of tiles with a minor entry and no later logs, without superseded rows; in
+    as few scans as their bitmaps allow.
+
+    :param condition: of the rows that are asked for. It is judged before bitmaps are, so of superseded rows too: it
+        must not fail for any.
+    """
+    scans = []
+    for group in _groups(tiles):
+        paths = [tile.minor.positions for tile in group if tile.minor is not None and tile.minor.positions is not None]
+        few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
+        bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
+        scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
+    return scans
+
+
+def scan_beside(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    positions: pa.Table,
+    of: Sequence[Hashable],
+    condition: str | None,
+) -> DataFrame:
+    """Base and winner files of tiles without the rows that ``positions`` names, a table of
+    :data:`lakemerge.format.minor.POSITIONS_SCHEMA`; ``of`` tells it from others. For ``condition`` see
+    :func:`scan_minor`."""
+    bits = partial(_bits, spark, positions, *_ordinals(tiles)) if positions.num_rows else None
+    return _scan(spark, handle, view, tiles, columns, bits, of, condition)
+
+
+def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:
+    """Records of log files, each of which carries all columns.
+
+    :param records: those wanted, by path of their file; the last part of each path is another, and Spark reads it as
+        it is.
+    """
+    paths = list(records)
+    slots, count = _slots([path.rpartition("/")[2] for path in paths])
+    positions = packed_positions(dict(zip(slots, records.values(), strict=True)))
+    bits = _bits(spark, positions, 0, count - 1)
+    rows = _parquet(spark, handle, _schema(view, view.config.schema.names), paths)
+    name = functions.xxhash64(rows.metadataColumn("_metadata")["file_name"])
+    slot = functions.pmod(name, functions.lit(count).cast("bigint")).cast("int")
+    return rows.where(_is_set(rows, functions.get(bits.scalar(), slot)))
+
+
+def _slots(names: Sequence[str]) -> tuple[list[int], int]:
+    """A number for each name by which Spark finds it, its hash modulo a count; and the count."""
+    hashes = hash_columns([pa.array(names, pa.string())])
+    count = len(names)
+    while len(np.unique(hashes % count)) < len(names):
+        count += 1 + count // 8
+    return (hashes % count).tolist(), count
+
+
+def _scan(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    tiles: Sequence[Tile],
+    columns: Sequence[str],
+    bits: Callable[[], DataFrame] | None,
+    of: Sequence[Hashable],
+    condition: str | None,
+) -> DataFrame:
+    """Base and winner files in one scan, without the rows whose bits are set. It is kept for later reads, and so are
+    the bits, for scans with other conditions.
+
+    :param bits: gives what :func:`_bits` does.
+    :param of: tells them from other bits of the same files.
+    """
+    schema, files = _stored_schema(view), [file for file in _row_files(tiles) if file.rows]
+    paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
+    if bits is None:
+        return selected(_parquet(spark, handle, schema, paths, sizes), columns)
+    low, high = _ordinals(tiles)
+
+    def left() -> DataFrame:
+        size = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
+        superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
+        rows = _parquet(spark, handle, schema, paths, sizes)
+        return _without(rows if condition is None else rows.where(condition), superseded, low)
+
+    key = ("left", schema, tuple(paths), tuple(of), condition)
+    found = _kept(spark, handle, key, left, len(paths) * _LISTED_FILE_BYTES)
+    return selected(found, columns, anew=True)
+
+
+def _kept(
+    spark: SparkSession, handle: Handle, key: tuple[Hashable, ...], make: Callable[[], DataFrame], size_bytes: int
+) -> DataFrame:
+    """What ``make`` gave for the key before; with Connect, whose plans are of one use, what it gives."""
+    if jvm_session(spark) is None:
+        return make()
+    key = (*key, session_id(spark))
+    known = cast("DataFrame | None", handle.scans.get(key))
+    if known is None:
+        known = make()
+        handle.scans.keep(key, known, size_bytes)
+    return known
+
+
+def _without(rows: DataFrame, bits: DataFrame, low: int) -> DataFrame:
+    """Stored rows but for those whose bits are set; ``low``: the ordinal of the first bitmap."""
+    return rows.where(~_is_set(rows, functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)))
+
+
+def _is_set(rows: DataFrame, words: Column) -> Column:
+    """Whether the bit of a row is set in the bitmap of its file; a word or a bitmap that is not there has none."""
+    row = rows.metadataColumn("_metadata")["row_index"].cast("int")
+    # A long is shifted by the last six bits of the row's number.
+    shifted = functions.call_function("shiftright", functions.get(words, functions.shiftright(row, 6)), row)
+    one = functions.lit(1).cast("bigint")
+    return shifted.bitwiseAND(one).eqNullSafe(one)
+
+
+def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
+    """As :func:`_bits`, from positions files. Read by the driver and sent with the plan, which saves Spark a job."""
+    with ThreadPoolExecutor(handle.settings.threads) as pool:
+        table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths))
+    return _bits(spark, table, low, high)
+
+
+def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> DataFrame:
+    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none."""
+    table = positions.combine_chunks()
+    at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
+    values = table.column("bits").combine_chunks().take(at)
+    one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return spark.createDataFrame(pa.table({"bits": one}))
+
+
+def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
+    """As :func:`_bits`, from positions files, read by Spark where the query runs."""
+    entry = functions.struct("file", "bits")
+    by_file = functions.map_from_entries(functions.collect_list(entry))
+    numbers = functions.sequence(functions.lit(low), functions.lit(high))
+    rows = _parquet(spark, handle, POSITIONS_SCHEMA, paths).agg(by_file.alias("bits"))
+    return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
+
+
+def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
+    """Tiles by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
+    group: list[Tile] = []
+    held = 0
+    for tile in sorted(tiles, key=lambda tile: -1 if tile.base is None else tile.base.ordinal):
+        rows = _rows([tile])
+        if group and held + rows > _MAX_BITS:
+            yield group
+            group, held = [], 0
+        group.append(tile)
+        held += rows
+    if group:
+        yield group
+
+
+def _row_files(tiles: Sequence[Tile]) -> list[RowFile]:
+    return [file for tile in tiles for file in tile.row_files]
+
+
+def _rows(tiles: Sequence[Tile]) -> int:
+    return sum(tile.stored_rows for tile in tiles)
+
+
+def _ordinals(tiles: Sequence[Tile]) -> tuple[int, int]:
+    """The lowest and the highest of the tiles' files."""
+    ordinals = [file.ordinal for file in _row_files(tiles)]
+    return min(ordinals), max(ordinals)
+
+
+def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
+
+
+def _stored_schema(view: TableView) -> pa.Schema:
+    """Of base and winner files: scans are alike whatever is asked for, and Spark reads what the query uses."""
+    return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
+
+
+def _parquet(
+    spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None = None
+) -> DataFrame:
+    """A scan of its own of the files. Spark asks the store for each file once, if at all: a later scan of the same
+    ones takes over what it was told."""
+    session = jvm_session(spark)
+    if session is None:
+        return _listed(spark, handle, schema, paths, sizes)
+    key = ("files", session_id(spark), schema, *paths)
+    known = handle.scans.get(key)
+    if known is not None:
+        return DataFrame(session.baseRelationToDataFrame(known), spark)
+    frame = _listed(spark, handle, schema, paths, sizes)
+    relation = frame._jdf.queryExecution().analyzed().relation()
+    handle.scans.keep(key, relation, len(paths) * _LISTED_FILE_BYTES)
+    return frame
+
+
+def _listed(
+    spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None
+) -> DataFrame:
+    reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
+    if any(pa.types.is_floating(kind) for field in schema for _, kind in leaves(field.name, field.type)):
+        # Parquet's Java reader looks for 0.0 in a chunk's dictionary, finds -0.0 there and skips the row group.
+        reader = reader.option("parquet.filter.dictionary.enabled", "false")
+    local = isinstance(handle.store, LocalStore)
+    with _listed_by_the_driver(spark) if local else contextlib.nullcontext():
+        return parquet_files(reader, handle.store, paths, sizes)
+
+
+@contextlib.contextmanager
+def _listed_by_the_driver(spark: SparkSession) -> Iterator[None]:
+    """Spark asks for the size of each file that a scan names. Of more than 32 it does that in a job of up to 10,000
+    tasks, which takes ten times as long as the driver needs for files of a local disk. A setting of the
+    session's own stays."""
+    if spark.conf.get(_LISTING, None) is not None:
+        yield
+        return
+    spark.conf.set(_LISTING, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_LISTING)

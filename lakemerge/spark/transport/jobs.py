@@ -1,0 +1,114 @@
+"""Running functions on Spark: one Python task per bin of items, results and errors back as values."""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lakemerge.errors import LakeMergeError
+from lakemerge.layout.view import Tile
+from lakemerge.options import Settings
+from lakemerge.read.splits import Part, split_tiles
+from lakemerge.spark.transport.portable import carried, portable
+from lakemerge.spark.workers import prepare_workers
+
+__all__ = [
+    "bins",
+    "collect_results",
+    "even_tasks",
+    "map_evenly",
+    "parallelism",
+    "result_batch",
+]
+
+RESULT_DDL = "result BINARY"
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map_evenly(
+    spark: SparkSession, function: Callable[[T], R], items: Sequence[T], *, sizes: Sequence[int], target_bytes: int
+) -> list[R]:
+    """``function`` of every item, in the items' order, in even tasks of about ``target_bytes``.
+
+    A :class:`LakeMergeError` that a task raises is raised here as it was. For other raised ones see
+    :func:`lakemerge.spark.workers.prepare_workers`.
+    """
+    prepare_workers(spark)
+    tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
+    work = portable(function)
+    given = [carried([(index, items[index]) for index in task]) for task in tasks]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for index, item in pickle.loads(given[number]):  # noqa: S301 - our own driver's bytes
+                    yield result_batch(partial(_numbered, work, item, index))
+
+    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, RESULT_DDL)
+    results = dict(collect_results(frame))
+    return [results[index] for index in range(len(items))]
+
+
+def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
+    return index, function(item)
+
+
+def even_tasks(tiles: Sequence[Tile], settings: Settings, *, at_least: int) -> list[list[Part]]:
+    """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together."""
+    parts = split_tiles(tiles, settings.target_task_bytes)
+    sizes = [part.stored_bytes for part in parts]
+    groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
+    return [[parts[index] for index in group] for group in groups]
+
+
+def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:
+    """Indices of items in bins of even size: about ``target_bytes`` each, as many bins as items or
+    ``at_least`` where there are so few bytes. Largest items first, each into the emptiest bin."""
+    count = min(len(sizes), max(at_least, -(-sum(sizes) // target_bytes)))
+    filled: list[tuple[int, int]] = [(0, number) for number in range(count)]
+    result: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        size, number = heapq.heappop(filled)
+        result[number].append(index)
+        heapq.heappush(filled, (size + sizes[index], number))
+    return result
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that the cluster runs at a time, as Spark itself splits a range."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except (AttributeError, PySparkException):  # Spark Connect has no context
+        numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
+        last = numbers.agg(functions.max("number")).collect()[0][0]
+        return int(last) + 1
+
+
+def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
+    """Do the work; its result, or the :class:`LakeMergeError` it raised, as one row for the driver."""
+    try:
+        outcome: tuple[bool, object] = (True, work())
+    except LakeMergeError as error:
+        outcome = (False, error)
+    return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(outcome)], type=pa.binary())})
+
+
+def collect_results(frame: DataFrame) -> list[Any]:
+    """Run the job; the results of :func:`result_batch` in the tasks' order. Raises what a task raised."""
+    results = []
+    # As Arrow data: for collect() the JVM would pickle what is pickled already, which of megabytes takes long.
+    for outcome in frame.toArrow().column("result"):
+        ok, value = pickle.loads(outcome.as_buffer())  # noqa: S301 - our own executors' bytes
+        if not ok:
+            raise value
+        results.append(value)
+    return results

@@ -1,0 +1,127 @@
+"""Columns on their way from the JVM to Python.
+
+Spark hands a decimal to Arrow through a ``BigDecimal`` and its bytes, value by value. Decimals that fit 64
+bits are sent unscaled as BIGINT instead, which took 6 to 12 % less time for a frame of 17 columns with four
+of them. And ``mapInArrow`` takes a dot in a column's name for a field of a struct, so that names are
+left behind. Both are put right again here.
+
+How many rows go at a time matters more. By default Spark bounds a batch by its bytes, too, and to know
+them adds up the buffers of all columns after every row: 0.37 of 1.03 s for 300,000 rows of 17 columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DecimalType
+
+from lakemerge.format.base_file import BaseFile
+from lakemerge.layout.view import TableView
+from lakemerge.spark.names import sql_names
+from lakemerge.spark.sessions import is_running
+
+__all__ = ["Sent", "batches_by_rows", "send"]
+
+_MAX_DIGITS = 18
+_BY_ROWS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),  # no limit, and so nothing to add up
+}
+_SAMPLE_FILES = 64
+_SMALL_ROW_BYTES = 4096
+"""Batches of such rows stay far below Spark's own limit of 64 MiB."""
+_PARQUET_TO_ARROW = 8
+"""Rows take at most about this many times the bytes of their Parquet files, at the usual compression."""
+
+_lock = threading.Lock()
+_writes = 0
+_set: list[tuple[SparkSession, str]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was done to the columns of a frame, in their order. Picklable."""
+
+    names: tuple[str, ...]
+    decimals: tuple[pa.DataType | None, ...]
+    """The type of a column that was sent as integers."""
+
+    def received(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns as they were."""
+        columns = [
+            column if kind is None else _rescaled(column, kind)
+            for column, kind in zip(batch.columns, self.decimals, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.names))
+
+
+def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, Sent]:
+    """The named columns of a frame, ready for ``mapInArrow``."""
+    kinds = {
+        field.name: pa.decimal128(field.dataType.precision, field.dataType.scale)
+        for field in frame.schema
+        if isinstance(field.dataType, DecimalType) and field.dataType.precision <= _MAX_DIGITS
+    }
+
+    frame, text = sql_names(frame, names)
+
+    def expression(number: int, name: str) -> str:
+        column = text[name]
+        if name in kinds:
+            # Exact: the product has at most 18 digits more than the factor.
+            column = f"CAST({column} * {10 ** kinds[name].scale}BD AS BIGINT)"
+        return f"{column} AS c{number}"
+
+    # As SQL text, because every Column is several calls into the JVM: 0.05 s of 0.3 for a small upsert.
+    sent = frame.selectExpr(*(expression(number, name) for number, name in enumerate(names)))
+    return sent, Sent(tuple(names), tuple(kinds.get(name) for name in names))
+
+
+@contextlib.contextmanager
+def batches_by_rows(spark: SparkSession, table: TableView) -> Iterator[None]:
+    """Jobs that run meanwhile send batches of a number of rows, whatever their bytes, where the table's
+    rows are known to be small. Settings that the session has already stay as they are.
+
+    Spark has such settings for a session only. They are taken back when the last of the writes that run
+    at the same time ends.
+    """
+    global _writes  # noqa: PLW0603 - settings of a session are shared by its threads
+    with _lock:
+        _writes += 1
+        if _has_small_rows(table) and all(spark.conf.get(name, None) is None for name in _BY_ROWS):
+            for name, value in _BY_ROWS.items():
+                spark.conf.set(name, value)
+                _set.append((spark, name))
+    try:
+        yield
+    finally:
+        with _lock:
+            _writes -= 1
+            while _set and not _writes:
+                session, name = _set.pop()
+                if is_running(session):
+                    session.conf.unset(name)
+
+
+def _has_small_rows(table: TableView) -> bool:
+    """By some of its base files: a write does not look at them all."""
+    adds = islice(table.snapshot.files.values(), _SAMPLE_FILES)
+    files = [BaseFile.of(add, table.config.partition_by) for add in adds]
+    size = sum(file.add.size_bytes for file in files) * _PARQUET_TO_ARROW
+    return 0 < size <= sum(file.rows for file in files) * _SMALL_ROW_BYTES
+
+
+def _rescaled(integers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same 64-bit numbers as the unscaled values of 128-bit decimals, sign extended."""
+    whole = pa.concat_arrays([integers]) if integers.offset else integers
+    validity, data = whole.buffers()
+    low = np.frombuffer(data, dtype=np.int64, count=len(whole)) if len(whole) else np.empty(0, dtype=np.int64)
+    values = np.stack([low, low >> 63], axis=1)
+    return pa.Array.from_buffers(kind, len(whole), [validity, pa.py_buffer(values)], null_count=whole.null_count)

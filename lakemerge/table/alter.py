@@ -1,0 +1,190 @@
+"""Changes to a table's definition: metadata commits.
+
+Source: docs/table-format.md, sections 4 and 5. A change is judged anew against the tip at every
+attempt, and is void once another change of the definition was first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+import pyarrow as pa
+
+from lakemerge.delta import AlreadyDone, Attempt, Metadata, Snapshot
+from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
+from lakemerge.format.config import State, TableConfig
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.schema.evolution import new_columns, with_columns, with_comments, with_nullable, with_order, with_types
+from lakemerge.schema.schema import to_delta_json
+from lakemerge.schema.widening import PROPERTY, with_feature
+from lakemerge.table.create import choose_merger, property_problems
+from mergers import Merger
+from mergers.wording import argument
+
+__all__ = ["SchemaChange", "alter_table"]
+
+_CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """What a caller wants changed in the columns; see :meth:`lakemerge.LakeTable.alter`."""
+
+    add_columns: str | pa.Schema | None = None
+    nullable: Sequence[str] | None = None
+    comments: Mapping[str, str | None] | None = None
+    order: Sequence[str] | None = None
+    widen: Mapping[str, str | pa.DataType] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return all(part is None for part in (self.add_columns, self.nullable, self.comments, self.order, self.widen))
+
+    def applied(self, schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        """The schema after the change, additions first. Raises :class:`SchemaError`."""
+        if self.add_columns is not None:
+            schema = with_columns(schema, self.add_columns)
+        if self.nullable is not None:
+            schema = with_nullable(schema, self.nullable, key)
+        if self.comments is not None:
+            schema = with_comments(schema, self.comments)
+        if self.widen is not None:
+            schema = with_types(schema, self.widen, key)
+        return schema if self.order is None else with_order(schema, self.order)
+
+
+def alter_table(
+    handle: Handle,
+    begin: TableView,
+    *,
+    columns: SchemaChange,
+    merger: str | Merger | None,
+    options: Mapping[str, object] | None,
+    properties: Mapping[str, str | None] | None = None,
+) -> Snapshot:
+    """Change columns, merger or properties, all in one commit; see :meth:`lakemerge.LakeTable.alter`.
+
+    Returns the snapshot that has the change; that of ``begin`` where there is nothing to change.
+    """
+    if columns.is_empty and merger is None and options is None and properties is None:
+        *names, last = map(argument, _CHANGES)
+        raise InputError(f"there is nothing to alter; give {', '.join(names)} or {last}")
+    given = dict(properties or {})
+    if problems := property_problems(given, removable=True):
+        raise InputError("the table cannot be altered: " + "; ".join(problems), problems=tuple(problems))
+    before = begin.config
+    schema = columns.applied(before.schema, before.key)
+    reshaped = not schema.equals(before.schema, check_metadata=True)
+    widened = replace(columns, widen=None).applied(before.schema, before.key) != schema
+    computes = widened and not before.merger(handle.registry).only_picks(before.shape)
+    chosen = _chosen(handle, replace(before, schema=schema), merger, options)
+    remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
+    after = replace(before, schema=schema)
+    if remerged:
+        after = replace(after, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
+    if after == before and not reshaped and _with_properties(begin.snapshot.metadata, given) == begin.snapshot.metadata:
+        return begin.snapshot
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is None:
+            raise AssertionError("the table exists: the commit began from a snapshot")
+        view = handle.view(tip)
+        _check_same_definition(begin.state, view.state)
+        if remerged or computes:
+            _check_no_live_logs(view)
+        configuration = replace(after, buckets=view.config.buckets).configuration()
+        metadata = replace(
+            _with_properties(tip.metadata, given),
+            schema_string=to_delta_json(schema) if reshaped else tip.metadata.schema_string,
+        )
+        if widened:
+            configuration[PROPERTY] = "true"
+        metadata = replace(metadata, configuration={**metadata.configuration, **configuration})
+        protocol = [with_feature(tip.protocol, schema)] if widened else []
+        state = replace(
+            view.state,
+            merger_epoch=view.state.merger_epoch + remerged,
+            schema_epoch=view.state.schema_epoch + reshaped,
+        )
+        return Attempt([*protocol, metadata, state.domain()])
+
+    operation, parameters = _described(before, after, columns, given)
+    outcome = handle.log.commit(begin.snapshot, build, operation=operation, parameters=parameters)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("a change of the definition has no application transaction")
+    return outcome.snapshot
+
+
+def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -> Metadata:
+    """With properties set, and without those whose value is ``None``."""
+    changed = {**metadata.configuration, **properties}
+    left = {name: value for name, value in changed.items() if value is not None}
+    return replace(metadata, configuration=left)
+
+
+def _chosen(
+    handle: Handle, config: TableConfig, merger: str | Merger | None, options: Mapping[str, object] | None
+) -> Merger:
+    """The merger after the change, its options validated against the schema after the change. Also
+    where the merger stays: it has to take the added columns, or nobody could read the table."""
+    if merger is None and options is None:
+        return config.merger(handle.registry)
+    if merger is None:
+        merger = handle.registry.of_table(config.merger_id, config.merger_name).id
+    return choose_merger(handle, merger, options, config.shape)
+
+
+def _check_same_definition(begin: State, tip: State) -> None:
+    if begin.restore_epoch != tip.restore_epoch:
+        raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
+    for what, was, now in (
+        ("schema", begin.schema_epoch, tip.schema_epoch),
+        ("merger", begin.merger_epoch, tip.merger_epoch),
+        ("bucket count", begin.layout_epoch, tip.layout_epoch),
+    ):
+        if was != now:
+            raise CommitConflictError(f"the {what} changed meanwhile; open the table again and retry")
+
+
+def _check_no_live_logs(view: TableView) -> None:
+    """Every live log was written under the present merger, and in types that it computes in: an earlier change
+    passed this check, and a write begun before one is refused."""
+    dirty = [tile for tile in view.tiles if not tile.is_merged]
+    if dirty:
+        versions = sorted({block.version for tile in dirty for block in tile.blocks})
+        raise CompactFirstError(
+            f"logs of {len(versions)} commits are not compacted yet, and only {view.config.merger_name!r} with its "
+            "present options and types can fold them: compact first (table.compact()), then alter again",
+            versions=tuple(versions),
+        )
+
+
+def _described(
+    before: TableConfig, after: TableConfig, columns: SchemaChange, properties: Mapping[str, str | None]
+) -> tuple[str, Mapping[str, object]]:
+    """Operation and parameters for the commit info."""
+    parameters: dict[str, object] = {}
+    operations = []
+    if added := new_columns(before.schema, after.schema):
+        operations.append("ADD COLUMNS")
+        parameters["columns"] = added
+    types = None if columns.widen is None else {name: str(kind) for name, kind in columns.widen.items()}
+    changes = {"nullable": columns.nullable, "comments": columns.comments, "widen": types, "order": columns.order}
+    if changed := {name: change for name, change in changes.items() if change is not None}:
+        operations.append("CHANGE COLUMNS")
+        parameters |= {name: dict(part) if isinstance(part, Mapping) else list(part) for name, part in changed.items()}
+    if (after.merger_id, after.merger_options) != (before.merger_id, before.merger_options):
+        operations.append("CHANGE MERGER")
+        parameters |= {"merger": after.merger_name, "mergerOptions": dict(after.merger_options)}
+    if properties:
+        operations.append("SET PROPERTIES")
+        parameters["properties"] = dict(properties)
+    return ", ".join(operations), parameters
+
+
+def _json(options: Mapping[str, object]) -> object:
+    """Options as a table keeps them."""
+    return orjson.loads(orjson.dumps(dict(options)))

@@ -1,0 +1,210 @@
+"""Creating a table: everything about its definition is checked before its first version is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.delta import (
+    AlreadyDone,
+    Attempt,
+    Metadata,
+    Protocol,
+    Snapshot,
+    parse_checkpoint_interval,
+    parse_duration_ms,
+)
+from lakemerge.errors import InputError, SchemaError, TableExistsError
+from lakemerge.format.config import MAX_BUCKETS, WRITER_FEATURE, State, TableConfig
+from lakemerge.handle import Handle
+from lakemerge.layout.partition import is_partitionable
+from lakemerge.results.schedule import SCHEDULE_DEFAULTS, schedule_problems
+from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
+from mergers import Merger, TableShape
+from mergers.ordering import is_orderable
+from mergers.wording import argument
+
+__all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
+
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_DURATIONS = frozenset(
+    {"delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "lakemerge.tombstoneRetention"}
+)
+
+
+def create_table(
+    handle: Handle,
+    schema: object,
+    *,
+    key: Sequence[str],
+    ordering: Sequence[str],
+    merger: str | Merger | None,
+    options: Mapping[str, object] | None,
+    partition_by: Sequence[str],
+    buckets: int | None,
+    name: str | None,
+    description: str | None,
+    properties: Mapping[str, str] | None,
+) -> Snapshot:
+    """Validate and commit version 0; see :meth:`lakemerge.LakeTable.create`."""
+    arrow = to_arrow_schema(schema)
+    problems: list[str] = []
+    key = _named(key, arrow, "key", problems)
+    ordering = _named(ordering, arrow, "ordering", problems)
+    partition_by = _named(partition_by, arrow, "partition", problems)
+    _check_columns(arrow, key, ordering, partition_by, problems)
+    if buckets is not None:
+        problems += bucket_problems(buckets)
+    properties = dict(properties or {})
+    problems += property_problems(properties)
+    texts: dict[str, object] = {"name": name, "description": description}
+    problems += [f"{what} must be a string, not {v!r}" for what, v in texts.items() if not isinstance(v, str | None)]
+    if problems:
+        raise SchemaError("the table cannot be created: " + "; ".join(problems), problems=tuple(problems))
+    fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
+    shape = TableShape(pa.schema(fields), tuple(key), tuple(ordering))
+    chosen = choose_merger(handle, merger, options, shape)
+    config = TableConfig(
+        schema=shape.schema,
+        key=shape.key,
+        ordering=shape.ordering,
+        partition_by=tuple(partition_by),
+        buckets=buckets,
+        merger_id=chosen.id,
+        merger_name=chosen.name,
+        merger_options=chosen.options(),
+    )
+    metadata = Metadata(
+        id=handle.new_txn_id(),
+        name=name,
+        description=description,
+        schema_string=to_delta_json(shape.schema),
+        partition_columns=config.partition_by,
+        configuration={"delta.enableInCommitTimestamps": "true"} | properties | config.configuration(),
+        created_time_ms=handle.now_ms(),
+    )
+
+    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+        if tip is not None:
+            raise TableExistsError(
+                f"there is a table at {handle.store.url} already; use LakeTable.open, or another path",
+                url=handle.store.url,
+            )
+        return Attempt([_protocol(shape.schema), metadata, State().domain()])
+
+    parameters = {
+        "key": list(key),
+        "ordering": list(ordering),
+        "merger": chosen.name,
+        "partitionBy": list(partition_by),
+    }
+    outcome = handle.log.commit(None, build, operation="CREATE TABLE", parameters=parameters)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("creating a table is never done already")
+    return outcome.snapshot
+
+
+def _protocol(schema: pa.Schema) -> Protocol:
+    """Reader version 1 wherever the schema allows: some readers refuse any feature they do not know.
+
+    Key columns are NOT NULL, which Delta counts as ``invariants``: delta-spark reads no table that has
+    such columns without naming it.
+    """
+    features = {"domainMetadata", "inCommitTimestamp", "invariants", WRITER_FEATURE}
+    if not needs_timestamp_ntz(schema):
+        return Protocol(1, 7, frozenset(), frozenset(features))
+    return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
+
+
+def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
+    """The merger that a caller names, configured for a table of that shape; ``None``: the default."""
+    if options is not None and not isinstance(options, Mapping):
+        raise InputError(f"{argument('options')} must be a mapping of names to values, not {options!r}")
+    if isinstance(merger, Merger):
+        if options:
+            raise InputError("give options to the merger instance, not beside it")
+        registered = handle.registry.of_table(merger.id, merger.name)
+        return registered.from_options(merger.options(), shape)
+    if merger is None:
+        merger = "event-time" if shape.ordering else "commit-time"
+    if not isinstance(merger, str):
+        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {merger!r}")
+    return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
+
+
+def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> list[str]:
+    if isinstance(columns, str):
+        raise InputError(f"{role} columns must be a list of names; did you mean [{columns!r}]?")
+    if not isinstance(columns, Collection) or not all(isinstance(name, str) for name in columns):
+        raise InputError(f"{role} columns must be a list of names, not {columns!r}")
+    known = {name.lower(): name for name in schema.names}
+    names = []
+    for name in columns:
+        if name.lower() not in known:
+            problems.append(f"{role} column {name!r} is not in the schema")
+        elif known[name.lower()] in names:
+            problems.append(f"{role} column {name!r} is named twice")
+        else:
+            names.append(known[name.lower()])
+    return names
+
+
+def _check_columns(
+    schema: pa.Schema, key: Sequence[str], ordering: Sequence[str], partition_by: Sequence[str], problems: list[str]
+) -> None:
+    if not key:
+        problems.append("a table needs at least one key column")
+    for name in key:
+        kind = schema.field(name).type
+        if not is_orderable(kind) or pa.types.is_floating(kind):
+            problems.append(
+                f"key column {name!r} is {kind}; keys are integers, strings, binary, booleans, dates, "
+                "timestamps or decimals"
+            )
+    for name in ordering:
+        kind = schema.field(name).type
+        if not is_orderable(kind):
+            problems.append(f"ordering column {name!r} is {kind}, which has no order")
+        if name in key:
+            problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
+    for name in partition_by:
+        if name not in key:
+            problems.append(f"partition column {name!r} must be a key column")
+        elif not is_partitionable(schema.field(name).type):
+            problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
+
+
+def bucket_problems(buckets: Any) -> list[str]:
+    """What is wrong with a bucket count, if anything."""
+    whole = isinstance(buckets, int) and not isinstance(buckets, bool)
+    if not whole or not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
+        return [f"{argument('buckets')} must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
+    return []
+
+
+def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:
+    """What is wrong with table properties that a user sets, or with ``None`` takes away, if anything."""
+    problems = [f"table property {name!r} is not one a user sets" for name in properties if not _is_settable(name)]
+    for name, value in properties.items():
+        if removable and value is None:
+            continue
+        if not isinstance(value, str):
+            problems.append(f"table property {name!r} must be a string, not {value!r}")
+        elif name in SCHEDULE_DEFAULTS:
+            problems += schedule_problems(name, value)
+        elif name in _DURATIONS and parse_duration_ms(value) is None:
+            problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
+        elif name == _CHECKPOINT_INTERVAL and parse_checkpoint_interval(value) is None:
+            problems.append(f"table property {name!r} must be a positive number of commits, not {value!r}")
+    return problems
+
+
+def _is_settable(name: object) -> bool:
+    """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
+    if not isinstance(name, str) or not name:
+        return False
+    if name.startswith("lakemerge."):
+        return name in _DURATIONS or name in SCHEDULE_DEFAULTS
+    return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

@@ -1,0 +1,193 @@
+"""What a version holds and what a read of it costs, as values: slices, totals, the plan of a read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView, Tile
+from lakemerge.read.filter.filter import parse_filter
+from lakemerge.read.filter.prune import prune_tiles
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.scan import asked_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slices_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What a slice or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
+
+    base_files: int
+    base_rows: int
+    base_bytes: int
+    winner_files: int
+    """Of minor compactions since the last full one."""
+    winner_rows: int
+    winner_bytes: int
+    log_blocks: int
+    """Live: not merged yet."""
+    log_rows: int
+    """Records in those blocks; some may lie outside the slice's files that need them."""
+    log_bytes: int
+    """Uncompressed, in memory about that much."""
+
+    @property
+    def read_amplification(self) -> float:
+        """Bytes that a full read takes up, per byte of base file; 1 where everything is clean."""
+        extra = self.winner_bytes + self.log_bytes
+        return 1 + extra / self.base_bytes if self.base_bytes else float(1 + bool(extra))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceInfo(_Sizes):
+    """One slice: what it holds and what reading it costs now."""
+
+    partition: Mapping[str, str | None]
+    """Partition values, as Delta writes them."""
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDetail(_Sizes):
+    """A version at a glance."""
+
+    url: str
+    version: int
+    merger: str
+    key: tuple[str, ...]
+    ordering: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    buckets: int | None
+    slices: int
+    dirty_slices: int
+    """Slices with live logs."""
+    log_commits: int
+    """Commits whose logs are not merged everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """How a read would be done, in tiles: base files and the key ranges they own."""
+
+    tiles: int
+    pruned: int
+    """Left out, because statistics, partition values or the key's bucket say that no row matches."""
+    clean: int
+    """Read as they are: no log touches them."""
+    minor: int
+    """Read without a merge: base minus superseded positions, plus winners."""
+    first: int
+    """On Spark: merged before the rest is read, since their logs are small, and then read like those. The table keeps
+    what it merged for later reads of the same version."""
+    merged: int
+    """Merged while reading: they have logs that no compaction has taken up."""
+    log_blocks: int
+    """To be merged, first or while reading."""
+    bytes: int
+    """Stored bytes of the tiles to be read, all columns."""
+    through_arrow: str | None
+    """Why Spark reads these tiles through Arrow in Python tasks, also where it need not merge. ``None`` where its own
+    Parquet reader does that, and for a table without a session, which cannot be asked."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.tiles - self.pruned} of {self.tiles} tiles, {self.bytes:,} bytes"]
+        if self.clean:
+            lines.append(f"  {self.clean} as they are: no log touches them")
+        if self.minor:
+            lines.append(f"  {self.minor} without a merge: base minus superseded rows, plus winners")
+        since = f"{self.log_blocks} log blocks since the last compaction"
+        if self.first:
+            lines.append(f"  {self.first} merged first, then base minus superseded rows, plus merged ones: {since}")
+        if self.merged:
+            lines.append(f"  {self.merged} merged while reading: {since}")
+        if self.through_arrow is not None:
+            lines.append(f"  on Spark all of it through Arrow in Python tasks: {self.through_arrow}")
+        return "\n".join(lines)
+
+
+def slices_of(view: TableView) -> list[SliceInfo]:
+    """Every slice with files or live logs, by partition and bucket."""
+    names = view.config.partition_by
+    order = sorted(view.tiles_by_slice, key=lambda part: ([value or "" for value in part.partition], part.bucket))
+    return [
+        SliceInfo(
+            partition=dict(zip(names, part.partition, strict=True)),
+            bucket=part.bucket,
+            **_totals(view.tiles_by_slice[part]),
+        )
+        for part in order
+    ]
+
+
+def detail_of(handle: Handle, view: TableView) -> TableDetail:
+    config, slices = view.config, slices_of(view)
+    return TableDetail(
+        url=handle.store.url,
+        version=view.version,
+        merger=config.merger_name,
+        key=config.key,
+        ordering=config.ordering,
+        partition_by=config.partition_by,
+        buckets=config.buckets,
+        slices=len(slices),
+        dirty_slices=sum(part.log_blocks > 0 for part in slices),
+        log_commits=len(view.log_commits) - len(view.dead_log_commits()),
+        **_totals(view.tiles),
+    )
+
+
+def plan_of(
+    handle: Handle,
+    view: TableView,
+    columns: Sequence[str] | None,
+    filter: str | pc.Expression | None,
+    spark: SparkSession | None,
+) -> ReadPlan:
+    asked = asked_columns(view, columns)
+    condition = parse_filter(filter, view.config.schema)
+    tiles = prune_tiles(view, condition)
+    first, through_arrow = 0, None
+    if spark is not None:
+        from lakemerge.spark.reader import ways_of
+
+        read = set(asked) | (condition.columns if condition is not None else set())
+        spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+        ways = ways_of(spark, handle, view, spec, tiles, [name for name in view.config.schema.names if name in read])
+        first, through_arrow = len(ways.first), ways.through_arrow
+    return ReadPlan(
+        tiles=len(view.tiles),
+        pruned=len(view.tiles) - len(tiles),
+        clean=sum(tile.is_clean for tile in tiles),
+        minor=sum(tile.is_merged and not tile.is_clean for tile in tiles),
+        first=first,
+        merged=sum(not tile.is_merged for tile in tiles) - first,
+        log_blocks=sum(len(tile.blocks) for tile in tiles),
+        bytes=sum(tile.stored_bytes for tile in tiles),
+        through_arrow=through_arrow,
+    )
+
+
+def _totals(tiles: Sequence[Tile]) -> dict[str, int]:
+    bases = [tile.base for tile in tiles if tile.base is not None]
+    winners = [winner for tile in tiles if tile.minor is not None for winner in tile.minor.winners]
+    # A block that reaches into several tiles counts once.
+    blocks = {(b.file.path, b.first_row_group): b for tile in tiles for b in tile.blocks}.values()
+    return {
+        "base_files": len(bases),
+        "base_rows": sum(base.rows for base in bases),
+        "base_bytes": sum(base.add.size_bytes for base in bases),
+        "winner_files": len(winners),
+        "winner_rows": sum(winner.rows for winner in winners),
+        "winner_bytes": sum(winner.size_bytes for winner in winners),
+        "log_blocks": len(blocks),
+        "log_rows": sum(block.rows for block in blocks),
+        "log_bytes": sum(block.data_bytes for block in blocks),
+    }

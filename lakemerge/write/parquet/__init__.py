@@ -1,0 +1,1 @@
+"""Writing the Parquet files of a table."""

@@ -1,0 +1,68 @@
+"""A Parquet file that comes into being row group by row group, and whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.storage.base import Store
+from lakemerge.write.parquet.encoding import writer_options
+
+__all__ = ["ParquetOutput"]
+
+
+class ParquetOutput:
+    """One file being written. End it with :meth:`close` or :meth:`abandon`.
+
+    :param group_rows: rows of a row group, at most.
+    :param bounded: the columns whose statistics somebody will ask for; ``None``: all.
+    """
+
+    def __init__(self, store: Store, path: str, *, group_rows: int, bounded: Collection[str] | None = None) -> None:
+        self.path = path
+        self.rows = 0
+        self.row_groups = 0
+        self._group_rows = group_rows
+        self._bounded = bounded
+        self._output = store.open_output(path)
+        self._sink = self._output.__enter__()
+        self._size: int | None = None
+        self._writer: Any = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far; of a closed file, all."""
+        return int(self._sink.tell()) if self._size is None else self._size
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows as row groups of their own. Those of the first call decide how columns are encoded."""
+        if self._writer is None:
+            options = writer_options(rows, group_rows=self._group_rows, bounded=self._bounded)
+            self._writer = pq.ParquetWriter(self._sink, rows.schema, **options)
+        self._writer.write_table(rows, row_group_size=self._group_rows)
+        self.rows += rows.num_rows
+        self.row_groups += -(-rows.num_rows // self._group_rows)
+
+    def close(self) -> pq.FileMetaData:
+        """Finish the file, to which something was written; returns its footer."""
+        self._writer.close()
+        footer = self._writer.writer.metadata
+        self._size = int(self._sink.tell())
+        self._output.__exit__(None, None, None)
+        return footer
+
+    def abandon(self) -> None:
+        """Give the file up; the store shows nothing of it. Of a closed one the file stays: nothing names it."""
+        if self._size is not None:
+            return
+        # The footer goes to a file that is never published; a writer left open would try to write it
+        # when it is collected, long after the file has gone.
+        with contextlib.suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
+        error = RuntimeError("the write was abandoned")
+        self._output.__exit__(type(error), error, None)

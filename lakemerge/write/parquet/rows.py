@@ -1,0 +1,58 @@
+"""A Parquet file of merged rows: a base file or a winner file.
+
+The columns of the table's schema, then ``_lm_file``, the file's ordinal, which the Delta schema does not
+name. Source: docs/table-format.md, section 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge.format.base_file import FILE_COLUMN
+from lakemerge.options import Settings
+from lakemerge.storage.base import Store
+from lakemerge.write.parquet.output import ParquetOutput
+
+__all__ = ["RowsFile"]
+
+
+class RowsFile:
+    """One file being written. End it with :meth:`close` or :meth:`abandon`.
+
+    :param schema: the table's.
+    :param ordinal: reserved for this file.
+    """
+
+    def __init__(self, store: Store, path: str, *, schema: pa.Schema, ordinal: int, settings: Settings) -> None:
+        self.path = path
+        self.ordinal = ordinal
+        self.rows = 0
+        self._names = schema.names
+        self._schema = pa.schema([*schema, pa.field(FILE_COLUMN, pa.int32())]).remove_metadata()
+        self._output = ParquetOutput(store, path, group_rows=settings.row_group_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far; of a closed file, all."""
+        return self._output.size_bytes
+
+    def add(self, rows: pa.Table) -> None:
+        """Append rows with the columns of the table's schema, in key order from call to call."""
+        count = rows.num_rows
+        if not count:
+            return
+        ordinals = pa.array(np.full(count, self.ordinal, dtype=np.int32))
+        self._output.write(pa.table([*rows.select(self._names).columns, ordinals], schema=self._schema))
+        self.rows += count
+
+    def close(self) -> pq.FileMetaData:
+        """Finish the file; returns its footer."""
+        if not self.rows:
+            self._output.write(self._schema.empty_table())
+        return self._output.close()
+
+    def abandon(self) -> None:
+        """Give the file up; the store shows nothing of it."""
+        self._output.abandon()

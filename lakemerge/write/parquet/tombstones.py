@@ -1,0 +1,70 @@
+"""Tombstone files: the deletes that go with a base file or a minor entry.
+
+Source: docs/table-format.md, section 6.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakemerge.options import Settings
+from lakemerge.storage.base import Store
+from lakemerge.write.parquet.output import ParquetOutput
+
+__all__ = ["TOMBSTONE_FOLDER", "TombstonesOutput"]
+
+TOMBSTONE_FOLDER = "_lakemerge/tombstones"
+
+
+class TombstonesOutput:
+    """The tombstones of one key range being written. There is no file until there are enough for a row
+    group, and none in the end where there are no tombstones. End it with :meth:`close` or :meth:`abandon`.
+
+    :param name: begin version and transaction id of the write.
+    :param ordinal: of the file of merged rows that they go with.
+    """
+
+    def __init__(self, store: Store, name: str, ordinal: int, settings: Settings) -> None:
+        self._store = store
+        self._path = f"{TOMBSTONE_FOLDER}/{name}-{ordinal:010d}.parquet"
+        self._settings = settings
+        self._held: list[pa.Table] = []
+        self._held_rows = self._held_bytes = 0
+        self._output: ParquetOutput | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes so far, in the file or waiting to be written; of a closed file, all."""
+        return self._held_bytes + (0 if self._output is None else self._output.size_bytes)
+
+    def add(self, rows: pa.Table) -> None:
+        """Append tombstones, see :func:`mergers.kernel.tombstone_schema`, in key order from call to call."""
+        if not rows.num_rows:
+            return
+        self._held.append(rows)
+        self._held_rows += rows.num_rows
+        self._held_bytes += rows.nbytes
+        settings = self._settings
+        if self._held_rows >= settings.row_group_rows or self._held_bytes >= settings.merge_budget_bytes // 2:
+            self._flush()
+
+    def close(self) -> str | None:
+        """Finish the file, where there is one; returns its path."""
+        if self._held:
+            self._flush()
+        if self._output is None:
+            return None
+        self._output.close()
+        return self._path
+
+    def abandon(self) -> None:
+        """Give the file up; the store shows nothing of it."""
+        if self._output is not None:
+            self._output.abandon()
+
+    def _flush(self) -> None:
+        if self._output is None:
+            self._output = ParquetOutput(self._store, self._path, group_rows=self._settings.row_group_rows)
+        self._output.write(pa.concat_tables(self._held))
+        self._held = []
+        self._held_rows = self._held_bytes = 0
