@@ -15,8 +15,11 @@ from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.tpch import LINEITEM, compare, connect
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, Commits, DeltaLog, Snapshot
-from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import SLICE_TAG
 from lakemerge.handle import Handle
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore, Counts

@@ -18,8 +18,11 @@ from rich.console import Console
 from benchmarks.measure import Contender, Line, Report, interleave
 from lakemerge import LakeTable
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt
-from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import SLICE_TAG
 from lakemerge.results.plans import CompactionPlan
 
 __all__ = ["large_table", "main", "measure"]

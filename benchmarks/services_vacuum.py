@@ -21,8 +21,11 @@ from benchmarks.measure import Contender, Line, Report, interleave
 from lakemerge import LakeTable, VacuumResult
 from lakemerge.commits.base import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Snapshot
-from lakemerge.format.base_file import SLICE_TAG, BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import SLICE_TAG
 
 _TARGET_SECONDS = 5.0
 _FILES_PER_COMMIT = 200

@@ -17,7 +17,7 @@ from compaction.run.run import run_plan
 from compaction.vacuum import vacuum
 from lakemerge.delta import AlreadyDone, Attempt, Snapshot, Txn
 from lakemerge.errors import CommitConflictError
-from lakemerge.format.config import LOG_DOMAIN_PREFIX
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView

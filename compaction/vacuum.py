@@ -27,8 +27,8 @@ from compaction.retention import FILE_RETENTION, LOG_RETENTION, property_ms, ret
 from lakemerge.commits.retention import commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
-from lakemerge.format.config import STATE_DOMAIN
 from lakemerge.format.ingests import INGEST_FOLDER
+from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references
@@ -36,9 +36,6 @@ from lakemerge.layout.view import TableView
 from lakemerge.results.results import VacuumResult
 from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
-from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER
-from lakemerge.write.pack import LOG_FOLDER
-from lakemerge.write.parquet.tombstones import TOMBSTONE_FOLDER
 from mergers.wording import argument
 
 __all__ = ["vacuum"]

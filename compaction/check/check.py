@@ -20,14 +20,13 @@ from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log
 from lakemerge.delta.replay import load, read_whole
 from lakemerge.errors import LakeMergeError, MergerMissingError, NotATableError, TableError
-from lakemerge.format.config import STATE_DOMAIN
 from lakemerge.format.ingests import ingests_of
+from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.layout.view import TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
-from lakemerge.write.base_file import BASE_FOLDER
 
 __all__ = ["check_table"]
 

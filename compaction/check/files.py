@@ -15,7 +15,9 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.errors import LakeMergeError
-from lakemerge.format.base_file import FILE_COLUMN, Key, LogBlock, SliceId, keys_at
+from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import FILE_COLUMN
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import Tile
 from lakemerge.read.merge import MergeSpec, merge_tile

@@ -27,9 +27,11 @@ from compaction.run.jobs import run_jobs
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.base import Provenance, commit_packed_logs
 from lakemerge.errors import InputError, OutcomeUnknownError
-from lakemerge.format.base_file import LogBlock, SliceId
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.expiry import expiries_of
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import LOG_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.layout.bucket_counts import slices_of
 from lakemerge.layout.view import TableView
@@ -37,7 +39,6 @@ from lakemerge.options import Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import LogCompactionResult
 from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.pack import LOG_FOLDER
 from mergers.wording import argument
 
 if TYPE_CHECKING:

@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.format.base_file import Key, LogBlock, LogFile, SliceId, keys_at
+from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.layout.view import Tile
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.runs import Run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream
-from lakemerge.write.pack import KIND_COLUMN, LOG_FOLDER, stored_bound
+from lakemerge.write.pack import stored_bound
 from lakemerge.write.parquet.output import ParquetOutput
 from mergers import Frame, RowKind
 from mergers.kernel import VERSION_COLUMN, combine

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import Key, KeyKinds, Partition, SliceId
 from lakemerge.format.block_checks import parsed_partition
 from lakemerge.format.block_index import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
-from lakemerge.format.config import LOG_DOMAIN_PREFIX
+from lakemerge.format.keys import Key, KeyKinds, Partition, SliceId
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.layout.view import TableView, Tile, build_tiles
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from compaction.plan.loads import TileLoad, tile_loads
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.errors import FilterError, InputError
-from lakemerge.format.base_file import Partition, SliceId
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Partition, SliceId
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView

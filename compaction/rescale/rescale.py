@@ -24,13 +24,13 @@ from compaction.run.jobs import run_jobs
 from lakemerge.commits.base import Provenance, TilesChangedError, commit_compaction, commit_layout, reserve_ordinals
 from lakemerge.delta import AddFile
 from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
-from lakemerge.format.base_file import BaseFile, SliceId
-from lakemerge.format.config import TableConfig
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.config import TableConfig, bucket_problems
+from lakemerge.format.keys import SliceId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import RescaleResult, SkippedTile
-from lakemerge.table.create import bucket_problems
 from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from compaction.run.tile import skipped_tile
 from lakemerge.delta import AddFile
 from lakemerge.errors import MergeOverflowError
-from lakemerge.format.base_file import SliceId
+from lakemerge.format.keys import SliceId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import Tile
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers

@@ -23,7 +23,7 @@ from compaction.run.group import GroupOutcome, GroupRun, compact_group
 from compaction.run.tile import TileJob
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.base import TilesChangedError, reserve_ordinals
-from lakemerge.format.base_file import SliceId
+from lakemerge.format.keys import SliceId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.read.merge import MergeSpec

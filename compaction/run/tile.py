@@ -9,15 +9,17 @@ from itertools import chain
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import MergeOverflowError
-from lakemerge.format.base_file import BaseFile, SliceId
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.keys import SliceId
 from lakemerge.format.minor import Minor, RowFile, write_positions
+from lakemerge.format.names import MERGED_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.layout.view import Tile
 from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.superseded import Superseded
 from lakemerge.results.results import SkippedTile
-from lakemerge.write.base_file import MERGED_FOLDER, BaseWriteSpec, write_base_files
+from lakemerge.write.base_file import BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 

@@ -24,8 +24,10 @@ from lakemerge.delta import (
 from lakemerge.errors import CommitConflictError, VersionNotFoundError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, log_version
-from lakemerge.format.config import LOG_DOMAIN_PREFIX, State, TableConfig
+from lakemerge.format.config import TableConfig
 from lakemerge.format.minor import Minor
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile, build_tiles
 from lakemerge.schema.evolution import carries, with_schema

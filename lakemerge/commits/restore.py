@@ -15,9 +15,9 @@ from dataclasses import replace
 from lakemerge.commits.base import removal, rows_changed
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundError
-from lakemerge.format.config import STATE_DOMAIN, State
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
-from lakemerge.format.savepoint import SAVEPOINT_DOMAIN_PREFIX
+from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
+from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.layout.travel import check_kept

@@ -6,91 +6,18 @@ tile its key space; log blocks are row groups of packed log files.
 
 from __future__ import annotations
 
-import base64
-import decimal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import orjson
-import pyarrow as pa
 
 from lakemerge.delta import AddFile
-from lakemerge.errors import InputError, TableDamagedError
-from lakemerge.format.config import bucket_count, whole_number
-from lakemerge.storage.base import check_path
-from mergers.ordering import plain_integers
+from lakemerge.errors import TableDamagedError
+from lakemerge.format.keys import Key, SliceId, key_from_json, key_to_json
+from lakemerge.format.names import SLICE_TAG
+from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
-__all__ = [
-    "FILE_COLUMN",
-    "INT32_LIMIT",
-    "SLICE_TAG",
-    "BaseFile",
-    "Key",
-    "KeyKinds",
-    "KeySpan",
-    "LogBlock",
-    "LogFile",
-    "Partition",
-    "SliceId",
-    "check_kinds",
-    "key_from_json",
-    "key_kinds",
-    "key_to_json",
-    "keys_at",
-    "optional_path",
-    "stored_path",
-]
-
-SLICE_TAG = "lakemerge.slice"
-INT32_LIMIT = 2**31
-"""Ordinals of files and positions in them are INT32."""
-
-FILE_COLUMN = "_lm_file"
-"""Physical column of base and winner files that is not in the Delta schema: the file's ordinal, INT32."""
-
-Partition = tuple[str | None, ...]
-"""Partition values in the order of the partition columns, as Delta serialises them."""
-
-Key = tuple[int | str | bytes | decimal.Decimal, ...]
-"""A key as comparable values in key order: integers for all integer-like types (dates in days,
-timestamps in microseconds, decimals of up to 18 digits unscaled)."""
-
-KeyKinds = tuple[type, ...]
-"""The types of a table's keys, value by value: keys of other types cannot be compared with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpan:
-    """Keys with ``low <= key < high``, as tuples compare: a bound that names the first columns only stands before
-    all keys that begin with it, one that is longer than a key just after the key that it begins with."""
-
-    low: Key | None
-    """``None``: open."""
-    high: Key | None
-    """``None``: open."""
-
-    @staticmethod
-    def closed(first: Key, last: Key) -> KeySpan:
-        """From one key to another, both included."""
-        return KeySpan(first, (*last, 0))
-
-    def may_hold(self, least: Key, greatest: Key) -> bool:
-        """Whether a key of some rows may be in the span.
-
-        :param least: what the rows' smallest key begins with, as far as that is known; maybe nothing.
-        :param greatest: the same of the largest.
-        """
-        if self.high is not None and least >= self.high:
-            return False
-        return self.low is None or greatest >= self.low[: len(greatest)]
-
-
-class SliceId(NamedTuple):
-    """A tuple, since plans look slices up by the hundred thousand."""
-
-    partition: Partition
-    bucket: int
+__all__ = ["BaseFile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,125 +95,3 @@ class BaseFile:
                 "than LakeMerge must have added it",
                 path=add.path,
             ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A packed log file: blocks of many slices, written by one task of one commit."""
-
-    path: str
-    size_bytes: int
-    columns: tuple[str, ...]
-    """The table columns that the file's records carry."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogBlock:
-    """Records of one slice in one log file: consecutive row groups, sorted by key, equal keys in
-    arrival order."""
-
-    file: LogFile
-    first_row_group: int
-    row_groups: int
-    slice: SliceId
-    buckets: int
-    """The bucket count the block was written under."""
-    rows: int
-    data_bytes: int
-    """Of the records as Arrow data."""
-    key_min: Key | None
-    """``None`` where the bound is not known."""
-    key_max: Key | None
-    version: int = -1
-    """The commit's version; -1 while it is not committed. Of a packed block, the newest of its records."""
-    packed_from: int | None = None
-    """The oldest version of a packed block's records, each of which names its own: a log compaction made it
-    of blocks of several commits. ``None`` for a block as it was committed."""
-
-    @property
-    def groups(self) -> range:
-        """Its row groups, by their numbers in the file; the file may have fewer."""
-        return range(self.first_row_group, self.first_row_group + self.row_groups)
-
-    def covers(self, slice_id: SliceId, buckets: int) -> bool:
-        """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
-        common = min(self.buckets, buckets)
-        same = self.slice.bucket % common == slice_id.bucket % common
-        return same and self.slice.partition == slice_id.partition
-
-
-def stored_path(value: object) -> str:
-    """A path in JSON; raises :class:`TypeError` or :class:`ValueError` for what is no clean path inside the table."""
-    if not isinstance(value, str):
-        raise TypeError(f"a path must be a string, not {value!r}")
-    try:
-        return check_path(value)
-    except InputError as error:
-        raise ValueError(error.message) from None
-
-
-def optional_path(value: object) -> str | None:
-    """As :func:`stored_path`, or null."""
-    return None if value is None else stored_path(value)
-
-
-def key_to_json(key: Key) -> list[object]:
-    return [
-        {"b64": base64.b64encode(value).decode()}
-        if isinstance(value, bytes)
-        else {"dec": str(value)}
-        if isinstance(value, decimal.Decimal)
-        else value
-        for value in key
-    ]
-
-
-def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
-    """Of keys of these columns, as :func:`keys_at` gives them."""
-    return tuple(_kind(column.type) for column in columns)
-
-
-def _kind(kind: pa.DataType) -> type:
-    if plain_integers(pa.array([], kind)) is not None:
-        return int
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal
-    return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else bytes
-
-
-def check_kinds(key: Key | None, kinds: KeyKinds) -> None:
-    """Raises :class:`TypeError` where a key is none of these kinds, and so cannot be compared with the table's."""
-    if key is not None and tuple(map(type, key)) != kinds:
-        raise TypeError(f"the table has no such keys: {key!r}")
-
-
-def key_from_json(body: object) -> Key:
-    if not isinstance(body, list):
-        raise TypeError(f"a key must be a list, not {body!r}")
-    return tuple(_value_from_json(value) for value in body)
-
-
-def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
-    if isinstance(value, Mapping) and set(value) == {"b64"}:
-        return base64.b64decode(value["b64"])
-    if isinstance(value, Mapping) and set(value) == {"dec"}:
-        return decimal.Decimal(value["dec"])
-    if isinstance(value, int | str) and not isinstance(value, bool):
-        return value
-    raise TypeError(f"not a key value: {value!r}")
-
-
-def keys_at(columns: Sequence[pa.Array], positions: Sequence[int]) -> list[Key]:
-    """The keys at a few positions of key columns (contiguous arrays without nulls)."""
-    picked = [column.take(pa.array(positions, type=pa.int64())) for column in columns]
-    values: list[Sequence[object]] = []
-    for column in picked:
-        plain = plain_integers(column)
-        values.append(column.to_pylist() if plain is None else plain.tolist())
-    return [tuple(_checked(value) for value in row) for row in zip(*values, strict=True)]
-
-
-def _checked(value: object) -> int | str | bytes | decimal.Decimal:
-    if isinstance(value, int | str | bytes | decimal.Decimal):
-        return value
-    raise TypeError(f"not a key value: {value!r}")

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.delta import DomainMetadata
-from lakemerge.format.base_file import INT32_LIMIT, Partition
+from lakemerge.format.keys import Partition
+from lakemerge.format.values import INT32_LIMIT
 
 __all__ = ["body_of", "check_index", "check_inline", "list_of", "parsed_partition", "partition_of"]
 

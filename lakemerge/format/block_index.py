@@ -20,21 +20,13 @@ import pyarrow.parquet as pq
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import (
-    Key,
-    KeyKinds,
-    LogBlock,
-    LogFile,
-    Partition,
-    SliceId,
-    check_kinds,
-    key_from_json,
-    key_to_json,
-    optional_path,
-    stored_path,
-)
 from lakemerge.format.block_checks import body_of, check_index, check_inline, list_of, parsed_partition, partition_of
-from lakemerge.format.config import LOG_DOMAIN_PREFIX, State, TableConfig, bucket_count, whole_number
+from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key, KeyKinds, Partition, SliceId, check_kinds, key_from_json, key_to_json
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.state import State
+from lakemerge.format.values import bucket_count, optional_path, stored_path, whole_number
 from lakemerge.storage.base import Store
 
 __all__ = [

@@ -6,33 +6,23 @@ Source: docs/table-format.md, sections 1 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from lakemerge.delta import DomainMetadata, Metadata, Snapshot
+from lakemerge.delta import Metadata
 from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, UnsupportedFeatureError
+from lakemerge.format.names import FORMAT_VERSION, MAX_BUCKETS
+from lakemerge.format.values import bucket_count
 from lakemerge.schema.schema import UnknownTypeError, from_delta_json
 from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
+from mergers.wording import argument
 
-__all__ = [
-    "FORMAT_VERSION",
-    "LOG_DOMAIN_PREFIX",
-    "MAX_BUCKETS",
-    "STATE_DOMAIN",
-    "WRITER_FEATURE",
-    "State",
-    "TableConfig",
-    "bucket_count",
-]
+__all__ = ["TableConfig", "bucket_problems"]
 
-FORMAT_VERSION = 1
-MAX_BUCKETS = 2**16
-WRITER_FEATURE = "lakemerge"
-STATE_DOMAIN = "lakemerge.state"
-LOG_DOMAIN_PREFIX = "lakemerge.log."
 
 _PREFIX = "lakemerge."
 
@@ -115,86 +105,17 @@ class TableConfig:
             raise TableDamagedError(f"the schema in the log of {url} is damaged: {error.message}", url=url) from error
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """The domain ``lakemerge.state``, which every version has."""
-
-    merger_epoch: int = 0
-    """Raised when the merger or its options change."""
-    layout_epoch: int = 0
-    """Raised when the bucket count changes."""
-    schema_epoch: int = 0
-    """Raised when the schema changes."""
-    next_ordinal: int = 0
-    """The first file ordinal (``_lm_file``) nobody has reserved."""
-    fence_begin_version: int = 0
-    """Transactions begun below this version cannot commit any more (set by vacuum)."""
-    oldest_version: int = 0
-    """Versions below this one cannot be read any more, savepoints aside (set by vacuum)."""
-    restore_epoch: int = 0
-    """Raised when an earlier version is restored."""
-
-    def domain(self) -> DomainMetadata:
-        body = {
-            "formatVersion": FORMAT_VERSION,
-            "mergerEpoch": self.merger_epoch,
-            "layoutEpoch": self.layout_epoch,
-            "schemaEpoch": self.schema_epoch,
-            "nextOrdinal": self.next_ordinal,
-            "fenceBeginVersion": self.fence_begin_version,
-            "oldestVersion": self.oldest_version,
-            "restoreEpoch": self.restore_epoch,
-        }
-        return DomainMetadata(STATE_DOMAIN, _text(body), False)
-
-    def reserving(self, ordinals: int) -> State:
-        return replace(self, next_ordinal=self.next_ordinal + ordinals)
-
-    @staticmethod
-    def of(snapshot: Snapshot) -> State:
-        domain = snapshot.domains.get(STATE_DOMAIN)
-        if domain is None:
-            raise TableDamagedError(
-                f"version {snapshot.version} has no domain {STATE_DOMAIN!r}, which every version of a LakeMerge table "
-                "has: a commit of something else removed it. Versions before that commit can still be opened.",
-                version=snapshot.version,
-            )
-        try:
-            body = orjson.loads(domain.configuration)
-            if body["formatVersion"] != FORMAT_VERSION:
-                raise UnsupportedFeatureError(
-                    f"state format version {body['formatVersion']} is not understood; install a newer lakemerge"
-                )
-            return State(
-                merger_epoch=whole_number(body["mergerEpoch"]),
-                layout_epoch=whole_number(body["layoutEpoch"]),
-                schema_epoch=whole_number(body["schemaEpoch"]),
-                next_ordinal=whole_number(body["nextOrdinal"]),
-                fence_begin_version=whole_number(body["fenceBeginVersion"]),
-                oldest_version=whole_number(body.get("oldestVersion", 0)),
-                restore_epoch=whole_number(body.get("restoreEpoch", 0)),
-            )
-        except (KeyError, ValueError, TypeError) as error:
-            raise TableDamagedError(f"domain {STATE_DOMAIN!r} is damaged: {error!r}") from error
-
-
 def _text(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-def whole_number(value: object, *, below: int = 2**63) -> int:
-    """A number that was stored; raises ``ValueError`` where it is not whole, negative or not ``below`` so much."""
-    if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"a number must be whole, not negative and below {below}, not {value!r}")
-    return value
-
-
-def bucket_count(value: object) -> int:
-    """A bucket count that was stored; raises ``ValueError`` where it is no power of two that a table may have."""
-    if type(value) is not int or not 1 <= value <= MAX_BUCKETS or value & (value - 1):
-        raise ValueError(f"a bucket count must be a power of two from 1 to {MAX_BUCKETS}, not {value!r}")
-    return value
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(str(name) for name in orjson.loads(text))
+
+
+def bucket_problems(buckets: Any) -> list[str]:
+    """What is wrong with a bucket count, if anything."""
+    whole = isinstance(buckets, int) and not isinstance(buckets, bool)
+    if not whole or not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
+        return [f"{argument('buckets')} must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
+    return []

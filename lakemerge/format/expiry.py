@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import orjson
 
 from lakemerge.delta import DomainMetadata, Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.config import whole_number
+from lakemerge.format.names import EXPIRY_DOMAIN
+from lakemerge.format.values import whole_number
 
-__all__ = ["EXPIRY_DOMAIN", "Expiry", "expiries_of", "expiry_domain"]
-
-EXPIRY_DOMAIN: Final = "lakemerge.expiry"
+__all__ = ["Expiry", "expiries_of", "expiry_domain"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ import orjson
 
 from lakemerge.delta import DomainMetadata, Snapshot
 from lakemerge.errors import InputError, TableDamagedError
-from lakemerge.format.base_file import stored_path
-from lakemerge.format.config import whole_number
+from lakemerge.format.values import stored_path, whole_number
 
 __all__ = ["INGEST_DOMAIN_PREFIX", "INGEST_FOLDER", "Ingest", "NamedFile", "check_job_name", "ingests_of"]
 

@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import INT32_LIMIT, optional_path, stored_path
-from lakemerge.format.config import whole_number
+from lakemerge.format.names import MINOR_DOMAIN_PREFIX
+from lakemerge.format.values import INT32_LIMIT, optional_path, stored_path, whole_number
 from lakemerge.storage.base import Store
 
 __all__ = [
-    "MINOR_DOMAIN_PREFIX",
     "POSITIONS_SCHEMA",
     "Minor",
     "Positions",
@@ -35,7 +34,6 @@ __all__ = [
     "write_positions",
 ]
 
-MINOR_DOMAIN_PREFIX = "lakemerge.minor."
 
 POSITIONS_SCHEMA = pa.schema([("file", pa.int32()), ("bits", pa.list_(pa.int64()))])
 """Positions files: one row per file ordinal; bit ``p & 63`` of ``bits[p >> 6]`` is set where row ``p``

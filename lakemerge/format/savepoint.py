@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 import orjson
 
 from lakemerge.delta import DomainMetadata, Snapshot
 from lakemerge.errors import InputError, TableDamagedError
-from lakemerge.format.config import whole_number
+from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX
+from lakemerge.format.values import whole_number
 
-__all__ = ["SAVEPOINT_DOMAIN_PREFIX", "Savepoint", "check_savepoint_name", "savepoints_of"]
+__all__ = ["Savepoint", "check_savepoint_name", "savepoints_of"]
 
-SAVEPOINT_DOMAIN_PREFIX: Final = "lakemerge.savepoint."
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

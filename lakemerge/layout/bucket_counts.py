@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile, LogBlock, Partition, SliceId
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.keys import Partition, SliceId
+from lakemerge.format.log_block import LogBlock
 
 __all__ = ["Layout", "slices_of"]
 

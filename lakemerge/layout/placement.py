@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import FrameError
-from lakemerge.format.base_file import Partition
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Partition
 from lakemerge.layout.partition import partition_value
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from mergers.contract import Ints

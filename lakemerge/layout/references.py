@@ -7,13 +7,18 @@ from typing import Final
 
 from lakemerge.delta import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.errors import UnsupportedFeatureError
-from lakemerge.format.base_file import SLICE_TAG, BaseFile
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import log_paths
-from lakemerge.format.config import LOG_DOMAIN_PREFIX, STATE_DOMAIN
-from lakemerge.format.expiry import EXPIRY_DOMAIN
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, Ingest
-from lakemerge.format.minor import MINOR_DOMAIN_PREFIX, Minor
-from lakemerge.format.savepoint import SAVEPOINT_DOMAIN_PREFIX
+from lakemerge.format.minor import Minor
+from lakemerge.format.names import (
+    EXPIRY_DOMAIN,
+    LOG_DOMAIN_PREFIX,
+    MINOR_DOMAIN_PREFIX,
+    SAVEPOINT_DOMAIN_PREFIX,
+    SLICE_TAG,
+    STATE_DOMAIN,
+)
 from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]

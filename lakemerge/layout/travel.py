@@ -20,12 +20,12 @@ from lakemerge.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lakemerge.format.config import STATE_DOMAIN, State
+from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.format.savepoint import savepoints_of
-from lakemerge.table.opening import epoch_ms
-from mergers.wording import argument
+from lakemerge.format.state import State
+from mergers.wording import argument, in_python
 
-__all__ = ["check_kept", "check_version", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
+__all__ = ["check_kept", "check_version", "epoch_ms", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
 
 
 def find_version(
@@ -126,3 +126,23 @@ def unless_vacuumed(log: DeltaLog, begin: Snapshot) -> Iterator[None]:
                 version=begin.version,
             ) from error
         raise
+
+
+def epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
+    """Milliseconds since 1970; text without a zone is UTC. Raises :class:`InputError`."""
+    if timestamp is None:
+        return None
+    if not isinstance(timestamp, dt.datetime | str):
+        raise InputError(f"{argument('timestamp')} must be a datetime or an ISO 8601 string, not {timestamp!r}")
+    try:
+        instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
+    except ValueError as error:
+        raise InputError(
+            f"timestamp {timestamp!r} is no ISO 8601 date or time, such as '2026-07-01T12:00:00'"
+        ) from error
+    if instant.tzinfo is None:
+        if not isinstance(timestamp, str):
+            example = in_python(", such as tzinfo=datetime.UTC")
+            raise InputError(f"timestamp {timestamp} has no time zone; give one{example}")
+        instant = instant.replace(tzinfo=dt.UTC)
+    return (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

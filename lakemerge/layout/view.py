@@ -18,11 +18,15 @@ from lakemerge._internal.cached import cached_property
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile, Key, KeyKinds, KeySpan, LogBlock, SliceId, check_kinds, key_kinds
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import DecodedLogs, LogCommit
-from lakemerge.format.config import LOG_DOMAIN_PREFIX, State, TableConfig
+from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
-from lakemerge.format.minor import MINOR_DOMAIN_PREFIX, Minor, RowFile
+from lakemerge.format.keys import Key, KeyKinds, KeySpan, SliceId, check_kinds, key_kinds
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.minor import Minor, RowFile
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
+from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
 

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import InputError
-from lakemerge.format.base_file import LogBlock, SliceId
 from lakemerge.format.block_index import LogCommit
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView, Tile

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import MergerContractError, TableDamagedError
-from lakemerge.format.base_file import LogBlock
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import KIND_COLUMN
 from lakemerge.layout.view import Tile
 from lakemerge.read.expiry import expire
 from lakemerge.read.filter.filter import Filter
@@ -21,7 +22,6 @@ from lakemerge.read.parquet.row_groups import key_bounds, matching
 from lakemerge.read.runs import Run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.schema.nested import settled
-from lakemerge.write.pack import KIND_COLUMN
 from mergers import Frame, RowKind, fold
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order

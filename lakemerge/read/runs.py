@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakemerge.format.base_file import Key, keys_at
+from lakemerge.format.keys import Key, keys_at
 from mergers.keys import KeyColumns, key_columns
 
 __all__ = ["Run", "each_file", "key_position", "key_ranges"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import InputError
-from lakemerge.format.config import STATE_DOMAIN
+from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import Filter, parse_filter

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakemerge.format.base_file import FILE_COLUMN, Key, LogBlock
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key
+from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
+from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
 from lakemerge.layout.view import Tile
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
@@ -25,7 +27,6 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import RowGroups, in_span
 from lakemerge.read.runs import key_position
 from lakemerge.storage.base import Store
-from lakemerge.write.pack import KIND_COLUMN
 from mergers import Merger
 from mergers.contract import Bools
 from mergers.kernel import VERSION_COLUMN, tombstone_schema

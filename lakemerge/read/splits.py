@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.format.base_file import Key, KeySpan
+from lakemerge.format.keys import Key, KeySpan
 from lakemerge.layout.view import Tile
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds

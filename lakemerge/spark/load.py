@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from lakemerge.commits.base import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError, OutcomeUnknownError
-from lakemerge.format.base_file import FILE_COLUMN, SLICE_TAG, BaseFile
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_arrow_schema, type_ddl
@@ -33,7 +34,7 @@ from lakemerge.spark.fitting import fitting
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage.local import LocalStore
-from lakemerge.write.base_file import BASE_FOLDER, discard_base_files
+from lakemerge.write.base_file import discard_base_files
 from lakemerge.write.pack import PackSpec
 from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.upsert import Write

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
-from lakemerge.format.base_file import FILE_COLUMN
 from lakemerge.format.minor import POSITIONS_SCHEMA, RowFile, packed_positions, positions_table
+from lakemerge.format.names import FILE_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.layout.xxhash64 import hash_columns

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from lakemerge.delta import AlreadyDone, Attempt, Metadata, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
-from lakemerge.format.config import State, TableConfig
+from lakemerge.format.config import TableConfig
+from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.schema.evolution import new_columns, with_columns, with_comments, with_nullable, with_order, with_types

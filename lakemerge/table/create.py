@@ -17,7 +17,9 @@ from lakemerge.delta import (
     parse_duration_ms,
 )
 from lakemerge.errors import InputError, SchemaError, TableExistsError
-from lakemerge.format.config import MAX_BUCKETS, WRITER_FEATURE, State, TableConfig
+from lakemerge.format.config import TableConfig, bucket_problems
+from lakemerge.format.names import WRITER_FEATURE
+from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS, schedule_problems
@@ -26,7 +28,7 @@ from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 from mergers.wording import argument
 
-__all__ = ["bucket_problems", "choose_merger", "create_table", "property_problems"]
+__all__ = ["choose_merger", "create_table", "property_problems"]
 
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
@@ -174,14 +176,6 @@ def _check_columns(
             problems.append(f"partition column {name!r} must be a key column")
         elif not is_partitionable(schema.field(name).type):
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
-
-
-def bucket_problems(buckets: Any) -> list[str]:
-    """What is wrong with a bucket count, if anything."""
-    whole = isinstance(buckets, int) and not isinstance(buckets, bool)
-    if not whole or not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
-        return [f"{argument('buckets')} must be a power of two from 1 to {MAX_BUCKETS}, not {buckets!r}"]
-    return []
 
 
 def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:

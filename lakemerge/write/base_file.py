@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from lakemerge.delta import AddFile
-from lakemerge.format.base_file import SLICE_TAG, BaseFile, Key, SliceId, keys_at
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.names import BASE_FOLDER, MERGED_FOLDER, SLICE_TAG, TOMBSTONE_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
@@ -20,22 +22,11 @@ from lakemerge.read.merge import MergedRange
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.stats import file_statistics
-from lakemerge.write.parquet.tombstones import TOMBSTONE_FOLDER, TombstonesOutput
+from lakemerge.write.parquet.tombstones import TombstonesOutput
 from mergers.keys import key_columns
 
-__all__ = [
-    "BASE_FOLDER",
-    "MERGED_FOLDER",
-    "BaseWriteSpec",
-    "delete_prefix",
-    "discard_base_files",
-    "ordinals_needed",
-    "write_base_files",
-]
+__all__ = ["BaseWriteSpec", "delete_prefix", "discard_base_files", "ordinals_needed", "write_base_files"]
 
-BASE_FOLDER = "base"
-MERGED_FOLDER = "_lakemerge/merged"
-"""Of winner and positions files."""
 
 _logger = logging.getLogger(__name__)
 

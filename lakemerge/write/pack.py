@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.format.base_file import Key, LogBlock, LogFile, SliceId, keys_at
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.layout.placement import place_rows
 from lakemerge.options import Settings
 from lakemerge.schema.nested import settled
@@ -29,11 +31,8 @@ from mergers.contract import Ints, Kinds
 from mergers.kernel import combine
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["KIND_COLUMN", "LOG_FOLDER", "PackSpec", "Packed", "pack", "stored_bound"]
+__all__ = ["PackSpec", "Packed", "pack", "stored_bound"]
 
-LOG_FOLDER = "_lakemerge/log"
-KIND_COLUMN = "_lm_kind"
-"""Physical column of log files that hold anything but upserts: values of ``RowKind``."""
 
 _MAX_KEY_BYTES = 256
 

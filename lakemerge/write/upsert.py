@@ -29,8 +29,10 @@ from lakemerge.errors import (
     SchemaError,
     TableDamagedError,
 )
-from lakemerge.format.base_file import BaseFile, LogBlock
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import LOG_FOLDER
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile, build_tiles
@@ -46,7 +48,7 @@ from lakemerge.write.base_file import (
     write_base_files,
 )
 from lakemerge.write.frame import FramePlan, plan_frame
-from lakemerge.write.pack import LOG_FOLDER, Packed, PackSpec, pack
+from lakemerge.write.pack import Packed, PackSpec, pack
 from mergers.wording import argument
 
 __all__ = [

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
 
 from lakemerge import FrameError, LakeTable, Settings
-from lakemerge.format.base_file import SLICE_TAG
+from lakemerge.format.names import SLICE_TAG
 from lakemerge.spark import load, writer
 from lakemerge.spark.writer import upsert_dataframe
 

@@ -218,13 +218,13 @@ def test_pyspark_stays_behind_its_door() -> None:
 
 def test_the_log_knows_the_delta_protocol_only() -> None:
     allowed = (
-        "lakemerge.log", "lakemerge.storage", "lakemerge.errors", "lakemerge._internal.collector", "lakemerge.__version__",
-        "mergers.wording",
+        "lakemerge.delta", "lakemerge.storage", "lakemerge.errors", "lakemerge._internal.collector",
+        "lakemerge.__version__", "mergers.wording",
     )  # fmt: skip
     wrong = [
         item
         for item in product_imports()
-        if inside(item.source, ("lakemerge.log",)) and item.top in PRODUCT and not inside(item.target, allowed)
+        if inside(item.source, ("lakemerge.delta",)) and item.top in PRODUCT and not inside(item.target, allowed)
     ]
     assert not wrong, "\n".join(map(str, wrong))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lakemerge import LakeTable, Settings
-from lakemerge.format.base_file import Key
+from lakemerge.format.keys import Key
 from tests.unit.faults import create, frame, state_of
 
 EACH_ITS_OWN = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, threads=1)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, InputError, LakeTable, Settings, TableDamagedError
-from lakemerge.format.base_file import SliceId
+from lakemerge.format.keys import SliceId
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.testing.faults import Call, Fault, Kill

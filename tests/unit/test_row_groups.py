@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge.format.base_file import KeySpan
+from lakemerge.format.keys import KeySpan
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.parquet.row_groups import in_span, key_bounds, matching
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Settings
-from lakemerge.format.base_file import KeySpan
+from lakemerge.format.keys import KeySpan
 from lakemerge.layout.view import Tile
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.read.merge import MergeSpec

@@ -9,7 +9,10 @@ import pytest
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import SLICE_TAG, BaseFile, Key, LogBlock, LogFile, SliceId, key_from_json, key_to_json
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.keys import Key, SliceId, key_from_json, key_to_json
+from lakemerge.format.log_block import LogBlock, LogFile
+from lakemerge.format.names import SLICE_TAG
 from lakemerge.layout.view import Tile, build_tiles
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))

@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import Key, KeySpan, LogBlock, Partition, SliceId, keys_at
 from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key, KeySpan, Partition, SliceId, keys_at
+from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView, Tile

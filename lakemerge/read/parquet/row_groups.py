@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.format.base_file import Key, KeySpan, keys_at
+from lakemerge.format.keys import Key, KeySpan, keys_at
 from lakemerge.read.filter.filter import FileStats, Filter, prune
 
 __all__ = ["RowGroups", "in_span", "key_bounds", "matching"]

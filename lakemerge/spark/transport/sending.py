@@ -9,7 +9,9 @@ from operator import attrgetter
 from typing import Any
 
 from lakemerge.delta import AddFile
-from lakemerge.format.base_file import BaseFile, LogBlock, LogFile, SliceId
+from lakemerge.format.base_file import BaseFile
+from lakemerge.format.keys import SliceId
+from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.layout.view import Tile
 from lakemerge.read.splits import Part
 

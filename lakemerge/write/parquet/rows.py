@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.format.base_file import FILE_COLUMN
+from lakemerge.format.names import FILE_COLUMN
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.output import ParquetOutput

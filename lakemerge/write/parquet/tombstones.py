@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from lakemerge.format.names import TOMBSTONE_FOLDER
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.output import ParquetOutput
 
-__all__ = ["TOMBSTONE_FOLDER", "TombstonesOutput"]
-
-TOMBSTONE_FOLDER = "_lakemerge/tombstones"
+__all__ = ["TombstonesOutput"]
 
 
 class TombstonesOutput:

@@ -1,0 +1,57 @@
+"""Log files, and the blocks of records in them.
+
+Source: docs/table-format.md, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakemerge.format.keys import Key, SliceId
+
+__all__ = ["LogBlock", "LogFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A packed log file: blocks of many slices, written by one task of one commit."""
+
+    path: str
+    size_bytes: int
+    columns: tuple[str, ...]
+    """The table columns that the file's records carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock:
+    """Records of one slice in one log file: consecutive row groups, sorted by key, equal keys in
+    arrival order."""
+
+    file: LogFile
+    first_row_group: int
+    row_groups: int
+    slice: SliceId
+    buckets: int
+    """The bucket count the block was written under."""
+    rows: int
+    data_bytes: int
+    """Of the records as Arrow data."""
+    key_min: Key | None
+    """``None`` where the bound is not known."""
+    key_max: Key | None
+    version: int = -1
+    """The commit's version; -1 while it is not committed. Of a packed block, the newest of its records."""
+    packed_from: int | None = None
+    """The oldest version of a packed block's records, each of which names its own: a log compaction made it
+    of blocks of several commits. ``None`` for a block as it was committed."""
+
+    @property
+    def groups(self) -> range:
+        """Its row groups, by their numbers in the file; the file may have fewer."""
+        return range(self.first_row_group, self.first_row_group + self.row_groups)
+
+    def covers(self, slice_id: SliceId, buckets: int) -> bool:
+        """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
+        common = min(self.buckets, buckets)
+        same = self.slice.bucket % common == slice_id.bucket % common
+        return same and self.slice.partition == slice_id.partition

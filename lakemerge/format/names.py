@@ -1,0 +1,55 @@
+"""The names that a table uses on disk: features, domains, tags, folders and columns (docs/table-format.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "BASE_FOLDER",
+    "EXPIRY_DOMAIN",
+    "FILE_COLUMN",
+    "FORMAT_VERSION",
+    "KIND_COLUMN",
+    "LOG_DOMAIN_PREFIX",
+    "LOG_FOLDER",
+    "MAX_BUCKETS",
+    "MERGED_FOLDER",
+    "MINOR_DOMAIN_PREFIX",
+    "SAVEPOINT_DOMAIN_PREFIX",
+    "SLICE_TAG",
+    "STATE_DOMAIN",
+    "TOMBSTONE_FOLDER",
+    "WRITER_FEATURE",
+]
+
+FORMAT_VERSION: Final = 1
+WRITER_FEATURE: Final = "lakemerge"
+"""The table feature that keeps other writers out."""
+MAX_BUCKETS: Final = 2**16
+
+STATE_DOMAIN: Final = "lakemerge.state"
+"""Every version has this domain."""
+EXPIRY_DOMAIN: Final = "lakemerge.expiry"
+"""Which old deletes are forgotten."""
+LOG_DOMAIN_PREFIX: Final = "lakemerge.log."
+"""Followed by the id of a write: the log blocks that it added."""
+MINOR_DOMAIN_PREFIX: Final = "lakemerge.minor."
+"""Followed by an id: a base file's winner files and superseded positions."""
+SAVEPOINT_DOMAIN_PREFIX: Final = "lakemerge.savepoint."
+"""Followed by the savepoint's name."""
+SLICE_TAG: Final = "lakemerge.slice"
+"""The tag of each base file's ``add``."""
+
+BASE_FOLDER: Final = "base"
+"""Of base files."""
+LOG_FOLDER: Final = "_lakemerge/log"
+"""Of log files and block indexes."""
+MERGED_FOLDER: Final = "_lakemerge/merged"
+"""Of winner and positions files."""
+TOMBSTONE_FOLDER: Final = "_lakemerge/tombstones"
+"""Of the tombstones of base files."""
+
+FILE_COLUMN: Final = "_lm_file"
+"""Physical column of base and winner files that is not in the Delta schema: the file's ordinal, INT32."""
+KIND_COLUMN: Final = "_lm_kind"
+"""Physical column of log files that hold anything but upserts: values of ``RowKind``."""
