@@ -65,7 +65,8 @@ def rescaled(values: Integers, digits: int, scale: int, to: int) -> Integers:
 
 def halves_up(values: Integers, divisor: int | Integers) -> Integers:
     """``values / divisor``, halves rounded away from zero. There is room for twice the values."""
-    by: Integers = abs(divisor)  # not np.abs, which has no room for twice of 10**19
+    # NumPy would make 10**19 an integer of 64 bits, which has no room for twice of it.
+    by = abs(divisor) if isinstance(divisor, int) else np.abs(divisor)
     whole = (2 * np.abs(values) + by) // (2 * by)
     negative = (values < 0) != (divisor < 0)
     return np.where(negative, -whole, whole)
