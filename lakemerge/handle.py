@@ -15,7 +15,6 @@ from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.config import TableConfig
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
-from lakemerge.read.parquet.footers import Footer
 from lakemerge.storage.base import Store
 from mergers import Merger, MergerRegistry
 
@@ -35,11 +34,12 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
-    footers: Kept[str, Footer] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
+    footers: Kept[str, Any] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
+    """What :mod:`lakemerge.read.parquet.footers` keeps."""
     scans: Kept[tuple[Hashable, ...], Any] = field(
         default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
     )
-    """What :mod:`lakemerge.spark.scans` keeps of Spark's."""
+    """What :mod:`lakemerge.spark.scans` keeps."""
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

@@ -11,14 +11,18 @@ import dataclasses
 import math
 import types
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-if TYPE_CHECKING:
-    from mergers.contract import Merger
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = ["read_options", "resolve_option_types", "written_options"]
 
-M = TypeVar("M", bound="Merger")
+
+class Named(Protocol):
+    """A class of options, which says how it is called."""
+
+    name: ClassVar[str]
+
+
+M = TypeVar("M", bound=Named)
 
 _TYPES = "_option_types"
 
@@ -27,7 +31,7 @@ class _MismatchError(Exception):
     """A value has not the type of its field."""
 
 
-def resolve_option_types(cls: type[Merger]) -> None:
+def resolve_option_types(cls: type[Named]) -> None:
     """Remember the types of a class's fields. Done when the class is made, because where it is sent
     by value the module that its annotations refer to may not be there."""
     with contextlib.suppress(NameError):  # a name that only type checkers import; read_options says so
@@ -59,17 +63,17 @@ def read_options(cls: type[M], options: Mapping[str, object]) -> tuple[M | None,
         return None, (str(error),)
 
 
-def written_options(merger: Merger) -> dict[str, object]:
+def written_options(merger: Named) -> dict[str, object]:
     """The fields as JSON values."""
     return {field.name: _json(getattr(merger, field.name)) for field in _fields(type(merger))}
 
 
-def _fields(cls: type[Merger]) -> tuple[dataclasses.Field[Any], ...]:
+def _fields(cls: type[Named]) -> tuple[dataclasses.Field[Any], ...]:
     own: Any = cls  # a merger without options need be no dataclass
     return tuple(f for f in dataclasses.fields(own) if f.init) if dataclasses.is_dataclass(own) else ()
 
 
-def _class_problems(cls: type[Merger]) -> list[str]:
+def _class_problems(cls: type[Named]) -> list[str]:
     """Mistakes in the class that would lose options without a word."""
     where = f"class {cls.__qualname__}"
     kinds: dict[str, Any] | None = getattr(cls, _TYPES, None)

@@ -25,7 +25,9 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
+from lakemerge.spark.judging import judging
 from lakemerge.spark.load import bulk_load
+from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.sessions import is_running
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
 from lakemerge.spark.transport.portable import portable
@@ -95,6 +97,24 @@ def upsert_dataframe(
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
     return finish(write, ordered, load_tiles=partial(load_on_spark, frame.sparkSession))
+
+
+def delete_matching_dataframe(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    columns: Sequence[str],
+    *,
+    condition: str,
+    info: Mapping[str, object],
+) -> UpsertResult:
+    """As :func:`lakemerge.write.delete.delete_matching`; Spark reads the rows and writes the deletes."""
+    known = {"predicate": condition, **info}
+    with judging():
+        keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
+        return upsert_dataframe(
+            handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
+        )
 
 
 def frame_schema(schema: StructType) -> pa.Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -29,7 +29,7 @@ from lakemerge.table.opening import open_handle
 from lakemerge.table.services import TableServices
 from lakemerge.table.session import TableSession
 from lakemerge.table.versions import TableVersions
-from lakemerge.write.delete import delete_where
+from lakemerge.write.delete import delete_matching, delete_where
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
 
@@ -222,8 +222,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """
         begin = self._writable()
         with unless_vacuumed(self._handle.log, begin.snapshot):
-            spark = self._session.of_services()
-            result = delete_where(self._handle, begin, condition, info=info or {}, spark=spark)
+            result = delete_where(self._handle, begin, condition, delete=self._deleting(condition, info or {}))
         self._follow()
         self._maintain_inline()
         return result
@@ -364,6 +363,16 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self._follow()
         self._maintain_inline()
         return result
+
+    def _deleting(
+        self, condition: str, info: Mapping[str, object]
+    ) -> Callable[[TableView, Sequence[str]], UpsertResult]:
+        spark = self._session.of_services()
+        if spark is None:
+            return partial(delete_matching, self._handle, condition=condition, info=info)
+        from lakemerge.spark.writer import delete_matching_dataframe
+
+        return partial(delete_matching_dataframe, spark, self._handle, condition=condition, info=info)
 
     def _current(self) -> TableView:
         """The version to read; for a table that follows the tip, the latest."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from lakemerge.commits.base import RowsChangedError
 from lakemerge.errors import CommitConflictError, FilterError, RecordRefusedError
@@ -14,22 +13,21 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.write.upsert import upsert_arrow
 from mergers.wording import in_python
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["delete_where"]
+__all__ = ["delete_matching", "delete_where"]
 
 _ATTEMPTS = 20
 
 
 def delete_where(
-    handle: Handle, begin: TableView, condition: str, *, info: Mapping[str, object], spark: SparkSession | None
+    handle: Handle, begin: TableView, condition: str, *, delete: Callable[[TableView, Sequence[str]], UpsertResult]
 ) -> UpsertResult:
     """See :meth:`lakemerge.LakeTable.delete_where`.
 
     Each matching row becomes a delete that carries the row's own ordering. If rows changed before
-    the commit, the condition is judged again on the new version. With a session Spark reads the
-    rows and writes the deletes.
+    the commit, the condition is judged again on the new version.
+
+    :param delete: deletes the rows of a version that meet the condition, such as :func:`delete_matching`. It is given
+        the columns to read, and raises :class:`RowsChangedError` where rows changed meanwhile.
     """
     given: object = condition
     if not isinstance(given, str) or not given:
@@ -39,13 +37,22 @@ def delete_where(
         _check_removes(handle, view)
         ordering = view.config.ordering if handle.merger(view).uses_ordering(view.config.shape) else ()
         try:
-            return _delete(handle, view, [*view.config.key, *ordering], condition, info, spark)
+            return delete(view, [*view.config.key, *ordering])
         except RowsChangedError:
             view = handle.view(handle.log.update(view.snapshot))
     raise CommitConflictError(
         f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer "
         "writers run"
     )
+
+
+def delete_matching(
+    handle: Handle, view: TableView, columns: Sequence[str], *, condition: str, info: Mapping[str, object]
+) -> UpsertResult:
+    """Without Spark: one commit that holds only if no rows were written since ``view``."""
+    rows = scan(handle, view, columns=columns, filter=condition)
+    known = {"predicate": condition, **info}
+    return upsert_arrow(handle, view, rows, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True)
 
 
 def _check_removes(handle: Handle, view: TableView) -> None:
@@ -58,26 +65,3 @@ def _check_removes(handle: Handle, view: TableView) -> None:
             f"or write records that take the rows back{in_python(': upsert(frame, kind_column=...)')}",
             merger=merger.name,
         )
-
-
-def _delete(
-    handle: Handle,
-    view: TableView,
-    columns: list[str],
-    condition: str,
-    info: Mapping[str, object],
-    spark: SparkSession | None,
-) -> UpsertResult:
-    known = {"predicate": condition, **info}
-    if spark is not None:
-        from lakemerge.spark.judging import judging
-        from lakemerge.spark.reader import read_dataframe
-        from lakemerge.spark.writer import upsert_dataframe
-
-        with judging():
-            keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
-            return upsert_dataframe(
-                handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
-            )
-    rows = scan(handle, view, columns=columns, filter=condition)
-    return upsert_arrow(handle, view, rows, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True)
