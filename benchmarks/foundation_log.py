@@ -14,7 +14,7 @@ from benchmarks.foundation_data import Inputs, merged_sql
 from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.tpch import LINEITEM, compare, connect
 from lakemerge import LakeTable, Settings
-from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, Commits, DeltaLog, Snapshot
+from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DeltaLog, Snapshot
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.keys import SliceId
@@ -111,7 +111,7 @@ def _add(number: int, stats: str) -> AddFile:
 
 
 def _commit(handle: Handle, tip: Snapshot, actions: Sequence[Action]) -> Snapshot:
-    def build(_tip: Snapshot | None, _between: Commits) -> Attempt:
+    def build(_tip: Snapshot | None) -> Attempt:
         return Attempt(actions)
 
     outcome = handle.log.commit(tip, build, operation="SYNTHETIC", parameters={})

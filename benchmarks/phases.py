@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrameWriter
 
 import compaction.run.group
-import lakemerge.commits.base
+import lakemerge.commits.compaction
+import lakemerge.commits.rescale
 import lakemerge.spark.load
 import lakemerge.spark.transport.jobs
 import lakemerge.spark.writer
@@ -102,9 +103,9 @@ _PLANS = {
     "compact": _Plan(
         driver=(
             Phase("plan", (_getter(TableView, "tiles"),)),
-            Phase("reserve ordinals", (lakemerge.commits.base.reserve_ordinals,)),
+            Phase("reserve ordinals", (lakemerge.commits.rescale.reserve_ordinals,)),
             Phase("Spark job", (lakemerge.spark.transport.jobs.collect_results,)),
-            Phase("commit", (lakemerge.commits.base.commit_compaction,)),
+            Phase("commit", (lakemerge.commits.compaction.commit_compaction,)),
         ),
         task=(
             Phase("Parquet read", (ParquetFiles.stream,)),

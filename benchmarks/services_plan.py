@@ -115,7 +115,7 @@ def _block(part: SliceId, place: int, commit: int) -> LogBlock:
 
 def _commit(table: LakeTable, actions: Sequence[Action]) -> None:
     attempt = Attempt(list(actions))
-    done = table.handle.log.commit(table.view.snapshot, lambda tip, between: attempt, operation="TEST", parameters={})
+    done = table.handle.log.commit(table.view.snapshot, lambda tip: attempt, operation="TEST", parameters={})
     if isinstance(done, AlreadyDone):
         raise AssertionError("an attempt is never done already")
 

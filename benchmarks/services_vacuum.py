@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.measure import Contender, Line, Report, interleave
 from lakemerge import LakeTable, VacuumResult
-from lakemerge.commits.base import removal
+from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Snapshot
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
@@ -90,7 +90,7 @@ def _add(path: str, place: int) -> AddFile:
 
 
 def _commit(table: LakeTable, tip: Snapshot, actions: list[Action]) -> Snapshot:
-    done = table.handle.log.commit(tip, lambda _, between: Attempt(actions), operation="SYNTHETIC", parameters={})
+    done = table.handle.log.commit(tip, lambda _: Attempt(actions), operation="SYNTHETIC", parameters={})
     if isinstance(done, AlreadyDone):
         raise AssertionError("an attempt is never done already")
     return done.snapshot

@@ -15,7 +15,8 @@ from compaction.plan.plan import plan_compaction
 from compaction.retention import expire_tombstones
 from compaction.run.run import run_plan
 from compaction.vacuum import vacuum
-from lakemerge.delta import AlreadyDone, Attempt, Snapshot, Txn
+from lakemerge.commits.base import commit_to
+from lakemerge.delta import Attempt, Txn
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.handle import Handle
@@ -136,8 +137,8 @@ class _Maintenance:
         """So that the next run knows when the last one was; the version counts them."""
         now_ms = self._handle.now_ms()
 
-        def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-            last = None if tip is None else tip.txns.get(VACUUMED)
+        def build(tip: TableView) -> Attempt:
+            last = tip.snapshot.txns.get(VACUUMED)
             return Attempt([Txn(VACUUMED, 0 if last is None else last.version + 1, now_ms)])
 
-        self._handle.log.commit(self._view.snapshot, build, operation="MAINTENANCE", parameters={"done": "vacuum"})
+        commit_to(self._handle, self._view, build, operation="MAINTENANCE", parameters={"done": "vacuum"})

@@ -22,10 +22,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lakemerge.commits.compaction import commit_packed_logs
+
 from compaction.logs.packing import PackedLogs, PackJob, PackLogsSpec, SliceLogs, pack_logs
 from compaction.run.jobs import run_jobs
 from lakemerge.bins import BinItem, BinLimits, fill
-from lakemerge.commits.base import Provenance, commit_packed_logs
+from lakemerge.commits.provenance import Provenance
 from lakemerge.errors import InputError, OutcomeUnknownError
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.expiry import expiries_of

@@ -19,9 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lakemerge.commits.compaction import commit_compaction
+from lakemerge.commits.rescale import commit_layout, reserve_ordinals
+
 from compaction.rescale.reslice import Resliced, SliceJob, write_slice
 from compaction.run.jobs import run_jobs
-from lakemerge.commits.base import Provenance, TilesChangedError, commit_compaction, commit_layout, reserve_ordinals
+from lakemerge.commits.base import TilesChangedError
+from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile
 from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
 from lakemerge.format.base_file import BaseFile

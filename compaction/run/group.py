@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lakemerge.commits.compaction import commit_compaction
+
 from compaction.run.jobs import run_jobs
 from compaction.run.tile import Merged, Rewritten, TileJob, run_job
-from lakemerge.commits.base import Provenance, commit_compaction
+from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile
 from lakemerge.errors import OutcomeUnknownError
 from lakemerge.format.base_file import BaseFile

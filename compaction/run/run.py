@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from lakemerge.commits.rescale import reserve_ordinals
+
 from compaction.plan.plan import plan_compaction
 from compaction.run.group import GroupOutcome, GroupRun, compact_group
 from compaction.run.tile import TileJob
 from lakemerge.bins import BinItem, BinLimits, fill
-from lakemerge.commits.base import TilesChangedError, reserve_ordinals
+from lakemerge.commits.base import TilesChangedError
 from lakemerge.format.keys import SliceId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lakemerge.commits.base import removal, rows_changed
+from lakemerge.commits.base import commit_to, rows_changed
+from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
@@ -39,21 +40,17 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
     _check_files(handle, begin, earlier)
     actions: list[Action] = []
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        view = handle.view(tip)
+    def build(view: TableView) -> Attempt | AlreadyDone:
         _check_nothing_is_lost(handle, begin, view)
         # A vacuum whose fence was first decides, and one that comes after sees what is restored.
-        check_kept(target.version, tip)
-        actions[:] = [*_files(tip, target, handle.now_ms()), *_domains(tip, target)]
+        check_kept(target.version, view.snapshot)
+        actions[:] = [*_files(view.snapshot, target, handle.now_ms()), *_domains(view.snapshot, target)]
         metadata = _metadata(view, earlier)
-        defined = [] if metadata == tip.metadata else [metadata]
+        defined = [] if metadata == view.snapshot.metadata else [metadata]
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))
 
-    outcome = handle.log.commit(
-        begin.snapshot, build, operation="RESTORE", parameters={"version": target.version, "timestamp": None}
-    )
+    parameters = {"version": target.version, "timestamp": None}
+    outcome = commit_to(handle, begin, build, operation="RESTORE", parameters=parameters)
     adds, removes = _files_of(actions)
     return RestoreResult(
         version=outcome.version,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
 from lakemerge.handle import Handle
@@ -19,10 +20,8 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
     """From this commit on nobody reads a version below ``oldest`` but by a savepoint, and nothing that
     was begun below it can commit. Returns the version that has the fence."""
 
-    def build(tip: Snapshot | None, _: object) -> Attempt:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        state = handle.view(tip).state
+    def build(view: TableView) -> Attempt:
+        state = view.state
         fenced = replace(
             state,
             oldest_version=max(state.oldest_version, oldest),
@@ -31,30 +30,24 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
         return Attempt([fenced.domain()])
 
     parameters = {"oldestVersion": oldest}
-    outcome = handle.log.commit(begin.snapshot, build, operation="VACUUM FENCE", parameters=parameters)
-    if isinstance(outcome, AlreadyDone):
-        raise AssertionError("a fence has no application transaction")
-    return outcome.snapshot
+    return landed(commit_to(handle, begin, build, operation="VACUUM FENCE", parameters=parameters)).snapshot
 
 
 def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committed | AlreadyDone:
     """Forget tombstones that were set at or below a version; not beyond what is compacted everywhere.
     Does nothing where that is forgotten already."""
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        view = handle.view(tip)
+    def build(view: TableView) -> Attempt | AlreadyDone:
         merged = merged_everywhere(view)
-        known = expiries_of(tip)
-        expiry = Expiry(tip.version + 1, min(horizon, merged))
+        known = expiries_of(view.snapshot)
+        expiry = Expiry(view.version + 1, min(horizon, merged))
         if expiry.horizon <= max((old.horizon for old in known), default=-1):
-            return AlreadyDone(tip.version)
+            return AlreadyDone(view.version)
         # Of those that every tile has folded the last says it all.
         folded = [old for old in known if old.version <= merged]
         return Attempt([expiry_domain([*folded[-1:], *(old for old in known if old not in folded), expiry])])
 
-    return handle.log.commit(begin.snapshot, build, operation="EXPIRE TOMBSTONES", parameters={"horizon": horizon})
+    return commit_to(handle, begin, build, operation="EXPIRE TOMBSTONES", parameters={"horizon": horizon})
 
 
 def merged_everywhere(view: TableView) -> int:

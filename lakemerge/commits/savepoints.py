@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lakemerge.delta import AlreadyDone, Attempt, DomainMetadata, Snapshot
+from lakemerge.commits.base import commit_to
+from lakemerge.delta import Attempt, DomainMetadata
 from lakemerge.errors import InputError
 from lakemerge.format.savepoint import Savepoint, check_savepoint_name, savepoints_of
 from lakemerge.handle import Handle
@@ -20,10 +21,8 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
     if saved.version != begin.version:
         handle.log.snapshot(version=saved.version)  # raises where there is none
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        known = savepoints_of(tip).get(name)
+    def build(tip: TableView) -> Attempt:
+        known = savepoints_of(tip.snapshot).get(name)
         if known is not None:
             raise InputError(
                 f"savepoint {name!r} names version {known.version} already; drop it first, or choose another name",
@@ -31,22 +30,20 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
                 version=known.version,
             )
         # A vacuum that was first decides, and one that comes after sees the savepoint.
-        check_kept(saved.version, tip)
+        check_kept(saved.version, tip.snapshot)
         return Attempt([saved.domain()])
 
-    handle.log.commit(begin.snapshot, build, operation="SAVEPOINT", parameters={"name": name, "version": saved.version})
+    commit_to(handle, begin, build, operation="SAVEPOINT", parameters={"name": name, "version": saved.version})
     return saved
 
 
 def drop_savepoint(handle: Handle, begin: TableView, name: str) -> None:
     """Take a name back; see :meth:`lakemerge.LakeTable.drop_savepoint`."""
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        known = savepoints_of(tip)
+    def build(tip: TableView) -> Attempt:
+        known = savepoints_of(tip.snapshot)
         if name not in known:
             raise InputError(f"there is no savepoint {name!r}; there are: {', '.join(known) or 'none'}", savepoint=name)
         return Attempt([DomainMetadata(known[name].domain_name, "", True)])
 
-    handle.log.commit(begin.snapshot, build, operation="DROP SAVEPOINT", parameters={"name": name})
+    commit_to(handle, begin, build, operation="DROP SAVEPOINT", parameters={"name": name})

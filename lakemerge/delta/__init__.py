@@ -15,7 +15,7 @@ from lakemerge.delta.actions import (
 from lakemerge.delta.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, tip_at
 from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, check_info
 from lakemerge.delta.identity import check_same_table, check_table_id
-from lakemerge.delta.log import Commits, DeltaLog, HistoryEntry
+from lakemerge.delta.log import DeltaLog, HistoryEntry
 from lakemerge.delta.protocol import (
     READER_FEATURES,
     WRITER_FEATURES,
@@ -37,7 +37,6 @@ __all__ = [
     "AlreadyDone",
     "Attempt",
     "CommitInfo",
-    "Commits",
     "Committed",
     "DeltaLog",
     "DomainMetadata",

@@ -32,9 +32,9 @@ from lakemerge.errors import (
 )
 from lakemerge.storage.base import Store
 
-__all__ = ["Commits", "DeltaLog", "HistoryEntry"]
+__all__ = ["DeltaLog", "HistoryEntry"]
 
-Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
+_Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
 """Consecutive commits, oldest first: version and actions in the order of the file."""
 
 _logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 @dataclass(frozen=True, slots=True)
 class _Advanced:
     tip: Snapshot
-    landed: Commits
+    landed: _Commits
     is_held: bool
     """Whether the log still has the commit that these follow, which proves that they are of the same table."""
 
@@ -173,7 +173,7 @@ class DeltaLog:
     def commit(
         self,
         begin: Snapshot | None,
-        build: Callable[[Snapshot | None, Commits], Attempt | AlreadyDone],
+        build: Callable[[Snapshot | None], Attempt | AlreadyDone],
         *,
         operation: str,
         parameters: Mapping[str, object],
@@ -183,10 +183,10 @@ class DeltaLog:
         """Commit what ``build`` makes of the table's tip, at exactly the next version.
 
         ``begin`` is the snapshot the caller's work is based on, ``None`` to create a table.
-        ``build(tip, between)`` is called for every attempt with the latest snapshot and the
-        commits made after ``begin``; it returns an :class:`Attempt`, or :class:`AlreadyDone` to
-        stop without writing, or raises. To create, it is called with ``(None, ())``; if there is
-        a table, or another writer was first, with that table's snapshot and ``()``.
+        ``build(tip)`` is called for every attempt with the latest snapshot; it returns an
+        :class:`Attempt`, or :class:`AlreadyDone` to stop without writing, or raises. To create, it
+        is called with ``None``; if there is a table, or another writer was first, with that
+        table's snapshot.
         Lost races are repeated as long as others make progress (1000 times). If ``txn_id`` is
         found among the commits after ``begin``, an earlier call landed, and that is returned.
         Every N-th commit (``delta.checkpointInterval``) also writes a checkpoint; its failure is
@@ -202,7 +202,6 @@ class DeltaLog:
         """
         work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
         tip = self.snapshot() if begin is None and self.exists() else begin
-        between: Commits = ()
         taken: int | None = None
         for _ in range(_MAX_LOST_RACES):
             looked = self._now()
@@ -214,10 +213,8 @@ class DeltaLog:
                     tip = advanced.tip
                     return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, work.txn_id))
                 tip = self._proven(tip, advanced)
-                if begin is not None:
-                    between += landed
                 check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
-            attempt = build(tip, between)
+            attempt = build(tip)
             if isinstance(attempt, AlreadyDone):
                 return attempt
             prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)

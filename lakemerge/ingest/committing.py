@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from lakemerge.commits.base import commit_note
+from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenance
+from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
 from lakemerge.errors import InputError, OutcomeUnknownError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
@@ -24,7 +25,6 @@ from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView
 from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.write.upsert import LoadTiles, Write, discard, finish
 
 __all__ = ["Member", "Standing", "WindowWork", "commit_window", "give_up", "note", "standing_of"]

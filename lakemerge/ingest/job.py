@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.commits.provenance import DomainChangedError
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.committing import Standing, note, standing_of
@@ -27,7 +28,6 @@ from lakemerge.ingest.settings import JobSettings, OpenTable
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
-from lakemerge.write.provenance import DomainChangedError
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from lakemerge.commits.provenance import Along
 from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.format.ingests import INGEST_FOLDER
@@ -26,7 +27,6 @@ from lakemerge.ingest.spill import SortedSpill
 from lakemerge.ingest.told import entries_of
 from lakemerge.layout.view import TableView
 from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.provenance import Along
 from lakemerge.write.upsert import finish
 
 __all__ = ["replayed"]

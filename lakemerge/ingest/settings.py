@@ -182,7 +182,7 @@ def _engine(table: OpenTable) -> Engine:
     if table.spark is None:
         threads = table.handle.settings.threads
         return Engine(partial(on_threads, threads=threads), load_in_process, lambda: threads)
-    from lakemerge.spark.ingest import engine_on
+    from lakemerge.ingest.spark import engine_on
 
     return engine_on(table.spark)
 

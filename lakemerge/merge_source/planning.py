@@ -130,7 +130,7 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
 def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:
     if work.spark is None:
         return LocalEmitter(work.shape, work.spool, lambda formed: ScannedRows(work.inputs, known, formed, chunks))
-    from lakemerge.spark.merge_source import SparkEmitter
+    from lakemerge.merge_source.spark import SparkEmitter
 
     return SparkEmitter(work.spark, work.inputs, work.shape, known, chunks, work.config.identity, work.target)
 
@@ -138,7 +138,7 @@ def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:
 def _all_entities(work: Work) -> Fresh:
     if work.spark is None:
         return all_entities(work.inputs, work.config.rules)
-    from lakemerge.spark.merge_source import entities_on_spark
+    from lakemerge.merge_source.spark import entities_on_spark
 
     return each_once(entities_on_spark(work.spark, work.inputs, work.config.rules), work.inputs)
 

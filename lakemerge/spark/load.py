@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge.commits.base import NotEmptyError, commit_load
+from lakemerge.commits.records import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError, OutcomeUnknownError
 from lakemerge.format.base_file import BaseFile

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import orjson
 import pyarrow as pa
 
-from lakemerge.delta import AlreadyDone, Attempt, Metadata, Snapshot
+from lakemerge.commits.base import commit_to, landed
+from lakemerge.delta import Attempt, Metadata, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.state import State
@@ -89,10 +90,8 @@ def alter_table(
     if after == before and not reshaped and _with_properties(begin.snapshot.metadata, given) == begin.snapshot.metadata:
         return begin.snapshot
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
-        if tip is None:
-            raise AssertionError("the table exists: the commit began from a snapshot")
-        view = handle.view(tip)
+    def build(view: TableView) -> Attempt:
+        tip = view.snapshot
         _check_same_definition(begin.state, view.state)
         if remerged or computes:
             _check_no_live_logs(view)
@@ -113,10 +112,7 @@ def alter_table(
         return Attempt([*protocol, metadata, state.domain()])
 
     operation, parameters = _described(before, after, columns, given)
-    outcome = handle.log.commit(begin.snapshot, build, operation=operation, parameters=parameters)
-    if isinstance(outcome, AlreadyDone):
-        raise AssertionError("a change of the definition has no application transaction")
-    return outcome.snapshot
+    return landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot
 
 
 def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -> Metadata:

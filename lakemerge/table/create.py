@@ -88,7 +88,7 @@ def create_table(
         created_time_ms=handle.now_ms(),
     )
 
-    def build(tip: Snapshot | None, _: object) -> Attempt | AlreadyDone:
+    def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
         if tip is not None:
             raise TableExistsError(
                 f"there is a table at {handle.store.url} already; use LakeTable.open, or another path",

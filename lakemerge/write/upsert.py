@@ -19,7 +19,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.commits.base import NotEmptyError, Provenance, check_not_overtaken, commit_load, commit_logs
+from lakemerge.commits.base import check_not_overtaken
+from lakemerge.commits.provenance import Provenance
+from lakemerge.commits.records import NotEmptyError, commit_load, commit_logs
 from lakemerge.delta import AddFile, AlreadyDone, check_info
 from lakemerge.errors import (
     FrameError,

@@ -22,7 +22,6 @@ from lakemerge.delta import (
     Action,
     AddFile,
     Attempt,
-    Commits,
     Committed,
     DeltaLog,
     DomainMetadata,
@@ -63,8 +62,8 @@ def write_file(root: Path, number: int) -> AddFile:
     return AddFile(path, {"c": place}, size_bytes, 1_700_000_000_000, True, json.dumps(stats), {"lakemerge.slice": "1"})
 
 
-def always(*actions: Action) -> Callable[[Snapshot | None, Commits], Attempt]:
-    return lambda tip, between: Attempt(actions, {"numFiles": len(actions)})
+def always(*actions: Action) -> Callable[[Snapshot | None], Attempt]:
+    return lambda tip: Attempt(actions, {"numFiles": len(actions)})
 
 
 def build(root: Path, commits: int, *, interval: int) -> Snapshot:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
-from lakemerge.spark import merge_source as on_spark
+from lakemerge.merge_source import spark as on_spark
 from tests.merge_source.histories import History
 from tests.merge_source.world import World
 

@@ -103,7 +103,7 @@ def test_a_commit_that_was_cleaned_up_is_not_made_again(
     before = state_of(path)
     with host(behind + set_by, real_ns, waited=2):
         with pytest.raises(CommitConflictError, match="cleaned up"):
-            log.commit(begin, lambda tip, between: pytest.fail("judged by half"), operation="X", parameters={})
+            log.commit(begin, lambda tip: pytest.fail("judged by half"), operation="X", parameters={})
         waiting.upsert(frame([(8, 1, "late")]))
         assert rows_of(waiting.to_arrow()) == state_of(path) == [*before, (8, 1, "late")]
     assert not second.exists()

@@ -419,7 +419,7 @@ def test_a_version_whose_state_somebody_removed(tmp_path: Path) -> None:
     """No checkpoint is to blame: the commits say so. Nothing is written onto it; what was before is whole."""
     log = create(tmp_path).handle.log
     without = Attempt([DomainMetadata("lakemerge.state", "", removed=True)])
-    log.commit(log.snapshot(), lambda tip, between: without, operation="OTHER", parameters={})
+    log.commit(log.snapshot(), lambda tip: without, operation="OTHER", parameters={})
     with pytest.raises(TableDamagedError, match=r"version 1 has no domain 'lakemerge\.state'.*Versions before"):
         LakeTable.open(tmp_path).upsert(frame([(1, 1, "x")]))
     assert LakeTable.open(tmp_path, version=0).to_arrow().num_rows == 0

@@ -178,7 +178,7 @@ def test_nothing_is_written_into_a_hole_of_the_log(tmp_path: Path) -> None:
     hole = path / "_delta_log" / f"{7:020d}.json"
     hole.unlink()
     with pytest.raises(CommitConflictError, match="between version 6 and 13 were cleaned up or lost"):
-        old.handle.log.commit(begin.snapshot, lambda tip, _: pytest.fail("built"), operation="W", parameters={})
+        old.handle.log.commit(begin.snapshot, lambda tip: pytest.fail("built"), operation="W", parameters={})
     assert old.upsert(row(777, "late")).version == 14
     assert LakeTable.open(path).get({"id": 777}) == {"id": 777, "v": "late"}
     assert not hole.exists()

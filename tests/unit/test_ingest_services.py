@@ -140,7 +140,7 @@ def test_pieces_that_do_not_follow_each_other_are_told(table: LakeTable, landing
 
 
 def _with_domain(table: LakeTable, domain: DomainMetadata) -> None:
-    table.handle.log.commit(table.view.snapshot, lambda tip, _: Attempt([domain]), operation="TEST", parameters={})
+    table.handle.log.commit(table.view.snapshot, lambda tip: Attempt([domain]), operation="TEST", parameters={})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from lakemerge.delta import (
     AddFile,
     AlreadyDone,
     Attempt,
-    Commits,
     Committed,
     DeltaLog,
     DomainMetadata,
@@ -51,8 +50,8 @@ def add(path: str) -> AddFile:
     return AddFile(path, {}, 1, 0, True)
 
 
-def always(*actions: Action) -> Callable[[Snapshot | None, Commits], Attempt]:
-    return lambda tip, between: Attempt(actions)
+def always(*actions: Action) -> Callable[[Snapshot | None], Attempt]:
+    return lambda tip: Attempt(actions)
 
 
 def create(log: DeltaLog, **configuration: str) -> Snapshot:
@@ -150,7 +149,7 @@ def test_the_provenance_of_a_commit(log: DeltaLog, tmp_path: Path) -> None:
     begin = create(log)
     log.commit(
         begin,
-        lambda tip, between: Attempt([add("a b.parquet")], {"numFiles": 1, "note": "x"}),
+        lambda tip: Attempt([add("a b.parquet")], {"numFiles": 1, "note": "x"}),
         operation="WRITE",
         parameters={"mode": "Append", "partitionBy": ["c"]},
         info={"lakemerge": {"rows": 3}},
@@ -201,25 +200,25 @@ def test_a_loser_sees_the_winners_and_builds_again(log: DeltaLog, store: Stutter
     begin = create(log)
     other = DeltaLog(store.inner, clock_ms=lambda: 1_000)
     store.before_put = [lambda: write(other, begin, add("theirs")), lambda: write(other, begin, add("theirs2"))]
-    seen: list[tuple[int, list[int], set[str]]] = []
+    seen: list[tuple[int, set[str]]] = []
 
-    def build(tip: Snapshot | None, between: Commits) -> Attempt:
+    def build(tip: Snapshot | None) -> Attempt:
         assert tip is not None
-        seen.append((tip.version, [version for version, _ in between], set(tip.files)))
+        seen.append((tip.version, set(tip.files)))
         return Attempt([add("mine")])
 
     snapshot = landed(log.commit(begin, build, operation="WRITE", parameters={}))
-    assert seen == [(0, [], set()), (1, [1], {"theirs"}), (2, [1, 2], {"theirs", "theirs2"})]
+    assert seen == [(0, set()), (1, {"theirs"}), (2, {"theirs", "theirs2"})]
     assert snapshot.version == 3
     assert snapshot == log.snapshot()
 
 
 def test_a_build_may_stop_or_abort(log: DeltaLog, tmp_path: Path) -> None:
     begin = create(log)
-    done = log.commit(begin, lambda tip, between: AlreadyDone(0), operation="W", parameters={})
+    done = log.commit(begin, lambda tip: AlreadyDone(0), operation="W", parameters={})
     assert done == AlreadyDone(0)
 
-    def refuse(tip: Snapshot | None, between: Commits) -> Attempt:
+    def refuse(tip: Snapshot | None) -> Attempt:
         raise CommitConflictError("changed")
 
     with pytest.raises(CommitConflictError, match="changed"):
@@ -294,9 +293,8 @@ def test_creation(log: DeltaLog, store: Stutter) -> None:
     store.before_put = [lambda: create(DeltaLog(store.inner))]
     tips: list[int | None] = []
 
-    def build(tip: Snapshot | None, between: Commits) -> Attempt | AlreadyDone:
+    def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
         tips.append(None if tip is None else tip.version)
-        assert between == ()
         return Attempt([Protocol(1, 7), metadata()]) if tip is None else AlreadyDone(tip.version)
 
     assert log.commit(None, build, operation="CREATE", parameters={}) == AlreadyDone(0)
@@ -309,7 +307,7 @@ def test_a_table_whose_first_commit_was_cleaned_up_is_not_created_again(log: Del
     log.checkpoint(write(log, create(log), add("a")))
     (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
 
-    def build(tip: Snapshot | None, between: Commits) -> AlreadyDone:
+    def build(tip: Snapshot | None) -> AlreadyDone:
         return AlreadyDone(-1 if tip is None else tip.version)
 
     assert log.commit(None, build, operation="CREATE", parameters={}) == AlreadyDone(1)

@@ -18,7 +18,6 @@ from lakemerge.delta import (
     AddFile,
     Attempt,
     CommitInfo,
-    Commits,
     Committed,
     DeltaLog,
     DomainMetadata,
@@ -44,8 +43,8 @@ def add(path: str, **tags: str) -> AddFile:
     return AddFile(path, {"p": "1", "q": None}, 1, 0, True, STATS, tags)
 
 
-def always(*actions: Action) -> Callable[[Snapshot | None, Commits], Attempt]:
-    return lambda tip, between: Attempt(actions)
+def always(*actions: Action) -> Callable[[Snapshot | None], Attempt]:
+    return lambda tip: Attempt(actions)
 
 
 def grow(root: Path, commits: int, *, interval: int = 1000) -> Snapshot:

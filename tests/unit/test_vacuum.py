@@ -517,7 +517,7 @@ def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     table, _ = busy(path)
     table.handle.log.commit(
         table.view.snapshot,
-        lambda tip, between: Attempt([DomainMetadata("lakemerge.future", '{"file": "x"}', False)]),
+        lambda tip: Attempt([DomainMetadata("lakemerge.future", '{"file": "x"}', False)]),
         operation="FUTURE",
         parameters={},
     )

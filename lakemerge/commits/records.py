@@ -1,0 +1,150 @@
+"""The commits that bring records: log appends, and the bulk load of a table"s first rows.
+
+Source: docs/table-format.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lakemerge.commits.base import (
+    RowsChangedError,
+    check_same_meaning,
+    commit_records,
+    landed,
+    rows_changed,
+    with_buckets,
+)
+from lakemerge.commits.provenance import Provenance
+from lakemerge.delta import (
+    Action,
+    AddFile,
+    AlreadyDone,
+    Attempt,
+    Committed,
+    Txn,
+)
+from lakemerge.errors import CommitConflictError
+from lakemerge.format.block_index import LogCommit
+from lakemerge.format.state import State
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.schema.evolution import with_schema
+from lakemerge.schema.schema import to_delta_json
+
+__all__ = ["NotEmptyError", "commit_load", "commit_logs", "commit_note"]
+
+
+class NotEmptyError(CommitConflictError):
+    """A bulk load found rows in the table; it becomes a log append."""
+
+    code = "not-empty"
+
+
+def commit_logs(
+    handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]
+) -> Committed | AlreadyDone:
+    """Append log blocks (none: an empty batch is a version too)."""
+
+    def build(before: TableView) -> Attempt | AlreadyDone:
+        if done := _already_done(before, provenance):
+            return done
+        view = _grown(handle, before, begin) if provenance.merge_schema else before
+        check_same_meaning(begin, view)
+        if provenance.only_onto_begin and rows_changed(handle, begin, view):
+            raise RowsChangedError(f"rows were written after version {begin.version}")
+        state = _state(before, view)
+        actions: list[Action] = _define(before, view, None if logs is None else logs.blocks[0].buckets)
+        if state != before.state:
+            actions.append(state.domain())
+        if logs is not None:
+            actions.append(logs.domain(config=view.config, state=state, version=view.version + 1))
+        return Attempt([*actions, *_also(provenance, before)], metrics)
+
+    return commit_records(handle, begin, build, provenance)
+
+
+def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Committed:
+    """Commit what ``provenance`` carries along, and no rows."""
+
+    def build(view: TableView) -> Attempt:
+        check_same_meaning(begin, view)
+        return Attempt(_also(provenance, view))
+
+    return landed(commit_records(handle, begin, build, provenance))
+
+
+def commit_load(
+    handle: Handle,
+    begin: TableView,
+    adds: Sequence[AddFile],
+    provenance: Provenance,
+    metrics: Mapping[str, object],
+    *,
+    buckets: int,
+    ordinals: int,
+) -> Committed | AlreadyDone:
+    """Add base files to a table that was never written to; raises :class:`NotEmptyError` otherwise.
+
+    The files carry the ordinals from 0 on; nobody else can have used them.
+    """
+
+    def build(before: TableView) -> Attempt | AlreadyDone:
+        if done := _already_done(before, provenance):
+            return done
+        view = _grown(handle, before, begin) if provenance.merge_schema else before
+        check_same_meaning(begin, view)
+        same = (begin.state.schema_epoch, begin.state.layout_epoch) == (
+            view.state.schema_epoch,
+            view.state.layout_epoch,
+        )
+        if not view.is_empty or view.state.next_ordinal or not same:
+            raise NotEmptyError("the table was written to or changed while its first rows were loaded")
+        state = _state(before, view).reserving(ordinals)
+        return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_also(provenance, before)], metrics)
+
+    return commit_records(handle, begin, build, provenance)
+
+
+def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None:
+    if provenance.app_txn is None:
+        return None
+    app, version = provenance.app_txn
+    done = view.snapshot.txns.get(app)
+    return AlreadyDone(view.version) if done is not None and done.version >= version else None
+
+
+def _also(provenance: Provenance, tip: TableView) -> list[Action]:
+    """What a commit of records carries beside them. Raises where the tip is not as it requires."""
+    along = list(provenance.along.at(tip.snapshot))
+    if provenance.app_txn is None:
+        return along
+    app, version = provenance.app_txn
+    return [*along, Txn(app, version, Handle.now_ms())]
+
+
+def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
+    """The tip with the columns that a write brings. Raises where its merger cannot take them."""
+    schema = with_schema(tip.config.schema, begin.config.schema)
+    if schema == tip.config.schema:
+        return tip
+    grown = TableView(tip.snapshot, replace(tip.config, schema=schema), handle.store, handle.decoded)
+    handle.merger(grown)
+    return grown
+
+
+def _state(before: TableView, after: TableView) -> State:
+    """The state once the schema of ``before`` is that of ``after``."""
+    return replace(before.state, schema_epoch=before.state.schema_epoch + (after is not before))
+
+
+def _define(before: TableView, after: TableView, buckets: int | None) -> list[Action]:
+    """What makes the schema of ``after`` the table's, and ``buckets`` the count of one that has none: the
+    first write of a table sets it."""
+    metadata = before.snapshot.metadata
+    if buckets is not None and before.config.buckets is None:
+        metadata = with_buckets(metadata, before.config, buckets)
+    if after is not before:
+        metadata = replace(metadata, schema_string=to_delta_json(after.config.schema))
+    return [] if metadata is before.snapshot.metadata else [metadata]
