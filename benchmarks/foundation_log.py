@@ -17,7 +17,7 @@ from lakemerge import LakeTable, Settings
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DeltaLog, Snapshot
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.handle import Handle
@@ -52,7 +52,7 @@ def metadata(
         )
         report.add(Line.timed("metadata", f"open: {what}", times["open"], target=1.0))
         report.add(Line.timed("metadata", f"open: {what} / its bytes", times["open"], times["bytes"]))
-        report.add(Line.timed("metadata", f"open and plan all slices: {what}", times["tiles"]))
+        report.add(Line.timed("metadata", f"open and plan all buckets: {what}", times["tiles"]))
         view = LakeTable.open(path).view
         found = (view.version, len(view.tiles), sum(len(tile.blocks) for tile in view.tiles))
         if found != (version, files, live):
@@ -87,7 +87,7 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
     for number in range(commits):
         file = LogFile(f"_lakemerge/log/{number:010d}.parquet", 2**20, columns)
         blocks = tuple(
-            LogBlock(file, bucket, 1, SliceId((), bucket), _BUCKETS, 1000, 2**16, (0, 1), (2**40, 7))
+            LogBlock(file, bucket, 1, BucketId((), bucket), _BUCKETS, 1000, 2**16, (0, 1), (2**40, 7))
             for bucket in range(_BUCKETS)
         )
         logs = LogCommit(f"synthetic-{number}", -1, state.merger_epoch, columns, blocks, None)

@@ -121,7 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--commits", type=int, default=100)
-    parser.add_argument("--touched", type=int, default=500, help="slices that a commit has blocks of")
+    parser.add_argument("--touched", type=int, default=500, help="buckets that a commit has blocks of")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-spark", action="store_true")
     given = parser.parse_args()

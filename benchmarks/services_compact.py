@@ -29,7 +29,7 @@ __all__ = ["main", "measure"]
 
 _BUCKETS = 8
 _FILES = 8
-"""Base files a slice, about."""
+"""Base files a bucket, about."""
 _ROW_BYTES = 48
 """Of a row in a base file, about."""
 _BUDGET_FILES = 4

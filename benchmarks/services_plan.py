@@ -1,4 +1,4 @@
-"""Planning a compaction of a large table: 10,000 slices with 1,000,000 live log blocks, under 2 s.
+"""Planning a compaction of a large table: 10,000 buckets with 1,000,000 live log blocks, under 2 s.
 
 The table's log is real and its data files do not exist: planning reads metadata only.
 
@@ -20,7 +20,7 @@ from lakemerge import LakeTable
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.results.plans import CompactionPlan
@@ -37,17 +37,17 @@ _TARGET_SECONDS = 2.0
 def large_table(
     path: Path, *, slices: int, commits: int, table_files: int = 1, touched: int | None = None
 ) -> LakeTable:
-    """A table of so many slices, each with ``table_files`` base files, and one live block a slice and commit.
+    """A table of so many buckets, each with ``table_files`` base files, and one live block a bucket and commit.
 
-    Keys of a block lie in the last base file of its slice.
+    Keys of a block lie in the last base file of its bucket.
 
-    :param touched: how many slices each commit has blocks of, in turn; by default all.
+    :param touched: how many buckets each commit has blocks of, in turn; by default all.
     """
     table = LakeTable.create(
         path, "day STRING, k BIGINT, v STRING", key=["day", "k"], partition_by=["day"], buckets=_BUCKETS,
         properties={"delta.checkpointInterval": "1000000"},
     )  # fmt: skip
-    parts = [SliceId((f"day {number // _BUCKETS}",), number % _BUCKETS) for number in range(slices)]
+    parts = [BucketId((f"day {number // _BUCKETS}",), number % _BUCKETS) for number in range(slices)]
     _commit(
         table,
         [_add(part, n * table_files + place, place) for n, part in enumerate(parts) for place in range(table_files)],
@@ -75,25 +75,25 @@ def measure(report: Report, folder: Path, *, slices: int, commits: int, rounds: 
             Contender("some", partial(table.compact, dry_run=True, max_bytes=_BASE_BYTES, strategy="log-bytes")),
         ]
         times = interleave(run, rounds=rounds)
-        what = f"{slices:,} slices of {files} base files, {slices * commits:,} log blocks"
+        what = f"{slices:,} buckets of {files} base files, {slices * commits:,} log blocks"
         target = _TARGET_SECONDS if files == 1 else None
         report.add(Line.timed("plan", what, times["full"], target=target))
-        report.add(Line.timed("plan", "the same, one slice of it taken", times["some"], target=target))
+        report.add(Line.timed("plan", "the same, one bucket of it taken", times["some"], target=target))
         report.add(Line.timed("plan", "for comparison: opening the table", times["open"]))
         plan = table.compact(dry_run=True)
         report.check(what, _problems(plan, slices=slices, commits=commits))
 
 
 def _problems(plan: CompactionPlan, *, slices: int, commits: int) -> list[str]:
-    """How the plan differs from what was made: only the last base file of each slice has logs."""
+    """How the plan differs from what was made: only the last base file of each bucket has logs."""
     found = (plan.slices, plan.tiles, sum(part.log_blocks for group in plan.groups for part in group.slices))
     expected = (slices, slices, slices * commits)
     read = slices * (_BASE_BYTES + commits * _BLOCK_BYTES)
-    problems = [] if found == expected else [f"slices, tiles and blocks are {found}, expected {expected}"]
+    problems = [] if found == expected else [f"buckets, tiles and blocks are {found}, expected {expected}"]
     return problems if plan.bytes_read == read else [*problems, f"{plan.bytes_read} bytes to read, expected {read}"]
 
 
-def _add(part: SliceId, ordinal: int, place: int) -> AddFile:
+def _add(part: BucketId, ordinal: int, place: int) -> AddFile:
     lower = (part.partition[0] or "", place * 1000) if place else None
     tag = BaseFile.tag(
         bucket=part.bucket, buckets=_BUCKETS, lower=lower, through=0, ordinal=ordinal, rows=1_000_000, tombstones=None
@@ -104,11 +104,11 @@ def _add(part: SliceId, ordinal: int, place: int) -> AddFile:
     )  # fmt: skip
 
 
-def _block(part: SliceId, place: int, commit: int) -> LogBlock:
+def _block(part: BucketId, place: int, commit: int) -> LogBlock:
     day = part.partition[0] or ""
     return LogBlock(
         file=LogFile(f"_lakemerge/log/{commit}-{place // 64}.parquet", 1_000_000, ("day", "k", "v")),
-        first_row_group=place % 64, row_groups=1, slice=part, buckets=_BUCKETS, rows=_BLOCK_ROWS,
+        first_row_group=place % 64, row_groups=1, bucket_id=part, buckets=_BUCKETS, rows=_BLOCK_ROWS,
         data_bytes=_BLOCK_BYTES, key_min=(day, 100_000), key_max=(day, 900_000),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Snapshot
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
 
@@ -70,7 +70,7 @@ def _table(folder: Path, commits: int) -> LakeTable:
         name = f"{tip.version:020d}-{number:08d}"
         adds = [_add(f"base/{name}/{i:05d}.parquet", i) for i in range(_FILES_PER_COMMIT // 2)]
         logs = [LogFile(f"_lakemerge/log/{name}-{i:05d}.parquet", 0, ("k", "v")) for i in range(_FILES_PER_COMMIT // 2)]
-        blocks = tuple(LogBlock(file, 0, 1, SliceId((), 0), 1, 1, 1, None, None) for file in logs)
+        blocks = tuple(LogBlock(file, 0, 1, BucketId((), 0), 1, 1, 1, None, None) for file in logs)
         commit = LogCommit(name, -1, 0, ("k", "v"), blocks, None)
         for path in (*(add.path for add in adds), *(log.path for log in logs)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The contract between a merger and everything that merges.
 
 A merger folds the records of each key into that key's state. It never sees files, versions or
-slices: it gets *groups* (one per key, records in fold order) and returns one result a group.
+buckets: it gets *groups* (one per key, records in fold order) and returns one result a group.
 Source: docs/merge-semantics.md, sections 1 to 6.
 """
 

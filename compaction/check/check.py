@@ -1,7 +1,7 @@
 """Verify a table: its log, the files it refers to, and what is in them. Changes nothing.
 
 Everything that readers rely on without looking is looked at: that the log can be replayed without its
-checkpoints, that files are there with the sizes told, that rows are sorted by key, unique, and in the slice and
+checkpoints, that files are there with the sizes told, that rows are sorted by key, unique, and in the bucket and
 range that their file stands for, and that statistics are true (docs/table-format.md).
 """
 

@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.errors import LakeMergeError
-from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.layout.placement import place_rows
@@ -78,7 +78,7 @@ def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Coll
     if part.path in without:
         return Checked()
     findings: list[str] = []
-    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    keys = _KeyCheck(spec, tile.bucket_id, tile.buckets, unique=True)
     file = StoredFile(part.path, part.size_bytes)
     schema = pa.schema([*_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
     try:
@@ -99,12 +99,12 @@ def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Coll
 
 
 def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -> Checked:
-    """A log block: its rows, and its keys, sorted and in the block's slice and bounds."""
+    """A log block: its rows, and its keys, sorted and in the block's bucket and bounds."""
     path = block.file.path
     if path in without:
         return Checked()
     findings: list[str] = []
-    keys = _KeyCheck(spec, block.slice, block.buckets, unique=False)
+    keys = _KeyCheck(spec, block.bucket_id, block.buckets, unique=False)
     try:
         with ParquetFiles(spec.store) as files:
             file = StoredFile(path, block.file.size_bytes)
@@ -122,7 +122,7 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
 
 def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
     """A tile with logs or winner files, merged: that it can be, and that no key comes twice."""
-    keys = _KeyCheck(spec, tile.slice, tile.buckets, unique=True)
+    keys = _KeyCheck(spec, tile.bucket_id, tile.buckets, unique=True)
     findings: list[str] = []
     try:
         with ParquetFiles(spec.store) as files:
@@ -134,10 +134,10 @@ def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
 
 
 class _KeyCheck:
-    """Rows of a slice as they come by, in file order: their keys, and values that Arrow calls unsound."""
+    """Rows of a bucket as they come by, in file order: their keys, and values that Arrow calls unsound."""
 
-    def __init__(self, spec: MergeSpec, slice_id: SliceId, buckets: int, *, unique: bool) -> None:
-        self._spec, self._slice, self._buckets, self._unique = spec, slice_id, buckets, unique
+    def __init__(self, spec: MergeSpec, bucket_id: BucketId, buckets: int, *, unique: bool) -> None:
+        self._spec, self._bucket_id, self._buckets, self._unique = spec, bucket_id, buckets, unique
         self.rows = 0
         self.first: Key | None = None
         self.last: Key | None = None
@@ -171,9 +171,9 @@ class _KeyCheck:
         self.first, self.last = first if self.first is None else self.first, last
         slots, partitions = place_rows(table, config, self._buckets)
         there = {(partitions[n // self._buckets], n % self._buckets) for n in np.unique(slots).tolist()}
-        strange = there - {(self._slice.partition, self._slice.bucket)}
+        strange = there - {(self._bucket_id.partition, self._bucket_id.bucket)}
         if strange:
-            yield f"it holds keys of other slices than {self._slice}, such as {min(strange)}"
+            yield f"it holds keys of other buckets than {self._bucket_id}, such as {min(strange)}"
 
     def flaws(self, path: str) -> tuple[Finding, ...]:
         """The file's unsound values."""

@@ -1,6 +1,6 @@
 """Log compaction: the logs of many commits become a few packed logs; base files stay as they are.
 
-A packed log holds, per slice, the records of all blocks that it stands in for as one run sorted by key, those of
+A packed log holds, per bucket, the records of all blocks that it stands in for as one run sorted by key, those of
 a key in commit order, each with the version that committed it. So liveness, ties and tombstones are
 decided record by record, as before, whatever is merged meanwhile: neither an append nor a compaction of base
 files has to wait for it, and the originals' domains go with the commit. Where the merger's laws allow,
@@ -22,16 +22,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lakemerge.commits.compaction import commit_packed_logs
-
-from compaction.logs.packing import PackedLogs, PackJob, PackLogsSpec, SliceLogs, pack_logs
+from compaction.logs.packing import BucketLogs, PackedLogs, PackJob, PackLogsSpec, pack_logs
 from compaction.run.jobs import run_jobs
 from lakemerge.bins import BinItem, BinLimits, fill
+from lakemerge.commits.compaction import commit_packed_logs
 from lakemerge.commits.provenance import Provenance
 from lakemerge.errors import InputError, OutcomeUnknownError
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.expiry import expiries_of
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER
 from lakemerge.handle import Handle
@@ -155,17 +154,17 @@ def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
 
 
 def _jobs(read: TableView, blocks: Sequence[LogBlock], settings: Settings) -> list[PackJob]:
-    """The slices of one run in even parts, each a task that writes one file per set of columns.
+    """The buckets of one run in even parts, each a task that writes one file per set of columns.
 
     :param blocks: in commit order.
     """
     buckets = read.config.buckets or 1
-    by_slice: dict[SliceId, list[LogBlock]] = defaultdict(list)
+    by_bucket: dict[BucketId, list[LogBlock]] = defaultdict(list)
     for block in blocks:
-        for slice_id in slices_of(block, buckets):
-            by_slice[slice_id].append(block)
-    slices = [SliceLogs(slice_id, buckets, tuple(found)) for slice_id, found in by_slice.items()]
-    slices.sort(key=lambda part: ([value or "" for value in part.slice.partition], part.slice.bucket))
+        for bucket_id in slices_of(block, buckets):
+            by_bucket[bucket_id].append(block)
+    slices = [BucketLogs(bucket_id, buckets, tuple(found)) for bucket_id, found in by_bucket.items()]
+    slices.sort(key=lambda part: ([value or "" for value in part.bucket_id.partition], part.bucket_id.bucket))
     total = sum(part.bytes for part in slices)
     parallel = min(settings.threads, total // _MIN_JOB_BYTES)
     # Even ones: as many as the largest size asks for, or as can run at a time.

@@ -1,7 +1,7 @@
 """Packing the logs of many commits: what one task of a log compaction does, on Spark or in a thread.
 
-Where all blocks of some slices fit the budget, each log file is read once and every slice sorted once;
-a slice that does not fit is merged in key ranges.
+Where all blocks of some buckets fit the budget, each log file is read once and every bucket sorted once;
+a bucket that does not fit is merged in key ranges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.layout.view import Tile
@@ -29,7 +29,7 @@ from mergers import Frame, RowKind
 from mergers.kernel import VERSION_COLUMN, combine
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["PackJob", "PackLogsSpec", "PackedLogs", "SliceLogs", "pack_logs"]
+__all__ = ["BucketLogs", "PackJob", "PackLogsSpec", "PackedLogs", "pack_logs"]
 
 Columns = frozenset[str]
 """The table columns that records carry."""
@@ -39,10 +39,10 @@ PackedLogs = Mapping[Columns, Sequence[LogBlock]]
 
 
 @dataclass(frozen=True, slots=True)
-class SliceLogs:
-    """The blocks to merge of one slice; they may hold keys of other slices too."""
+class BucketLogs:
+    """The blocks to merge of one bucket; they may hold keys of other buckets too."""
 
-    slice: SliceId
+    bucket_id: BucketId
     buckets: int
     blocks: tuple[LogBlock, ...]
     """In commit order."""
@@ -55,9 +55,9 @@ class SliceLogs:
 
 @dataclass(frozen=True, slots=True)
 class PackJob:
-    """Slices whose packed blocks share files. Picklable."""
+    """Buckets whose packed blocks share files. Picklable."""
 
-    slices: tuple[SliceLogs, ...]
+    slices: tuple[BucketLogs, ...]
 
     @property
     def bytes(self) -> int:
@@ -96,9 +96,9 @@ def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
     return packed
 
 
-def _portions(slices: Iterable[SliceLogs], budget_bytes: int) -> Iterator[list[SliceLogs]]:
-    """Slices that are read together: as many as fit the budget, or one."""
-    portion: list[SliceLogs] = []
+def _portions(slices: Iterable[BucketLogs], budget_bytes: int) -> Iterator[list[BucketLogs]]:
+    """Buckets that are read together: as many as fit the budget, or one."""
+    portion: list[BucketLogs] = []
     size = 0
     for part in slices:
         if portion and size + part.bytes > budget_bytes:
@@ -110,17 +110,17 @@ def _portions(slices: Iterable[SliceLogs], budget_bytes: int) -> Iterator[list[S
         yield portion
 
 
-def _source(portion: Sequence[SliceLogs], merge: MergeSpec) -> ParquetFiles:
+def _source(portion: Sequence[BucketLogs], merge: MergeSpec) -> ParquetFiles:
     budget = merge.settings.merge_budget_bytes // 2
     fits = sum(part.bytes for part in portion) <= budget
     return _Loaded(portion, merge) if fits else ParquetFiles(merge.store)
 
 
 class _Loaded(ParquetFiles):
-    """Log files of which the blocks of some slices are in memory: hundreds of small blocks are read in
+    """Log files of which the blocks of some buckets are in memory: hundreds of small blocks are read in
     one go a file."""
 
-    def __init__(self, portion: Sequence[SliceLogs], merge: MergeSpec) -> None:
+    def __init__(self, portion: Sequence[BucketLogs], merge: MergeSpec) -> None:
         super().__init__(merge.store)
         blocks: dict[LogFile, dict[int, LogBlock]] = {}
         for part in portion:
@@ -158,12 +158,12 @@ class _Loaded(ParquetFiles):
         yield self._tables[stored.path, row_groups[0]].select(schema.names), 0, True
 
 
-def _merged(part: SliceLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[tuple[Columns, pa.Table]]:
-    """The records to keep of a slice, per set of columns: sorted by key, those of a key in commit order, with
+def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[tuple[Columns, pa.Table]]:
+    """The records to keep of a bucket, per set of columns: sorted by key, those of a key in commit order, with
     their kinds and versions; range by range in key order."""
     config = merge.config
-    # All keys of the slice, whatever is merged of some of them: liveness is told by the records' versions.
-    tile = Tile(part.slice, part.buckets, None, None, None, part.blocks)
+    # All keys of the bucket, whatever is merged of some of them: liveness is told by the records' versions.
+    tile = Tile(part.bucket_id, part.buckets, None, None, None, part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
     runs = [
@@ -195,7 +195,7 @@ def _told(rows: pa.Table, block: LogBlock) -> pa.Table:
 
 def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
     """Without the records that the merger's laws let go. Records of other columns between those of a key could
-    matter, so this is only for slices that have none."""
+    matter, so this is only for buckets that have none."""
     shape = merge.config.shape
     kinds = rows.column(KIND_COLUMN).to_numpy()
     versions = rows.column(VERSION_COLUMN).to_numpy()
@@ -212,7 +212,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 class _OpenBlock:
     """A block being written."""
 
-    part: SliceLogs
+    part: BucketLogs
     first_row_group: int
     rows: int
     data_bytes: int
@@ -232,8 +232,8 @@ class _PackedFile:
         self._held: list[pa.Table] = []
         self._blocks: list[_OpenBlock] = []
 
-    def add(self, part: SliceLogs, rows: pa.Table) -> None:
-        """Append records of a slice; slices come one after the other, their rows in key order."""
+    def add(self, part: BucketLogs, rows: pa.Table) -> None:
+        """Append records of a bucket; buckets come one after the other, their rows in key order."""
         keys = key_columns(rows, self._key)
         low, high = keys_at(keys, [0, rows.num_rows - 1])
         if not self._blocks or self._blocks[-1].part is not part:
@@ -260,7 +260,7 @@ class _PackedFile:
                 file=file,
                 first_row_group=block.first_row_group,
                 row_groups=end - block.first_row_group,
-                slice=block.part.slice,
+                bucket_id=block.part.bucket_id,
                 buckets=block.part.buckets,
                 rows=block.rows,
                 data_bytes=block.data_bytes,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import parsed_partition
 from lakemerge.format.block_index import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
-from lakemerge.format.keys import Key, KeyKinds, Partition, SliceId
+from lakemerge.format.keys import BucketId, Key, KeyKinds, Partition
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.layout.view import TableView, Tile, build_tiles
@@ -35,7 +35,7 @@ _NEVER = np.iinfo(np.int64).max
 class TileLoad:
     """One tile and the size of what a compaction of it merges."""
 
-    slice: SliceId
+    bucket_id: BucketId
     file: str | None
     """Path of the base file."""
     base_bytes: int
@@ -70,15 +70,15 @@ def tile_loads(view: TableView) -> list[TileLoad]:
     buckets = view.config.buckets or 1
     domains = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
     tiles = list(build_tiles(view.base_files, (), buckets=buckets, minors=view.minors))
-    # Only where a slice has several tiles do keys matter; they are most of what there is to read.
-    keys = len({tile.slice for tile in tiles}) < len(tiles)
+    # Only where a bucket has several tiles do keys matter; they are most of what there is to read.
+    keys = len({tile.bucket_id for tile in tiles}) < len(tiles)
     with ThreadPoolExecutor(_READERS) as pool:
         commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
     for commit in commits:
         view.check_past(commit.version)
     blocks = _Blocks.of([commit for commit in commits if commit.blocks.num_rows], view.layout)
-    view.check_slices(blocks.slices)
-    with_base = {tile.slice for tile in tiles}
+    view.check_buckets(blocks.slices)
+    with_base = {tile.bucket_id for tile in tiles}
     bare = [part for part in blocks.slices if part not in with_base]
     tiles += [Tile(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
     places, rows = blocks.placed(tiles, view.key_kinds)
@@ -118,7 +118,7 @@ def _load(tile: Tile, blocks: int, commits: int, rows: int, size: int, oldest: i
     if tile.base is not None and tile.minor is not None:
         oldest = min(oldest, tile.base.merged_through + 1)
     return TileLoad(
-        slice=tile.slice,
+        bucket_id=tile.bucket_id,
         file=None if tile.base is None else tile.base.add.path,
         base_bytes=0 if tile.base is None else tile.base.add.size_bytes,
         winner_bytes=0 if tile.minor is None else sum(winner.size_bytes for winner in tile.minor.winners),
@@ -131,17 +131,17 @@ def _load(tile: Tile, blocks: int, commits: int, rows: int, size: int, oldest: i
 
 
 class _Blocks:
-    """All blocks of a version, each once for every slice that it may reach into."""
+    """All blocks of a version, each once for every bucket that it may reach into."""
 
     def __init__(
-        self, table: pa.Table, versions: Integers, oldest: Integers, slices: Integers, found: Sequence[SliceId]
+        self, table: pa.Table, versions: Integers, oldest: Integers, slices: Integers, found: Sequence[BucketId]
     ) -> None:
         self.versions = versions
         self.oldest = oldest
         self.slices = found
         self.rows = table.column("rows").to_numpy()
         self.bytes = table.column("data_bytes").to_numpy()
-        self._slice_of = slices
+        self._bucket_of = slices
         self._table = table
 
     @staticmethod
@@ -159,7 +159,9 @@ class _Blocks:
             return _Blocks(pa.table({name: pa.array([], pa.int64()) for name in COUNT_COLUMNS}), none, none, none, ())
         partitions = _partitions(numbers)
         unique, places = np.unique(np.concatenate(codes), return_inverse=True)
-        named = [layout.slice_of(partitions[code // layout.buckets], code % layout.buckets) for code in unique.tolist()]
+        named = [
+            layout.bucket_of(partitions[code // layout.buckets], code % layout.buckets) for code in unique.tolist()
+        ]
         found = {part: number for number, part in enumerate(dict.fromkeys(named))}
         slices = np.array([found[part] for part in named], dtype=np.int64)[places]
         commits_of = np.concatenate(versions), np.concatenate(oldest)
@@ -170,37 +172,37 @@ class _Blocks:
 
         :param kinds: of the table's keys.
         """
-        by_slice: dict[SliceId, list[int]] = {}
+        by_bucket: dict[BucketId, list[int]] = {}
         for number, tile in enumerate(tiles):
-            by_slice.setdefault(tile.slice, []).append(number)
-        only = np.array([by_slice[part][0] for part in self.slices], dtype=np.int64)
-        several = np.array([len(by_slice[part]) > 1 for part in self.slices], dtype=np.bool_)
+            by_bucket.setdefault(tile.bucket_id, []).append(number)
+        only = np.array([by_bucket[part][0] for part in self.slices], dtype=np.int64)
+        several = np.array([len(by_bucket[part]) > 1 for part in self.slices], dtype=np.bool_)
         if not several.any():
-            return only[self._slice_of], np.arange(len(self._slice_of))
-        alone = np.flatnonzero(~several[self._slice_of])
-        places, rows = self._reaching(np.flatnonzero(several[self._slice_of]), tiles, by_slice, kinds)
-        return np.concatenate([only[self._slice_of[alone]], places]), np.concatenate([alone, rows])
+            return only[self._bucket_of], np.arange(len(self._bucket_of))
+        alone = np.flatnonzero(~several[self._bucket_of])
+        places, rows = self._reaching(np.flatnonzero(several[self._bucket_of]), tiles, by_bucket, kinds)
+        return np.concatenate([only[self._bucket_of[alone]], places]), np.concatenate([alone, rows])
 
     def _reaching(
-        self, rows: Integers, tiles: Sequence[Tile], by_slice: dict[SliceId, list[int]], kinds: KeyKinds
+        self, rows: Integers, tiles: Sequence[Tile], by_bucket: dict[BucketId, list[int]], kinds: KeyKinds
     ) -> tuple[Integers, Integers]:
-        """Where slices have several tiles, their blocks' keys say in which of them they reach."""
-        there = [by_slice[part] for part in self.slices]
+        """Where buckets have several tiles, their blocks' keys say in which of them they reach."""
+        there = [by_bucket[part] for part in self.slices]
         bounds = [[low for number in numbers if (low := tiles[number].lower) is not None] for numbers in there]
-        numbers, keys = self._slice_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
+        numbers, keys = self._bucket_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
         lows, highs = (zip(numbers, _keys(keys.column(name), kinds), strict=True) for name in KEY_COLUMNS)
         first = [0 if key is None else bisect_right(bounds[number], key) for number, key in lows]
         last = [len(bounds[n]) if key is None else bisect_right(bounds[n], key) for n, key in highs]
         counts = np.maximum(np.array(last) - np.array(first) + 1, 0)
-        # The tiles of all slices one after the other: a block reaches into some that follow each other.
+        # The tiles of all buckets one after the other: a block reaches into some that follow each other.
         starts = np.cumsum([0, *(len(numbers) for numbers in there)])[:-1]
-        begins = np.repeat(starts[self._slice_of[rows]] + np.array(first), counts)
+        begins = np.repeat(starts[self._bucket_of[rows]] + np.array(first), counts)
         offsets = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.concatenate([np.array(numbers) for numbers in there])[begins + offsets], np.repeat(rows, counts)
 
 
 def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
-    """The blocks, and the buckets of the table's count that they may hold keys of, one for each slice: as
+    """The blocks, and the buckets of the table's count that they may hold keys of, one for each bucket: as
     :meth:`Layout.slices_of`."""
     buckets = layout.buckets
     bucket = commit.blocks.column("bucket").to_numpy().astype(np.int64)
@@ -210,10 +212,10 @@ def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
     rows = np.repeat(np.arange(len(bucket)), times)
     reached = bucket[rows] + np.tile(np.arange(times) * commit.buckets, len(bucket))
     if layout.counts:
-        # Several of them may be one slice still, of a smaller count.
+        # Several of them may be one bucket still, of a smaller count.
         parts = _partitions(commit.blocks.column("partition").to_pylist())
         pairs = zip(rows.tolist(), reached.tolist(), strict=True)
-        slices = [(row, layout.slice_of(parts[row], place)) for row, place in pairs]
+        slices = [(row, layout.bucket_of(parts[row], place)) for row, place in pairs]
         once = sorted({pair: number for number, pair in enumerate(slices)}.values())
         rows, reached = rows[once], reached[once]
     return commit.blocks.take(pa.array(rows)), reached

@@ -1,4 +1,4 @@
-"""Planning a compaction: which tiles are due, in which order, and which slices share a commit.
+"""Planning a compaction: which tiles are due, in which order, and which buckets share a commit.
 
 A plan is made from metadata: tags of base files, log domains and block index files. It is a value of
 :mod:`lakemerge.results.plans`; nothing is locked or reserved by it.
@@ -18,7 +18,7 @@ from compaction.plan.loads import TileLoad, tile_loads
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.errors import FilterError, InputError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Partition, SliceId
+from lakemerge.format.keys import BucketId, Partition
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView
@@ -49,7 +49,7 @@ def plan_compaction(
     """What is due at a version.
 
     :param where: a SQL condition over partition columns.
-    :param max_bytes: to be read and written by the plan, as estimated; the first slice is taken even if it
+    :param max_bytes: to be read and written by the plan, as estimated; the first bucket is taken even if it
         needs more.
     :param loads: those of the version, where they are known already.
     :raises FilterError: the condition cannot be understood, or names another column.
@@ -60,11 +60,11 @@ def plan_compaction(
     everything = tile_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))
-    by_slice: dict[SliceId, list[TileLoad]] = defaultdict(list)
+    by_bucket: dict[BucketId, list[TileLoad]] = defaultdict(list)
     for load in wanted:
-        by_slice[load.slice].append(load)
-    due: dict[SliceId, list[_Due]] = {}
-    for part, tiles in by_slice.items():
+        by_bucket[load.bucket_id].append(load)
+    due: dict[BucketId, list[_Due]] = {}
+    for part, tiles in by_bucket.items():
         if found := [(tile, reasons) for tile in tiles if (reasons := judge.reasons(tile))]:
             due[part] = found if minor else _with_small_neighbours(tiles, found, handle.settings.target_file_bytes)
     ordered = sorted((_planned(part, due[part]) for part in sorted(due, key=_by_name)), key=_order(strategy))
@@ -119,7 +119,7 @@ def _with_small_neighbours(tiles: Sequence[TileLoad], due: Sequence[_Due], targe
     """With small clean files beside those that are rewritten anyway: they are joined. Base files that deletes
     made small would else stay so for ever.
 
-    :param tiles: of one slice, by key, so that neighbours in the list are neighbours.
+    :param tiles: of one bucket, by key, so that neighbours in the list are neighbours.
     """
     reasons = {tile.file: why for tile, why in due}
     found: list[_Due] = []
@@ -156,7 +156,7 @@ def _in_partitions(loads: Sequence[TileLoad], config: TableConfig, where: str | 
             f"a compaction is chosen by partition: {where!r} names {', '.join(sorted(others))}, and the table's "
             f"partition columns are: {', '.join(config.partition_by) or 'none'}"
         )
-    partitions = list(dict.fromkeys(load.slice.partition for load in loads))
+    partitions = list(dict.fromkeys(load.bucket_id.partition for load in loads))
     columns = {
         name: pa.array(
             [_typed(values[place], config.schema.field(name).type) for values in partitions],
@@ -167,18 +167,18 @@ def _in_partitions(loads: Sequence[TileLoad], config: TableConfig, where: str | 
     numbered = pa.table({**columns, "number": pa.array(range(len(partitions)), pa.int64())})
     kept = condition.kept(numbered).column("number").to_pylist()
     chosen: set[Partition] = {partitions[number] for number in kept}
-    return [load for load in loads if load.slice.partition in chosen]
+    return [load for load in loads if load.bucket_id.partition in chosen]
 
 
 def _typed(value: str | None, kind: pa.DataType) -> object:
     return None if value is None else parse_partition_value(value, kind)
 
 
-def _by_name(part: SliceId) -> tuple[list[str], int]:
+def _by_name(part: BucketId) -> tuple[list[str], int]:
     return [value or "" for value in part.partition], part.bucket
 
 
-def _planned(part: SliceId, tiles: Sequence[_Due]) -> PlannedSlice:
+def _planned(part: BucketId, tiles: Sequence[_Due]) -> PlannedSlice:
     loads = [load for load, _ in tiles]
     return PlannedSlice(
         partition=part.partition,
@@ -195,7 +195,7 @@ def _planned(part: SliceId, tiles: Sequence[_Due]) -> PlannedSlice:
 
 
 def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float, ...]]:
-    """Sorts what comes first to the front. Older slices first among equals, so that none waits for ever."""
+    """Sorts what comes first to the front. Older buckets first among equals, so that none waits for ever."""
     match strategy.order:
         case "log-bytes":
             return lambda part: (-part.log_bytes, part.oldest_version)
@@ -213,7 +213,7 @@ def _written(part: PlannedSlice, *, minor: bool) -> int:
 
 
 def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bool) -> Sequence[PlannedSlice]:
-    """The first slices that a run of so many bytes can do. It ends at the first that does not fit: taking
+    """The first buckets that a run of so many bytes can do. It ends at the first that does not fit: taking
     smaller ones from behind would let a large one wait for ever."""
     if max_bytes is None:
         return ordered
@@ -223,7 +223,7 @@ def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bo
 
 
 def _groups(parts: Sequence[PlannedSlice], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
-    """Slices in bins of about so many bytes read, in their order."""
+    """Buckets in bins of about so many bytes read, in their order."""
     items = [
         BinItem(value=part, records=part.log_rows, bytes=part.bytes_read, at_ms=rank) for rank, part in enumerate(parts)
     ]

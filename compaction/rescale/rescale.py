@@ -1,12 +1,12 @@
-"""Rescale: another number of buckets, slice by slice, under readers and writers.
+"""Rescale: another number of buckets, bucket by bucket, under readers and writers.
 
 Logs stay as they are: their blocks carry the count they were written under. Base files of a smaller
-count than the table's are slices of their own (:mod:`lakemerge.layout.bucket_counts`), so every version is
+count than the table's are buckets of their own (:mod:`lakemerge.layout.bucket_counts`), so every version is
 right, and a rescale that was killed is finished by the next one:
 
-- more buckets: one commit sets the count, then each slice of a smaller count is split in a commit that merges its
-  logs, replaces its files by those of the new slices, and leaves the table's rows as they are;
-- fewer buckets: slices are joined first, by commits of the same kind, and the last commit sets the count.
+- more buckets: one commit sets the count, then each bucket of a smaller count is split in a commit that merges its
+  logs, replaces its files by those of the new buckets, and leaves the table's rows as they are;
+- fewer buckets: buckets are joined first, by commits of the same kind, and the last commit sets the count.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lakemerge.commits.compaction import commit_compaction
-from lakemerge.commits.rescale import commit_layout, reserve_ordinals
-
-from compaction.rescale.reslice import Resliced, SliceJob, write_slice
+from compaction.rescale.rescale_bucket import BucketJob, RescaledBucket, write_bucket
 from compaction.run.jobs import run_jobs
 from lakemerge.commits.base import TilesChangedError
+from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
+from lakemerge.commits.rescale import commit_layout, reserve_ordinals
 from lakemerge.delta import AddFile
 from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.config import TableConfig, bucket_problems
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.read.merge import MergeSpec
@@ -45,7 +44,7 @@ __all__ = ["rescale"]
 _MAX_ROUNDS = 20
 """A round ends with compactions that were faster; so many in a row are more than bad luck."""
 _BATCH_TASKS = 4
-"""A commit takes slices worth so many tasks, so that a small table is done in one commit and a large one
+"""A commit takes buckets worth so many tasks, so that a small table is done in one commit and a large one
 loses little when it is killed."""
 
 _logger = logging.getLogger(__name__)
@@ -63,20 +62,20 @@ def rescale(handle: Handle, begin: TableView, buckets: int, *, spark: SparkSessi
         except TilesChangedError as error:
             _logger.info("rescale of %s tries again: %s", handle.store.url, error.message)
     raise CommitConflictError(
-        f"compactions changed slices {_MAX_ROUNDS} times while they were rescaled; what was done stays, call rescale "
+        f"compactions changed buckets {_MAX_ROUNDS} times while they were rescaled; what was done stays, call rescale "
         "again to finish"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Slices that are rewritten together."""
+    """Buckets that are rewritten together."""
 
     sources: tuple[tuple[Tile, ...], ...]
-    """The tiles of each slice that has any, in key order."""
+    """The tiles of each bucket that has any, in key order."""
     vacant: tuple[Tile, ...]
-    """Slices that have none; nobody may have written base files for them meanwhile."""
-    targets: tuple[SliceId, ...]
+    """Buckets that have none; nobody may have written base files for them meanwhile."""
+    targets: tuple[BucketId, ...]
 
     @property
     def tiles(self) -> list[Tile]:
@@ -98,7 +97,7 @@ class _Run:
         self._spark = spark
         self._started = time.monotonic()
         self._done: list[tuple[_Group, list[AddFile]]] = []
-        self._skipped: dict[tuple[SliceId, ...], SkippedTile] = {}
+        self._skipped: dict[tuple[BucketId, ...], SkippedTile] = {}
         self._commits = 0
         self._phases = {"merge": 0.0, "commit": 0.0}
 
@@ -161,20 +160,20 @@ class _Run:
         settings = self._handle.settings
         counts = [ordinals_needed(group.bytes, settings) for group in groups for _ in group.targets]
         first = reserve_ordinals(self._handle, self._view, sum(counts))
-        jobs: list[tuple[_Group, list[SliceJob]]] = []
+        jobs: list[tuple[_Group, list[BucketJob]]] = []
         numbers = iter(counts)
         for group in groups:
             own = []
             for target in group.targets:
                 count = next(numbers)
-                own.append(SliceJob(group.sources, target, self._buckets, first, count))
+                own.append(BucketJob(group.sources, target, self._buckets, first, count))
                 first += count
             jobs.append((group, own))
         for number, batch in enumerate(_batches(jobs, _BATCH_TASKS * settings.target_task_bytes), start=1):
-            _logger.info("rescale of %s: commit %d, %d groups of slices", self._handle.store.url, number, len(batch))
+            _logger.info("rescale of %s: commit %d, %d groups of buckets", self._handle.store.url, number, len(batch))
             self._commit(batch)
 
-    def _commit(self, batch: Sequence[tuple[_Group, list[SliceJob]]]) -> None:
+    def _commit(self, batch: Sequence[tuple[_Group, list[BucketJob]]]) -> None:
         handle, view = self._handle, self._view
         txn_id = handle.new_txn_id()
         write = BaseWriteSpec.of(handle, view, txn_id, buckets=self._buckets)
@@ -205,7 +204,9 @@ class _Run:
         self._commits += 1
         self._done += done
 
-    def _sorted_out(self, outcomes: Iterable[tuple[_Group, list[Resliced]]]) -> list[tuple[_Group, list[AddFile]]]:
+    def _sorted_out(
+        self, outcomes: Iterable[tuple[_Group, list[RescaledBucket]]]
+    ) -> list[tuple[_Group, list[AddFile]]]:
         """What can be committed; groups with a total that does not fit are noted, and stay as they are."""
         done = []
         for group, parts in outcomes:
@@ -214,44 +215,44 @@ class _Run:
                 done.append((group, [add for part in parts if not isinstance(part, SkippedTile) for add in part]))
             else:
                 self._skipped[group.targets] = skipped
-                _logger.warning("rescale of %s skipped a slice: %s", self._handle.store.url, skipped.reason)
+                _logger.warning("rescale of %s skipped a bucket: %s", self._handle.store.url, skipped.reason)
         return done
 
-    def _run(self, jobs: Sequence[SliceJob], config: TableConfig, write: BaseWriteSpec) -> list[Resliced]:
+    def _run(self, jobs: Sequence[BucketJob], config: TableConfig, write: BaseWriteSpec) -> list[RescaledBucket]:
         """What became of each job, in their order."""
         handle = self._handle
         merge = MergeSpec(handle.store, config, config.merger(handle.registry), handle.settings)
-        work, sizes = partial(write_slice, merge=merge, write=write), [job.bytes for job in jobs]
+        work, sizes = partial(write_bucket, merge=merge, write=write), [job.bytes for job in jobs]
         return run_jobs(handle, work, jobs, sizes=sizes, name="rescale", spark=self._spark)
 
 
 def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
-    """Slices with base files of more buckets, each with all others that become one slice with it."""
-    by_target: dict[SliceId, list[tuple[Tile, ...]]] = {}
-    for part, tiles in view.tiles_by_slice.items():
+    """Buckets with base files of more buckets, each with all others that become one bucket with it."""
+    by_target: dict[BucketId, list[tuple[Tile, ...]]] = {}
+    for part, tiles in view.tiles_by_bucket.items():
         if tiles[0].buckets > buckets:
-            target = SliceId(part.partition, part.bucket % buckets)
+            target = BucketId(part.partition, part.bucket % buckets)
             by_target.setdefault(target, []).append(tuple(tiles))
     count = view.layout.buckets
     for target, sources in by_target.items():
         if not any(tile.base for source in sources for tile in source):
             continue  # logs alone follow the table's count
-        parts = [SliceId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
-        vacant = [p for p in parts if view.layout.slice_of(p.partition, p.bucket) not in view.tiles_by_slice]
+        parts = [BucketId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
+        vacant = [p for p in parts if view.layout.bucket_of(p.partition, p.bucket) not in view.tiles_by_bucket]
         yield _Group(tuple(sources), tuple(Tile(p, count, None, None, None, ()) for p in vacant), (target,))
 
 
 def _splits(view: TableView, buckets: int) -> Iterator[_Group]:
-    """Slices of fewer buckets."""
+    """Buckets of fewer buckets."""
     for part, count in view.layout.coarse.items():
-        targets = tuple(SliceId(part.partition, bucket) for bucket in range(part.bucket, buckets, count))
-        yield _Group((tuple(view.tiles_by_slice[part]),), (), targets)
+        targets = tuple(BucketId(part.partition, bucket) for bucket in range(part.bucket, buckets, count))
+        yield _Group((tuple(view.tiles_by_bucket[part]),), (), targets)
 
 
 def _batches(
-    jobs: Sequence[tuple[_Group, list[SliceJob]]], target_bytes: int
-) -> Iterator[list[tuple[_Group, list[SliceJob]]]]:
-    batch: list[tuple[_Group, list[SliceJob]]] = []
+    jobs: Sequence[tuple[_Group, list[BucketJob]]], target_bytes: int
+) -> Iterator[list[tuple[_Group, list[BucketJob]]]]:
+    batch: list[tuple[_Group, list[BucketJob]]] = []
     size = 0
     for group, own in jobs:
         if batch and size + group.bytes > target_bytes:

@@ -1,4 +1,4 @@
-"""Compacting one group of slices: merge its tiles, then commit them together.
+"""Compacting one group of buckets: merge its tiles, then commit them together.
 
 What was merged is committed whole or not at all; files of a group that does not land are deleted.
 """
@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lakemerge.commits.compaction import commit_compaction
-
 from compaction.run.jobs import run_jobs
 from compaction.run.tile import Merged, Rewritten, TileJob, run_job
+from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile
 from lakemerge.errors import OutcomeUnknownError

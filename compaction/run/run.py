@@ -1,4 +1,4 @@
-"""Compaction: merge live logs into base files, or beside them, one commit for each group of slices.
+"""Compaction: merge live logs into base files, or beside them, one commit for each group of buckets.
 
 *Full* compaction rewrites the base file of every tile that has logs. *Minor* compaction leaves base
 files as they are and writes the changed rows beside them, with the positions they supersede: cheap
@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from lakemerge.commits.rescale import reserve_ordinals
-
 from compaction.plan.plan import plan_compaction
 from compaction.run.group import GroupOutcome, GroupRun, compact_group
 from compaction.run.tile import TileJob
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.base import TilesChangedError
-from lakemerge.format.keys import SliceId
+from lakemerge.commits.rescale import reserve_ordinals
+from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, Tile
 from lakemerge.read.merge import MergeSpec
@@ -53,7 +52,7 @@ def compact(
 ) -> CompactionResult:
     """Compact the tiles that are due at the version read; see :meth:`lakemerge.LakeTable.compact`.
 
-    A full compaction takes up what minor ones merged. A minor one writes base files where a slice has
+    A full compaction takes up what minor ones merged. A minor one writes base files where a bucket has
     none yet.
     """
     started = time.monotonic()
@@ -159,7 +158,7 @@ def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[lis
 
 def _units(tiles: Sequence[Tile], target_bytes: int, *, minor: bool) -> list[tuple[tuple[Tile, ...], bool]]:
     """The tiles of a group that are compacted together, and whether beside their base file. Base files that are
-    replaced anyway become one with neighbours in their slice, up to the target size of a file."""
+    replaced anyway become one with neighbours in their bucket, up to the target size of a file."""
     if minor:
         return [((tile,), tile.base is not None) for tile in tiles]
     items: list[BinItem[Tile]] = []
@@ -174,7 +173,7 @@ def _units(tiles: Sequence[Tile], target_bytes: int, *, minor: bool) -> list[tup
 
 def _adjoin(before: Tile, tile: Tile) -> bool:
     """Whether the second tile's keys begin where those of the first end."""
-    return before.slice == tile.slice and before.upper is not None and before.upper == tile.lower
+    return before.bucket_id == tile.bucket_id and before.upper is not None and before.upper == tile.lower
 
 
 def _bytes(tiles: Sequence[Tile]) -> int:
@@ -182,8 +181,8 @@ def _bytes(tiles: Sequence[Tile]) -> int:
 
 
 def _tiles(read: TableView, group: CompactionGroup) -> list[Tile]:
-    due = {SliceId(part.partition, part.bucket): frozenset(part.files) for part in group.slices}
-    return [tile for part, files in due.items() for tile in read.tiles_by_slice[part] if _file(tile) in files]
+    due = {BucketId(part.partition, part.bucket): frozenset(part.files) for part in group.slices}
+    return [tile for part, files in due.items() for tile in read.tiles_by_bucket[part] if _file(tile) in files]
 
 
 def _file(tile: Tile) -> str | None:

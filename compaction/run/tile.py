@@ -10,7 +10,7 @@ from itertools import chain
 from lakemerge.delta import AddFile
 from lakemerge.errors import MergeOverflowError
 from lakemerge.format.base_file import BaseFile
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.minor import Minor, RowFile, write_positions
 from lakemerge.format.names import MERGED_FOLDER
 from lakemerge.handle import Handle
@@ -28,7 +28,7 @@ __all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
 
 @dataclass(frozen=True, slots=True)
 class TileJob:
-    """A tile to compact, or neighbours in a slice whose base files become one run of files. Picklable."""
+    """A tile to compact, or neighbours in a bucket whose base files become one run of files. Picklable."""
 
     tiles: tuple[Tile, ...]
     """By key."""
@@ -70,11 +70,11 @@ def run_job(job: TileJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten |
                 return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
             return Rewritten(_rewrite(job, merge, write, files))
     except MergeOverflowError as error:
-        return skipped_tile(first.slice, error)
+        return skipped_tile(first.bucket_id, error)
 
 
-def skipped_tile(part: SliceId, error: MergeOverflowError) -> SkippedTile:
-    """What is reported of a tile, or a whole slice, with a total that does not fit."""
+def skipped_tile(part: BucketId, error: MergeOverflowError) -> SkippedTile:
+    """What is reported of a tile, or a whole bucket, with a total that does not fit."""
     key = error.facts.get("key")
     return SkippedTile(
         partition=part.partition,
@@ -91,7 +91,7 @@ def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: Parque
     return write_base_files(
         chain.from_iterable(ranges),
         replace(write, buckets=first.buckets),
-        first.slice,
+        first.bucket_id,
         lower=first.lower,
         ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
         now_ms=Handle.now_ms(),
@@ -102,7 +102,7 @@ def _merge_beside(
     tile: Tile, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
 ) -> Merged:
     """Write the tile's changed rows as a winner file, and which stored rows they supersede."""
-    prefix = f"{MERGED_FOLDER}/{write.name}/{tile.slice.bucket:05d}-{ordinal:010d}"
+    prefix = f"{MERGED_FOLDER}/{write.name}/{tile.bucket_id.bucket:05d}-{ordinal:010d}"
     config = write.config
     gone = Superseded(write.store, tile, files)
     with contextlib.ExitStack() as on_error:

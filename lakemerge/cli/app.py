@@ -71,7 +71,7 @@ def slices(
     storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the costliest to read.")] = 50,
 ) -> None:
-    """Show the slices of a table, the costliest to read first."""
+    """Show the buckets of a table, the costliest to read first."""
     shown_slices(opened(path, storage_options).slices(), limit=limit)
 
 

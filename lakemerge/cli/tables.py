@@ -94,7 +94,7 @@ def shown_slices(slices: Sequence[SliceInfo], *, limit: int) -> None:
         )
     _print(table)
     if len(costly) > limit:
-        _say(f"{len(costly) - limit} more slices; --limit shows them")
+        _say(f"{len(costly) - limit} more buckets; --limit shows them")
 
 
 def shown_plan(plan: CompactionPlan) -> None:
@@ -107,7 +107,7 @@ def shown_plan(plan: CompactionPlan) -> None:
         table.add_row(str(number), *_planned(part))
     _print(table)
     if len(rows) > _PLANNED:
-        _say(f"{len(rows) - _PLANNED} more slices")
+        _say(f"{len(rows) - _PLANNED} more buckets")
 
 
 def shown_result(result: CompactionResult) -> None:

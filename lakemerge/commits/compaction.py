@@ -101,16 +101,16 @@ def commit_packed_logs(
 
 def _check_uncompacted(view: TableView, tiles: Sequence[Tile]) -> None:
     files, minors = view.snapshot.files, view.minors
-    with_base = {base.slice for base in view.base_files}
+    with_base = {base.bucket_id for base in view.base_files}
     for tile in tiles:
         if tile.base is None:
-            same = view.layout.slice_of(tile.slice.partition, tile.slice.bucket) not in with_base
+            same = view.layout.bucket_of(tile.bucket_id.partition, tile.bucket_id.bucket) not in with_base
         else:
             path = tile.base.add.path
             same = files.get(path) == tile.base.add and minors.get(path) == tile.minor
         if not same:
             raise TilesChangedError(
-                f"slice {tile.slice} was compacted by somebody else meanwhile; this run's files were discarded, "
+                f"bucket {tile.bucket_id} was compacted by somebody else meanwhile; this run's files were discarded, "
                 "nothing is lost"
             )
 

@@ -1,4 +1,4 @@
-"""A Delta log: reader and commit path. Knows the Delta protocol, no slices and no mergers."""
+"""A Delta log: reader and commit path. Knows the Delta protocol, no buckets and no mergers."""
 
 from lakemerge.delta.actions import (
     Action,

@@ -1,6 +1,6 @@
-"""Slices, base files and log blocks: what stands where, as values.
+"""Buckets, base files and log blocks: what stands where, as values.
 
-Source: docs/table-format.md, sections 2 and 3. A *slice* is (partition values, bucket); base files
+Source: docs/table-format.md, sections 2 and 3. A *bucket* is (partition values, bucket); base files
 tile its key space; log blocks are row groups of packed log files.
 """
 
@@ -13,7 +13,7 @@ import orjson
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.keys import Key, SliceId, key_from_json, key_to_json
+from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
@@ -22,14 +22,14 @@ __all__ = ["BaseFile"]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """A Delta ``add`` that holds merged rows of a slice, sorted by key, for keys >= ``lower``."""
+    """A Delta ``add`` that holds merged rows of a bucket, sorted by key, for keys >= ``lower``."""
 
     add: AddFile
-    slice: SliceId
+    bucket_id: BucketId
     buckets: int
     lower: Key | None
     """Smallest key this file is responsible for; ``None`` where its range is open below. The range
-    ends where that of the slice's next file begins."""
+    ends where that of the bucket's next file begins."""
     merged_through: int
     """Logs of versions up to and including this one are in the file."""
     ordinal: int
@@ -80,7 +80,7 @@ class BaseFile:
             buckets = bucket_count(body["buckets"])
             return BaseFile(
                 add=add,
-                slice=SliceId(partition, whole_number(body["bucket"], below=buckets)),
+                bucket_id=BucketId(partition, whole_number(body["bucket"], below=buckets)),
                 buckets=buckets,
                 lower=key_from_json(body["from"]) if "from" in body else None,
                 merged_through=whole_number(body["through"]),

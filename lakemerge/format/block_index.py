@@ -22,7 +22,7 @@ from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import body_of, check_index, check_inline, list_of, parsed_partition, partition_of
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, KeyKinds, Partition, SliceId, check_kinds, key_from_json, key_to_json
+from lakemerge.format.keys import BucketId, Key, KeyKinds, Partition, check_kinds, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.format.state import State
@@ -255,8 +255,8 @@ def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock]) -> No
             block.file.size_bytes,
             block.first_row_group,
             block.row_groups,
-            orjson.dumps(block.slice.partition).decode(),
-            block.slice.bucket,
+            orjson.dumps(block.bucket_id.partition).decode(),
+            block.bucket_id.bucket,
             block.rows,
             block.data_bytes,
             None if block.key_min is None else orjson.dumps(key_to_json(block.key_min)).decode(),
@@ -274,7 +274,7 @@ def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock]) -> No
 
 def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
     files = {file: i for i, file in enumerate(dict.fromkeys(block.file for block in blocks))}
-    partitions = {partition: i for i, partition in enumerate(dict.fromkeys(b.slice.partition for b in blocks))}
+    partitions = {partition: i for i, partition in enumerate(dict.fromkeys(b.bucket_id.partition for b in blocks))}
     return {
         "files": [[file.path, file.size_bytes] for file in files],
         "partitions": [list(partition) for partition in partitions],
@@ -283,8 +283,8 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
                 files[block.file],
                 block.first_row_group,
                 block.row_groups,
-                partitions[block.slice.partition],
-                block.slice.bucket,
+                partitions[block.bucket_id.partition],
+                block.bucket_id.bucket,
                 block.rows,
                 block.data_bytes,
                 None if block.key_min is None else key_to_json(block.key_min),
@@ -307,7 +307,7 @@ def _from_inline(
             file=files[file],
             first_row_group=first,
             row_groups=groups,
-            slice=SliceId(partitions[partition], bucket),
+            bucket_id=BucketId(partitions[partition], bucket),
             buckets=buckets,
             rows=rows,
             data_bytes=data_bytes,
@@ -326,7 +326,7 @@ def _from_index(
     check_index(table, buckets, nullable=KEY_COLUMNS)
     files: dict[str, LogFile] = {}
     partitions: dict[str, Partition] = {}
-    slices: dict[tuple[str, int], SliceId] = {}
+    slices: dict[tuple[str, int], BucketId] = {}
     found = []
     told = [table.column(name).to_pylist() for name in _INDEX_SCHEMA.names if name not in KEY_COLUMNS]
     for file, size, first, groups, partition, bucket, rows, data_bytes, low, high in zip(
@@ -337,7 +337,7 @@ def _from_index(
         if (partition, bucket) not in slices:
             if partition not in partitions:
                 partitions[partition] = parsed_partition(partition)
-            slices[partition, bucket] = SliceId(partitions[partition], bucket)
+            slices[partition, bucket] = BucketId(partitions[partition], bucket)
         of = slices[partition, bucket]
         found.append(LogBlock(files[file], first, groups, of, buckets, rows, data_bytes, low, high, version))
     return tuple(found)

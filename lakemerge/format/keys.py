@@ -16,11 +16,11 @@ import pyarrow as pa
 from mergers.ordering import plain_integers
 
 __all__ = [
+    "BucketId",
     "Key",
     "KeyKinds",
     "KeySpan",
     "Partition",
-    "SliceId",
     "check_kinds",
     "key_from_json",
     "key_kinds",
@@ -39,8 +39,8 @@ KeyKinds = tuple[type, ...]
 """The types of a table's keys, value by value: keys of other types cannot be compared with them."""
 
 
-class SliceId(NamedTuple):
-    """A tuple, since plans look slices up by the hundred thousand."""
+class BucketId(NamedTuple):
+    """A tuple, since plans look buckets up by the hundred thousand."""
 
     partition: Partition
     bucket: int

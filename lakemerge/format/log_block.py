@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakemerge.format.keys import Key, SliceId
+from lakemerge.format.keys import BucketId, Key
 
 __all__ = ["LogBlock", "LogFile"]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A packed log file: blocks of many slices, written by one task of one commit."""
+    """A packed log file: blocks of many buckets, written by one task of one commit."""
 
     path: str
     size_bytes: int
@@ -24,13 +24,13 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Records of one slice in one log file: consecutive row groups, sorted by key, equal keys in
+    """Records of one bucket in one log file: consecutive row groups, sorted by key, equal keys in
     arrival order."""
 
     file: LogFile
     first_row_group: int
     row_groups: int
-    slice: SliceId
+    bucket_id: BucketId
     buckets: int
     """The bucket count the block was written under."""
     rows: int
@@ -50,8 +50,8 @@ class LogBlock:
         """Its row groups, by their numbers in the file; the file may have fewer."""
         return range(self.first_row_group, self.first_row_group + self.row_groups)
 
-    def covers(self, slice_id: SliceId, buckets: int) -> bool:
-        """Whether the block may hold keys of a slice of a table with ``buckets`` buckets."""
+    def covers(self, bucket_id: BucketId, buckets: int) -> bool:
+        """Whether the block may hold keys of a bucket of a table with ``buckets`` buckets."""
         common = min(self.buckets, buckets)
-        same = self.slice.bucket % common == slice_id.bucket % common
-        return same and self.slice.partition == slice_id.partition
+        same = self.bucket_id.bucket % common == bucket_id.bucket % common
+        return same and self.bucket_id.partition == bucket_id.partition

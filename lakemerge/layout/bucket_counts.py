@@ -1,9 +1,9 @@
-"""Which slices a table has while its bucket count changes.
+"""Which buckets a table has while its bucket count changes.
 
 Bucket counts are powers of two, so a key's bucket of a smaller count is its bucket of a larger one, modulo.
 A base file names the count it was written for, which is the table's or, from a rescale that has not come to it,
-a smaller one: it then is a slice of its own, in the place of several of the table's. No two
-slices share a key. Source: docs/table-format.md, section 2.
+a smaller one: it then is a bucket of its own, in the place of several of the table's. No two
+buckets share a key. Source: docs/table-format.md, section 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.base_file import BaseFile
-from lakemerge.format.keys import Partition, SliceId
+from lakemerge.format.keys import BucketId, Partition
 from lakemerge.format.log_block import LogBlock
 
 __all__ = ["Layout", "slices_of"]
@@ -21,70 +21,70 @@ __all__ = ["Layout", "slices_of"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The slices of a version."""
+    """The buckets of a version."""
 
     buckets: int
     """The table's count."""
-    coarse: Mapping[SliceId, int]
-    """Slices of a smaller count, and that count."""
+    coarse: Mapping[BucketId, int]
+    """Buckets of a smaller count, and that count."""
     counts: tuple[int, ...]
     """The smaller counts there are."""
 
     @staticmethod
     def of(base_files: Sequence[BaseFile], buckets: int) -> Layout:
-        """Raises :class:`TableDamagedError` for files of a larger count, or that share keys with another slice."""
+        """Raises :class:`TableDamagedError` for files of a larger count, or that share keys with another bucket."""
         counts = sorted({base.buckets for base in base_files} | {buckets})
         if counts == [buckets]:
             return Layout(buckets, {}, ())
-        known: dict[SliceId, BaseFile] = {}
+        known: dict[BucketId, BaseFile] = {}
         for base in base_files:
             if base.buckets > buckets or buckets % base.buckets:
                 raise TableDamagedError(
                     f"file {base.add.path!r} belongs to a layout of {base.buckets} buckets in a table of {buckets}",
                     path=base.add.path,
                 )
-            if known.setdefault(base.slice, base).buckets != base.buckets:
-                raise _overlapping(base, known[base.slice])
+            if known.setdefault(base.bucket_id, base).buckets != base.buckets:
+                raise _overlapping(base, known[base.bucket_id])
         for part, base in known.items():
             for count in (count for count in counts if count < base.buckets):
-                other = known.get(SliceId(part.partition, part.bucket % count))
+                other = known.get(BucketId(part.partition, part.bucket % count))
                 if other is not None and other.buckets == count:
                     raise _overlapping(base, other)
         coarse = {part: base.buckets for part, base in known.items() if base.buckets < buckets}
         return Layout(buckets, coarse, tuple(counts[:-1]))
 
-    def slice_of(self, partition: Partition, bucket: int) -> SliceId:
-        """The slice that holds the keys of a bucket of the table's count."""
+    def bucket_of(self, partition: Partition, bucket: int) -> BucketId:
+        """The bucket that holds the keys of a bucket of the table's count."""
         for count in self.counts:
-            part = SliceId(partition, bucket % count)
+            part = BucketId(partition, bucket % count)
             if self.coarse.get(part) == count:
                 return part
-        return SliceId(partition, bucket)
+        return BucketId(partition, bucket)
 
-    def buckets_of(self, part: SliceId) -> int:
-        """The bucket count of one of the layout's slices."""
+    def buckets_of(self, part: BucketId) -> int:
+        """The bucket count of one of the layout's buckets."""
         return self.coarse.get(part, self.buckets)
 
-    def slices_of(self, block: LogBlock) -> Iterable[SliceId]:
-        """The slices that may hold keys of a block, each once."""
+    def slices_of(self, block: LogBlock) -> Iterable[BucketId]:
+        """The buckets that may hold keys of a block, each once."""
         if block.buckets == self.buckets and not self.counts:
-            return (block.slice,)
+            return (block.bucket_id,)
         parts = slices_of(block, self.buckets)
-        return dict.fromkeys(self.slice_of(part.partition, part.bucket) for part in parts) if self.counts else parts
+        return dict.fromkeys(self.bucket_of(part.partition, part.bucket) for part in parts) if self.counts else parts
 
 
-def slices_of(block: LogBlock, buckets: int) -> Iterator[SliceId]:
-    """The slices of a bucket count that may hold keys of a block."""
+def slices_of(block: LogBlock, buckets: int) -> Iterator[BucketId]:
+    """The buckets of a bucket count that may hold keys of a block."""
     if block.buckets >= buckets:
-        yield SliceId(block.slice.partition, block.slice.bucket % buckets)
+        yield BucketId(block.bucket_id.partition, block.bucket_id.bucket % buckets)
     else:
-        for bucket in range(block.slice.bucket, buckets, block.buckets):
-            yield SliceId(block.slice.partition, bucket)
+        for bucket in range(block.bucket_id.bucket, buckets, block.buckets):
+            yield BucketId(block.bucket_id.partition, bucket)
 
 
 def _overlapping(one: BaseFile, other: BaseFile) -> TableDamagedError:
     return TableDamagedError(
-        f"files {one.add.path!r} and {other.add.path!r} hold the same keys: buckets {one.slice.bucket} of "
-        f"{one.buckets} and {other.slice.bucket} of {other.buckets}",
+        f"files {one.add.path!r} and {other.add.path!r} hold the same keys: buckets {one.bucket_id.bucket} of "
+        f"{one.buckets} and {other.bucket_id.bucket} of {other.buckets}",
         paths=(one.add.path, other.add.path),
     )

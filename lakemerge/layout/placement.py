@@ -1,4 +1,4 @@
-"""Which slice a row belongs to: the one answer for writes and look-ups."""
+"""Which bucket a row belongs to: the one answer for writes and look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version of a table as slices: which base files and which live log blocks make up each.
+"""A version of a table as buckets: which base files and which live log blocks make up each.
 
 The unit of every merge is the *tile*: one base file (or none), the key range it is responsible for,
 and the live log blocks that reach into that range. Liveness has one rule (docs/table-format.md,
@@ -22,7 +22,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
-from lakemerge.format.keys import Key, KeyKinds, KeySpan, SliceId, check_kinds, key_kinds
+from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, check_kinds, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
@@ -35,11 +35,11 @@ __all__ = ["TableView", "Tile", "build_tiles"]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One base file's key range of a slice, with the log blocks that are live in it."""
+    """One base file's key range of a bucket, with the log blocks that are live in it."""
 
-    slice: SliceId
+    bucket_id: BucketId
     buckets: int
-    """The bucket count of the slice; the table's, but for slices that a rescale has yet to come to."""
+    """The bucket count of the bucket; the table's, but for buckets that a rescale has yet to come to."""
     base: BaseFile | None
     lower: Key | None
     """Included; ``None``: open."""
@@ -157,8 +157,8 @@ class TableView:
         if log_version > self.version:
             raise TableDamagedError(f"version {self.version} is damaged: it has a log of version {log_version}")
 
-    def check_slices(self, slices: Iterable[SliceId]) -> None:
-        """Raises :class:`TableDamagedError` for a log of a slice with other partition columns than the table's."""
+    def check_buckets(self, slices: Iterable[BucketId]) -> None:
+        """Raises :class:`TableDamagedError` for a log of a bucket with other partition columns than the table's."""
         if {len(part.partition) for part in slices} - {len(self.config.partition_by)}:
             told = f"version {self.version} is damaged: it has logs of other partition columns"
             raise TableDamagedError(f"{told} than {list(self.config.partition_by)}")
@@ -175,7 +175,7 @@ class TableView:
                     domain=commit.domain_name,
                 )
             self.check_past(commit.version)
-            self.check_slices(block.slice for block in commit.blocks)
+            self.check_buckets(block.bucket_id for block in commit.blocks)
         return tuple(sorted(commits, key=lambda commit: commit.version))
 
     @cached_property
@@ -193,7 +193,7 @@ class TableView:
 
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:
-        """Every tile of every slice that has files or live logs.
+        """Every tile of every bucket that has files or live logs.
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
@@ -218,11 +218,11 @@ class TableView:
         return Layout.of(self.base_files, self.config.buckets or 1)
 
     @cached_property
-    def tiles_by_slice(self) -> Mapping[SliceId, Sequence[Tile]]:
-        """The tiles of each slice, by key."""
-        found: dict[SliceId, list[Tile]] = defaultdict(list)
+    def tiles_by_bucket(self) -> Mapping[BucketId, Sequence[Tile]]:
+        """The tiles of each bucket, by key."""
+        found: dict[BucketId, list[Tile]] = defaultdict(list)
         for tile in self.tiles:
-            found[tile.slice].append(tile)
+            found[tile.bucket_id].append(tile)
         return dict(found)
 
     @property
@@ -244,47 +244,47 @@ def build_tiles(
     buckets: int,
     minors: Mapping[str, Minor] = MappingProxyType({}),
 ) -> Iterator[Tile]:
-    """Tiles of all slices, in no particular order of slices, by key within a slice.
+    """Tiles of all buckets, in no particular order of buckets, by key within a bucket.
 
     :param blocks: in commit order.
     :param buckets: the table's count; see :class:`lakemerge.layout.bucket_counts.Layout`.
     :param minors: by the path of their base file.
     """
     layout = Layout.of(base_files, buckets)
-    by_slice: dict[SliceId, list[BaseFile]] = defaultdict(list)
+    by_bucket: dict[BucketId, list[BaseFile]] = defaultdict(list)
     for base in base_files:
-        by_slice[base.slice].append(base)
-    logs: dict[SliceId, list[LogBlock]] = defaultdict(list)
+        by_bucket[base.bucket_id].append(base)
+    logs: dict[BucketId, list[LogBlock]] = defaultdict(list)
     for block in blocks:
-        for slice_id in layout.slices_of(block):
-            logs[slice_id].append(block)
-    for slice_id in by_slice.keys() | logs.keys():
-        count = layout.buckets_of(slice_id)
-        yield from _tiles_of(slice_id, count, by_slice.get(slice_id, ()), logs.get(slice_id, ()), minors)
+        for bucket_id in layout.slices_of(block):
+            logs[bucket_id].append(block)
+    for bucket_id in by_bucket.keys() | logs.keys():
+        count = layout.buckets_of(bucket_id)
+        yield from _tiles_of(bucket_id, count, by_bucket.get(bucket_id, ()), logs.get(bucket_id, ()), minors)
 
 
 def _tiles_of(
-    slice_id: SliceId,
+    bucket_id: BucketId,
     buckets: int,
     files: Sequence[BaseFile],
     blocks: Sequence[LogBlock],
     minors: Mapping[str, Minor],
 ) -> Iterator[Tile]:
     if not files:
-        yield Tile(slice_id, buckets, None, None, None, tuple(blocks))
+        yield Tile(bucket_id, buckets, None, None, None, tuple(blocks))
         return
     if len(files) == 1 and files[0].lower is None:
         (file,) = files
         minor = minors.get(file.add.path)
         after = _merged_through(file, minor)
         alive = tuple([block for block in blocks if block.version > after])
-        yield Tile(slice_id, buckets, file, None, None, alive, minor)
+        yield Tile(bucket_id, buckets, file, None, None, alive, minor)
         return
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
     if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):
         raise TableDamagedError(
-            f"the base files of slice {slice_id} do not tile its keys: {[file.add.path for file in ordered]}",
-            slice=slice_id,
+            f"the base files of bucket {bucket_id} do not tile its keys: {[file.add.path for file in ordered]}",
+            bucket_id=bucket_id,
         )
     bounds = [file.lower for file in ordered[1:] if file.lower is not None]
     found = [minors.get(file.add.path) for file in ordered]
@@ -298,7 +298,7 @@ def _tiles_of(
                 live[place].append(block)
     for place, file in enumerate(ordered):
         upper = bounds[place] if place < len(bounds) else None
-        yield Tile(slice_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
+        yield Tile(bucket_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
 
 
 def _merged_through(base: BaseFile | None, minor: Minor | None) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakemerge.errors import InputError
 from lakemerge.format.block_index import LogCommit
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
@@ -76,7 +76,7 @@ def _all(feed: _Feed, before: TableView, until: TableView, schema: pa.Schema) ->
 
 
 def _of_commit(feed: _Feed, before: TableView, after: TableView) -> Iterator[tuple[pa.Table, pa.Array]]:
-    """Changed rows, sorted by key within a slice, and their kinds."""
+    """Changed rows, sorted by key within a bucket, and their kinds."""
     if before.state.restore_epoch != after.state.restore_epoch:
         yield from _of_restore(feed, before, after)
         return
@@ -116,18 +116,18 @@ def _keys_apart(handle: Handle, view: TableView, other: TableView) -> Iterator[p
 def _contents(tile: Tile) -> Hashable:
     """What decides of a tile's rows."""
     base = None if tile.base is None else tile.base.add.path
-    return tile.slice, tile.buckets, base, tile.lower, tile.upper, tile.blocks, tile.minor, tile.expiries
+    return tile.bucket_id, tile.buckets, base, tile.lower, tile.upper, tile.blocks, tile.minor, tile.expiries
 
 
 def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.Table]:
-    """The keys of a commit's records, slice by slice, each once and in key order."""
-    by_slice: dict[SliceId, list[LogBlock]] = {}
+    """The keys of a commit's records, bucket by bucket, each once and in key order."""
+    by_bucket: dict[BucketId, list[LogBlock]] = {}
     for block in commit.blocks:
-        by_slice.setdefault(block.slice, []).append(block)
+        by_bucket.setdefault(block.bucket_id, []).append(block)
     schema = pa.schema([view.config.schema.field(name) for name in view.config.key])
     budget = handle.settings.merge_budget_bytes
     with ParquetFiles(handle.store) as files:
-        for blocks in by_slice.values():
+        for blocks in by_bucket.values():
             tables = []
             for block in blocks:
                 file = StoredFile(block.file.path, block.file.size_bytes)

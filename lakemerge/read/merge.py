@@ -219,7 +219,7 @@ def _check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> N
         for name in key:
             if table.column(name).null_count:
                 raise TableDamagedError(
-                    f"a file of slice {tile.slice} holds rows without a key: column {name!r} is null or missing; "
+                    f"a file of bucket {tile.bucket_id} holds rows without a key: column {name!r} is null or missing; "
                     "`lakemerge check` says which file",
                     column=name,
                 )

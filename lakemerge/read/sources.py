@@ -166,7 +166,7 @@ def block_stream(
         mine = _wanted_rows(_within(told, config.key, tile.lower, tile.upper), config, tile)
         if block.buckets < tile.buckets:
             numbers = bucket_numbers([mine.column(name) for name in config.key], tile.buckets)
-            mine = mine.filter(pa.array(numbers == tile.slice.bucket))
+            mine = mine.filter(pa.array(numbers == tile.bucket_id.bucket))
         if block.packed_from is not None and block.packed_from <= tile.merged_through:
             mine = mine.filter(pc.greater(mine.column(VERSION_COLUMN), tile.merged_through))
         yield mine, last

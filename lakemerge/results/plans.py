@@ -12,7 +12,7 @@ from mergers.wording import argument
 __all__ = ["CompactionGroup", "CompactionPlan", "CompactionStrategy", "Order", "PlannedSlice", "readable_bytes"]
 
 Order = Literal["oldest", "log-bytes", "log-count", "read-amplification"]
-"""What is compacted first: slices with the oldest log commit, most log bytes, most log blocks, or most bytes
+"""What is compacted first: buckets with the oldest log commit, most log bytes, most log blocks, or most bytes
 beside base files per byte in them."""
 
 
@@ -21,7 +21,7 @@ class CompactionStrategy:
     """Which parts of a table are due for a compaction, and in which order.
 
     A base file is due, together with the logs of its key range, as soon as it reaches *any* of the
-    thresholds given; with none given, as soon as there is anything to merge. Logs of a slice without a
+    thresholds given; with none given, as soon as there is anything to merge. Logs of a bucket without a
     base file count as one.
     """
 
@@ -69,13 +69,13 @@ class CompactionStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSlice:
-    """The part of a slice that is due: base files, and the live logs in their key ranges."""
+    """The part of a bucket that is due: base files, and the live logs in their key ranges."""
 
     partition: tuple[str | None, ...]
     """Values of the partition columns, as Delta writes them."""
     bucket: int
     files: tuple[str | None, ...]
-    """Paths of the base files that are due; ``None`` for logs of a slice without one."""
+    """Paths of the base files that are due; ``None`` for logs of a bucket without one."""
     base_bytes: int
     winner_bytes: int
     """Of the minor compactions since the last full one."""
@@ -102,11 +102,11 @@ class PlannedSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionGroup:
-    """Slices that are compacted in one commit."""
+    """Buckets that are compacted in one commit."""
 
     slices: tuple[PlannedSlice, ...]
     closed: str
-    """Why no more slices are in it; see :class:`lakemerge.bins.Closed`."""
+    """Why no more buckets are in it; see :class:`lakemerge.bins.Closed`."""
     bytes_read: int
     bytes_written: int
     """Estimated, at most: what is written is compressed and has one row per key."""
@@ -128,7 +128,7 @@ class CompactionPlan:
     groups: tuple[CompactionGroup, ...]
     """In the order in which they are committed."""
     postponed: int
-    """Slices that are due, but beyond ``max_bytes``: for the next run."""
+    """Buckets that are due, but beyond ``max_bytes``: for the next run."""
     base_bytes: int
     """Of the whole table, as the next two."""
     winner_bytes: int
@@ -140,7 +140,7 @@ class CompactionPlan:
 
     @property
     def tiles(self) -> int:
-        """Base files, or slices without one."""
+        """Base files, or buckets without one."""
         return sum(group.tiles for group in self.groups)
 
     @property
@@ -174,7 +174,7 @@ class CompactionPlan:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why slices are due, the most frequent reason first, with how many slices each holds for."""
+        """Why buckets are due, the most frequent reason first, with how many buckets each holds for."""
         counted = Counter(reason for group in self.groups for part in group.slices for reason in part.reasons)
         return tuple(f"{reason}: {count}" for reason, count in counted.most_common())
 
@@ -185,13 +185,13 @@ class CompactionPlan:
         gain = f"{readable_bytes(self.merged_bytes)} of logs need no merge any more"
         amplification = f"{self.amplification_before:.2f} -> {self.amplification_after:.2f}"
         lines = [
-            f"{first}: {self.slices} slices ({self.tiles} base files) in {len(self.groups)} commits",
+            f"{first}: {self.slices} buckets ({self.tiles} base files) in {len(self.groups)} commits",
             f"  cost: reads {readable_bytes(self.bytes_read)}, writes at most {readable_bytes(self.bytes_written)}",
             f"  gain: {gain}, read amplification {amplification}",
-            f"  why, with slices: {'; '.join(self.reasons)}",
+            f"  why, with buckets: {'; '.join(self.reasons)}",
         ]
         if self.postponed:
-            lines.append(f"  {self.postponed} more slices are due, beyond max_bytes")
+            lines.append(f"  {self.postponed} more buckets are due, beyond max_bytes")
         return "\n".join(lines)
 
 

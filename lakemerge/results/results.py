@@ -47,7 +47,7 @@ class UpsertResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedTile:
-    """A key range of a slice that a compaction left as it was, logs included: a total in it does not
+    """A key range of a bucket that a compaction left as it was, logs included: a total in it does not
     fit its column. A later record that brings the total back into range lets the next one go on."""
 
     partition: tuple[str | None, ...]
@@ -61,7 +61,7 @@ class SkippedTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostGroup:
-    """A group of slices that a compaction did not commit, because another one had changed a slice of it
+    """A group of buckets that a compaction did not commit, because another one had changed a bucket of it
     meanwhile. Its files were discarded; what the other one left is planned again by the next run."""
 
     slices: int
@@ -79,7 +79,7 @@ class CompactionResult:
     version: int
     """Of its last commit; of the version read where there is none."""
     commits: int
-    """One for each group of slices that was merged."""
+    """One for each group of buckets that was merged."""
     tiles: int
     """Tiles whose logs were merged."""
     rows: int
@@ -127,7 +127,7 @@ class CompactionResult:
             ("seconds", _seconds(self.seconds, self.phases)),
         ]
         lines += [("skipped", tile.reason) for tile in self.skipped]
-        lines += [("lost", f"{group.slices} slices: {group.reason}") for group in self.lost]
+        lines += [("lost", f"{group.slices} buckets: {group.reason}") for group in self.lost]
         if self.stopped:
             lines.append(("stopped", "before all was done; the rest is due still"))
         return tuple(lines)
@@ -145,7 +145,7 @@ class LogCompactionResult:
     rows: int
     """Records written: fewer where the merger lets those go that do not decide."""
     blocks: int
-    """Log blocks written, one per slice, or a few."""
+    """Log blocks written, one per bucket, or a few."""
     files: int
     """Objects written, the commit aside."""
     bytes: int
@@ -243,7 +243,7 @@ class RescaleResult:
     """The bucket count now."""
     commits: int
     slices: int
-    """Slices written."""
+    """Buckets written."""
     rows: int
     """Rows in the files written."""
     files: int
@@ -251,7 +251,7 @@ class RescaleResult:
     bytes: int
     """Bytes of those files."""
     bytes_read: int
-    """Of the base and winner files that were merged, and of the logs, uncompressed; once for each slice that
+    """Of the base and winner files that were merged, and of the logs, uncompressed; once for each bucket that
     was made of them."""
     replaced_files: int
     """Base files that left the table."""
@@ -259,14 +259,14 @@ class RescaleResult:
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
     skipped: tuple[SkippedTile, ...] = ()
-    """Slices that stay as they were, since a total in them does not fit its column; where slices were to be
+    """Buckets that stay as they were, since a total in them does not fit its column; where buckets were to be
     joined, the table then keeps its bucket count. Once such a total is back in range, call rescale again."""
 
     def __repr__(self) -> str:
         skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
         return (
             f"RescaleResult(version={self.version}, buckets={self.buckets}, before={self.before}, "
-            f"commits={self.commits}, slices={self.slices}, rows={self.rows:,}, files={self.files}, "
+            f"commits={self.commits}, buckets={self.slices}, rows={self.rows:,}, files={self.files}, "
             f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
         )
 
@@ -276,7 +276,7 @@ class RescaleResult:
             ("service", "rescale"),
             ("buckets", f"{self.before} before, {self.buckets} now"),
             ("read", readable_bytes(self.bytes_read)),
-            ("written", f"{self.slices} slices, {self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"),
+            ("written", f"{self.slices} buckets, {self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"),
             ("replaced", f"{self.replaced_files} files"),
             ("commits", f"{self.commits}, the table is at version {self.version}"),
             ("seconds", _seconds(self.seconds, self.phases)),

@@ -52,7 +52,7 @@ def scan_merging(
     prepare_workers(spark)
     with collector_paused():
         tasks = even_tasks(tiles, spec.settings, at_least=parallelism(spark))
-    if len({tile.slice.partition for tile in tiles}) > 1:
+    if len({tile.bucket_id.partition for tile in tiles}) > 1:
         return _by_partition(spark, spec, tasks, columns, condition)
     return _by_task(spark, _Reading.of(spec, columns, condition), tasks)
 
@@ -130,7 +130,7 @@ def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
     planned, numbered = [], 0
     for task in tasks:
         entries = [
-            {"part": number, "lists": _lists_of(part), "partition": list(part.tile.slice.partition)}
+            {"part": number, "lists": _lists_of(part), "partition": list(part.tile.bucket_id.partition)}
             for number, part in enumerate(task, numbered)
         ]
         planned.append(entries)

@@ -1,4 +1,4 @@
-"""What a version holds and what a read of it costs, as values: slices, totals, the plan of a read."""
+"""What a version holds and what a read of it costs, as values: buckets, totals, the plan of a read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """What a slice or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
+    """What a bucket or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
 
     base_files: int
     base_rows: int
@@ -35,7 +35,7 @@ class _Sizes:
     log_blocks: int
     """Live: not merged yet."""
     log_rows: int
-    """Records in those blocks; some may lie outside the slice's files that need them."""
+    """Records in those blocks; some may lie outside the bucket's files that need them."""
     log_bytes: int
     """Uncompressed, in memory about that much."""
 
@@ -48,7 +48,7 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInfo(_Sizes):
-    """One slice: what it holds and what reading it costs now."""
+    """One bucket: what it holds and what reading it costs now."""
 
     partition: Mapping[str, str | None]
     """Partition values, as Delta writes them."""
@@ -68,7 +68,7 @@ class TableDetail(_Sizes):
     buckets: int | None
     slices: int
     dirty_slices: int
-    """Slices with live logs."""
+    """Buckets with live logs."""
     log_commits: int
     """Commits whose logs are not merged everywhere."""
 
@@ -114,14 +114,14 @@ class ReadPlan:
 
 
 def slices_of(view: TableView) -> list[SliceInfo]:
-    """Every slice with files or live logs, by partition and bucket."""
+    """Every bucket with files or live logs, by partition and bucket."""
     names = view.config.partition_by
-    order = sorted(view.tiles_by_slice, key=lambda part: ([value or "" for value in part.partition], part.bucket))
+    order = sorted(view.tiles_by_bucket, key=lambda part: ([value or "" for value in part.partition], part.bucket))
     return [
         SliceInfo(
             partition=dict(zip(names, part.partition, strict=True)),
             bucket=part.bucket,
-            **_totals(view.tiles_by_slice[part]),
+            **_totals(view.tiles_by_bucket[part]),
         )
         for part in order
     ]

@@ -115,7 +115,7 @@ class TableServices(ABC):
         proportion to what changed since the last one; reads then need no merge. Other Delta readers
         see what changed only after a full one.
 
-        Slices are committed in groups (``Settings.target_commit_bytes``): a run that is killed keeps those
+        Buckets are committed in groups (``Settings.target_commit_bytes``): a run that is killed keeps those
         that it committed, and the next one goes on with the rest. A group that another compaction changed
         meanwhile is not committed; the result's ``lost`` names it, and nothing is lost.
         Where a total does not fit its column, that part of the table stays as it is; the result's
@@ -256,16 +256,16 @@ class TableServices(ABC):
         return result
 
     def rescale(self, *, buckets: int) -> RescaleResult:
-        """Change the number of buckets, to spread a table that grew over more slices or to gather one that
+        """Change the number of buckets, to spread a table that grew over more buckets or to gather one that
         shrank into fewer. Readers and writers go on as ever, under the old count or the new one.
 
-        No log is rewritten. Base files are, slice by slice, in commits that also merge their logs; tables of
+        No log is rewritten. Base files are, bucket by bucket, in commits that also merge their logs; tables of
         some size take several. Every version in between is a right one. A call that was killed, or lost too
         often against compactions, is finished by calling it again; calling it with the old count takes it back.
 
         Runs on Spark where the table was opened with a session, else in this process.
 
-        :param buckets: slices per partition, a power of two.
+        :param buckets: buckets per partition, a power of two.
         :raises lakemerge.InputError: it is none.
         :raises lakemerge.CommitConflictError: somebody else changed the bucket count or the schema meanwhile,
             compactions were faster again and again, or a vacuum took the version that was being rewritten.

@@ -87,7 +87,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
             with ``ordering`` and ``commit-time`` without.
         :param options: the merger's options.
         :param partition_by: key columns whose values split the table.
-        :param buckets: slices per partition, a power of two; chosen at the first load by default.
+        :param buckets: buckets per partition, a power of two; chosen at the first load by default.
         :param properties: Delta table properties, such as ``delta.checkpointInterval``.
         :param mergers: merger classes to know beside the registered ones.
         :raises lakemerge.SchemaError: columns or buckets cannot be used; every problem is listed.
@@ -240,7 +240,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         :param filter: SQL with Spark's meaning (docs/guides/filters.md lists what it may hold; times without a zone are
             UTC), or an Arrow expression with Arrow's.
         :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
-            each slice stands at its last full compaction.
+            each bucket stands at its last full compaction.
         """
         view = in_mode(self._current(), mode)
         with unless_replaced(self._handle.log, view.snapshot):
@@ -287,7 +287,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
         a ``PythonException`` that holds our error's text.
 
-        Clean slices are read by Spark's own Parquet reader where it reaches the store, and so are those whose logs are
+        Clean buckets are read by Spark's own Parquet reader where it reaches the store, and so are those whose logs are
         small beside them: this call then runs a job that merges the logs, and the table keeps what that came to for
         later reads of the version. Others go through the merge kernel. :meth:`explain_read` tells which do.
 
@@ -307,7 +307,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         return plan_of(self._handle, self._current(), columns, filter, self._session.if_active())
 
     def slices(self) -> list[SliceInfo]:
-        """What each slice holds, and what reading it costs now."""
+        """What each bucket holds, and what reading it costs now."""
         return slices_of(self._current())
 
     def detail(self) -> TableDetail:
@@ -325,7 +325,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
 
         A new row is ``+I``, one that went ``-D`` with the row as it was; a changed row comes twice, ``-U``
         as it was and ``+U`` as it is. Records that changed nothing do not show, and compactions neither.
-        Commits come in order; within one, rows of a slice are sorted by key. If one is a restore, the feed has
+        Commits come in order; within one, rows of a bucket are sorted by key. If one is a restore, the feed has
         the columns of all its versions, in their widest types (docs/guides/retention.md, "Restore").
 
         :raises lakemerge.VersionNotFoundError: not in the table's history.

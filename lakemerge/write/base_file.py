@@ -13,7 +13,7 @@ from itertools import takewhile
 from lakemerge.delta import AddFile
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.names import BASE_FOLDER, MERGED_FOLDER, SLICE_TAG, TOMBSTONE_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -59,7 +59,7 @@ class BaseWriteSpec:
 def write_base_files(
     ranges: Iterable[MergedRange],
     spec: BaseWriteSpec,
-    slice_id: SliceId,
+    bucket_id: BucketId,
     *,
     lower: Key | None,
     ordinals: Sequence[int],
@@ -76,14 +76,14 @@ def write_base_files(
     """
     left = list(ordinals)
     adds: list[AddFile] = []
-    writer = _OpenFile(spec, slice_id, lower, left.pop(0))
+    writer = _OpenFile(spec, bucket_id, lower, left.pop(0))
     try:
         for part in ranges:
             if not part.rows.num_rows and not part.tombstones.num_rows:
                 continue
             if left and writer.is_full:
                 adds.append(writer.close(now_ms))
-                writer = _OpenFile(spec, slice_id, _first_key(part, spec.config), left.pop(0))
+                writer = _OpenFile(spec, bucket_id, _first_key(part, spec.config), left.pop(0))
             writer.add(part)
         adds.append(writer.close(now_ms))
     except BaseException:
@@ -123,13 +123,13 @@ def ordinals_needed(stored_bytes: int, settings: Settings) -> int:
 class _OpenFile:
     """One base file being written, with the tombstones of its key range."""
 
-    def __init__(self, spec: BaseWriteSpec, slice_id: SliceId, lower: Key | None, ordinal: int) -> None:
+    def __init__(self, spec: BaseWriteSpec, bucket_id: BucketId, lower: Key | None, ordinal: int) -> None:
         self._spec = spec
-        self._slice = slice_id
+        self._bucket_id = bucket_id
         self._lower = lower
         self._is_new = True
         self._tombstones = TombstonesOutput(spec.store, spec.name, ordinal, spec.settings)
-        path = f"{BASE_FOLDER}/{spec.name}/{slice_id.bucket:05d}-{ordinal:010d}.parquet"
+        path = f"{BASE_FOLDER}/{spec.name}/{bucket_id.bucket:05d}-{ordinal:010d}.parquet"
         self._file = RowsFile(spec.store, path, schema=spec.config.schema, ordinal=ordinal, settings=spec.settings)
 
     @property
@@ -147,7 +147,7 @@ class _OpenFile:
         footer, tombstones = self._file.close(), self._tombstones.close()
         spec, ordinal = self._spec, self._file.ordinal
         tag = BaseFile.tag(
-            bucket=self._slice.bucket,
+            bucket=self._bucket_id.bucket,
             buckets=spec.buckets,
             lower=self._lower,
             through=spec.merged_through,
@@ -158,7 +158,7 @@ class _OpenFile:
         )
         return AddFile(
             path=self._file.path,
-            partition_values=dict(zip(spec.config.partition_by, self._slice.partition, strict=True)),
+            partition_values=dict(zip(spec.config.partition_by, self._bucket_id.partition, strict=True)),
             size_bytes=self._file.size_bytes,
             modification_time_ms=now_ms,
             data_change=True,

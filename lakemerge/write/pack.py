@@ -1,6 +1,6 @@
 """Packing: one write task's records become packed log files.
 
-Each file has one block per slice present, rows of a block sorted by key, equal keys in arrival
+Each file has one block per bucket present, rows of a block sorted by key, equal keys in arrival
 order. So (version, task, file, row) is the commit position of a record, and no position is stored:
 all records of a key that one task holds at a time are adjacent in one block.
 Source: docs/table-format.md, section 3.
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, SliceId, keys_at
+from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.layout.placement import place_rows
@@ -155,7 +155,7 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
             file=file,
             first_row_group=first,
             row_groups=count,
-            slice=slices[i],
+            bucket_id=slices[i],
             buckets=spec.buckets,
             rows=ends[i] - int(starts[i]),
             data_bytes=table.slice(int(starts[i]), ends[i] - int(starts[i])).nbytes,
@@ -168,8 +168,8 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
 
 def _arrange(
     table: pa.Table, kinds: Kinds | None, spec: PackSpec
-) -> tuple[pa.Table, Kinds | None, list[SliceId], Ints]:
-    """Rows sorted by (partition, bucket, key), pre-combined where lawful, and where each slice starts."""
+) -> tuple[pa.Table, Kinds | None, list[BucketId], Ints]:
+    """Rows sorted by (partition, bucket, key), pre-combined where lawful, and where each bucket starts."""
     keys = key_columns(table, spec.config.key)
     slots, partitions = place_rows(table, spec.config, spec.buckets)
     order = sort_order(keys)
@@ -186,7 +186,7 @@ def _arrange(
     if kinds is not None and not ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any():
         kinds = None
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
-    slices = [SliceId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]
+    slices = [BucketId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]
     return table, kinds, slices, starts
 
 

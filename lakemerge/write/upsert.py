@@ -232,7 +232,7 @@ def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int
         return write_base_files(
             ranges,
             base,
-            tile.slice,
+            tile.bucket_id,
             lower=None,
             ordinals=range(first_ordinal, first_ordinal + count),
             now_ms=Handle.now_ms(),

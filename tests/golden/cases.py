@@ -21,7 +21,7 @@ __all__ = ["CASES", "Alter", "Case", "Compact", "Write"]
 
 _PLAIN = Settings(threads=1)
 _SPLIT = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, inline_blocks=1, threads=1)
-"""Several base files a slice, several logs a write, block index files."""
+"""Several base files a bucket, several logs a write, block index files."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ HOSTILE: tuple[Any, ...] = (
 
 def make_whole(path: Path, *, sliced: bool = True) -> None:
     """Base files, winners, tombstones, live logs inline and in an index, a checkpoint and commits after it; in two
-    partitions of two buckets, or all in one slice."""
+    partitions of two buckets, or all in one bucket."""
     schema = pa.schema([("id", pa.int64()), ("part", pa.string()), ("at", pa.int64()), ("v", pa.string())])
     table = LakeTable.create(
         path, schema, key=["id", "part"], ordering=["at"],

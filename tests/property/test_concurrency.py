@@ -73,7 +73,7 @@ def compact(path: str, stage: Stage, reports: Queue[Report]) -> None:
 
 
 def reshape(path: str, stage: Stage, reports: Queue[Report]) -> None:
-    """Logs into logs; then also slices into more or fewer."""
+    """Logs into logs; then also buckets into more or fewer."""
     table = LakeTable.open(path, settings=SETTINGS)
     for buckets in itertools.cycle([None, None, 4, None, 32, None, 8]):
         if stage.done.is_set():

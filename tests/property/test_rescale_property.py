@@ -1,6 +1,6 @@
 """Random histories with rescales, finished or killed half-way, against the plain-Python model.
 
-Slices have several base files and stand at different bucket counts side by side; writers that began under one
+Buckets have several base files and stand at different bucket counts side by side; writers that began under one
 count land under another. Every version is read again at the end, by us and by deltalake.
 """
 
@@ -28,7 +28,7 @@ DDL = "k BIGINT, p STRING, o BIGINT, n INT"
 SCHEMA = arrow_schema(DDL)
 KEYS = [(k, p) for k in range(12) for p in ("a", "b")]
 TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, target_task_bytes=1, threads=1)
-"""Several base files a slice, and a commit for each group of slices."""
+"""Several base files a bucket, and a commit for each group of buckets."""
 STEPS = 16
 
 
@@ -66,7 +66,7 @@ class Story:
         self._record([{"k": k, "p": p, "o": self.rng.randrange(6), "n": 0} for k, p in KEYS], "+U", self.table)
         self.check()
         self._rescale(16, at=self.rng.choice([3, 4]))
-        assert LakeTable.open(self.path).view.layout.counts, "slices of a smaller bucket count are left"
+        assert LakeTable.open(self.path).view.layout.counts, "buckets of a smaller bucket count are left"
 
     def rescale(self) -> None:
         """To any count; many die at one of their commits."""

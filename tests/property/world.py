@@ -48,7 +48,7 @@ __all__ = ["Step", "Weather", "Work", "World", "play", "steps", "stormy_steps"]
 NAMES = ["k", "o", "v"]
 SCHEMA = pa.schema([("k", pa.int64()), ("o", pa.int64()), ("v", pa.string())])
 SMALL = Settings(inline_blocks=1, target_file_bytes=1, merge_budget_bytes=1, row_group_rows=2, threads=1)
-"""Commits with block indexes, and several base files a slice."""
+"""Commits with block indexes, and several base files a bucket."""
 
 HOUR_NS = 3_600_000_000_000
 

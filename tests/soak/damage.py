@@ -13,7 +13,7 @@ __all__ = ["fuzz"]
 WRITING = 8
 """One of so many damaged tables is also compacted and vacuumed, in a copy."""
 SLICED = 4
-"""One of so many is that of several slices, which takes longer to read and shows as much."""
+"""One of so many is that of several buckets, which takes longer to read and shows as much."""
 
 
 def fuzz(folder: Path, seed: object, inputs: int) -> int:

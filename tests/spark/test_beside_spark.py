@@ -145,7 +145,7 @@ def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, monkeypatc
 
 
 def test_a_packed_log(spark: SparkSession, tmp_path: Path) -> None:
-    """Its records of versions that a slice has merged are not live there."""
+    """Its records of versions that a bucket has merged are not live there."""
     table, rows = played(spark, tmp_path / "t")
     table.compact_logs()
     assert table.explain_read().first == 4

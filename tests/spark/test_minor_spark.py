@@ -84,7 +84,7 @@ def test_a_read_by_position(spark: SparkSession, tmp_path: Path, monkeypatch: py
 
 
 def test_later_logs_are_merged_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """Of four slices one has logs since: it goes through the kernel, the others are read by position."""
+    """Of four buckets one has logs since: it goes through the kernel, the others are read by position."""
     table, rows = played(spark, tmp_path / "t")
     table.upsert(frame(spark, {21: (21, 50, "latest")}))
     rows[21] = (21, 50, "latest")
@@ -135,7 +135,7 @@ def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Pa
     table, rows = played(spark, tmp_path / "t")
     found = table.to_df(filter="id = 21")
     assert collected(found) == [rows[21]]
-    (tile,) = [tile for tile in table.view.tiles if tile.slice.bucket == bucket_of(spark, 21)]
+    (tile,) = [tile for tile in table.view.tiles if tile.bucket_id.bucket == bucket_of(spark, 21)]
     assert tile.base is not None
     assert tile.minor is not None
     names = {tile.base.add.path, *(winner.path for winner in tile.minor.winners)}

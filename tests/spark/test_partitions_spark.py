@@ -44,7 +44,7 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     first, second = rows_of(COUNTRIES, range(40), 1), rows_of(COUNTRIES, range(30, 50), 2)
     table.upsert(frame(first))
     table.upsert(frame(second))
-    assert {tile.slice.partition for tile in table.view.tiles if not tile.is_merged} == {(c,) for c in COUNTRIES}
+    assert {tile.bucket_id.partition for tile in table.view.tiles if not tile.is_merged} == {(c,) for c in COUNTRIES}
     return table, first | second
 
 
@@ -54,7 +54,7 @@ def without_others(table: LakeTable, *partitions: str) -> Iterator[None]:
     files = [
         Path(table.url) / tile.base.add.path
         for tile in table.view.tiles
-        if tile.base is not None and tile.slice.partition[0] not in partitions
+        if tile.base is not None and tile.bucket_id.partition[0] not in partitions
     ]
     assert files
     for file in files:

@@ -1,4 +1,4 @@
-"""One slice read by several Spark tasks: the same rows, in tasks of even size."""
+"""One bucket read by several Spark tasks: the same rows, in tasks of even size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = Settings(row_group_rows=100, target_task_bytes=4_000)
 
 @pytest.fixture(scope="module")
 def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[LakeTable, list[Row]]:
-    """One slice of twenty row groups, every tenth key newer in a log, every tenth deleted in another."""
+    """One bucket of twenty row groups, every tenth key newer in a log, every tenth deleted in another."""
     path = tmp_path_factory.mktemp("splits")
     table = LakeTable.create(
         path, "k BIGINT, o BIGINT, v STRING", key=["k"], ordering=["o"], buckets=1, settings=SMALL, spark=spark

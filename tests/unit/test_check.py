@@ -136,7 +136,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "rows are not sorted": (lambda t: rewrite(base(t), swapped), "not sorted by key"),
     "a key twice": (lambda t: rewrite(base(t), doubled), "a key is in it more than once"),
-    "keys of elsewhere": (lambda t: rewrite(base(t), shifted), "keys of other slices"),
+    "keys of elsewhere": (lambda t: rewrite(base(t), shifted), "keys of other buckets"),
     "another ordinal": (lambda t: rewrite(base(t), numbered), "column _lm_file holds [77]"),
     "keys that are null": (lambda t: rewrite(base(t), without_key), "key column 'id' holds nulls"),
     "a row less": (lambda t: rewrite(base(t), lambda rows: rows.slice(1)), "rows; the log says"),

@@ -82,14 +82,14 @@ def test_slices(path: str, capsys: Captured) -> None:
     lines = lines_of(capsys)
     assert [(line[0], line[6]) for line in lines[1:]] == [("p=p0", "2"), ("p=p1", "0")], "the costliest first"
     assert main(["slices", path, "--limit", "1"]) == 0
-    assert lines_of(capsys)[2] == ["1 more slices; --limit shows them"]
+    assert lines_of(capsys)[2] == ["1 more buckets; --limit shows them"]
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(path: str, capsys: Captured) -> None:
     before = listing(Path(path))
     assert main(["compact", path, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "full compaction of version 3, oldest first: 1 slices (1 base files) in 1 commits" in out
+    assert "full compaction of version 3, oldest first: 1 buckets (1 base files) in 1 commits" in out
     assert re.search(r"^1 +p0 +0 +1 .* 2 +not merged yet$", out, re.MULTILINE)
     assert main(["compact", path, "--dry-run", "--minor", "--where", "p = 'p1'", "--max-bytes", "1GB"]) == 0
     assert capsys.readouterr().out.startswith("nothing to compact at version 3 (minor")

@@ -94,7 +94,7 @@ BAD: list[tuple[str, int, str]] = [
     ("show good --version x", 2, "--version"),
     ("show vacuumed --version 1", 2, "version 1"),
     ("history good --limit 0", 2, "--limit"),
-    ("slices good --limit x", 2, "--limit"),
+    ("buckets good --limit x", 2, "--limit"),
     ("compact good --max-bytes 0", 2, "--max-bytes must be a number of bytes from 1 on, not 0"),
     ("compact good --max-bytes much", 2, "'much' is no size"),
     ("compact good --where k=1", 2, "partition columns are: p"),

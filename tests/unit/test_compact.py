@@ -20,9 +20,9 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, thr
 
 
 def tiles_of(table: LakeTable) -> list[Tile]:
-    """Of the only slice, in key order."""
+    """Of the only bucket, in key order."""
     tiles = sorted(table.view.tiles, key=lambda tile: () if tile.lower is None else tile.lower)
-    assert {tile.slice.bucket for tile in tiles} == {0}
+    assert {tile.bucket_id.bucket for tile in tiles} == {0}
     return tiles
 
 
@@ -41,7 +41,7 @@ def tombstones_in(path: Path, tile: Tile) -> list[Any]:
 
 
 def tiled(path: Path) -> LakeTable:
-    """One slice of ten keys in several base files."""
+    """One bucket of ten keys in several base files."""
     table = create(path, settings=TINY)
     assert table.upsert(frame([(k * 10, 1, f"base{k}") for k in range(10)])).mode == "load"
     assert len(table.view.tiles) > 3

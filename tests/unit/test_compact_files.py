@@ -17,7 +17,7 @@ def bounds(table: LakeTable) -> list[Key | None]:
 
 
 def many_files(path: Path) -> LakeTable:
-    """A slice of a base file for each of its keys, as a target of one byte makes them."""
+    """A bucket of a base file for each of its keys, as a target of one byte makes them."""
     table = create(path, buckets=1, settings=EACH_ITS_OWN)
     table.upsert(frame([(k, 0, "base") for k in KEYS]))
     assert len(table.view.tiles) == 6

@@ -26,7 +26,7 @@ from tests.unit.faults import create, frame, listing, open_over, rows_of, state_
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_BY_ONE = Settings(target_commit_bytes=1, threads=1)
-"""Every slice is committed by itself."""
+"""Every bucket is committed by itself."""
 NAMES = ["p", "k", "o", "v"]
 PARTS = 5
 
@@ -44,7 +44,7 @@ def dirty(path: Path) -> LakeTable:
 
 def compacted(path: Path) -> list[str]:
     """Partitions without live logs."""
-    return sorted(tile.slice.partition[0] or "" for tile in LakeTable.open(path).view.tiles if not tile.blocks)
+    return sorted(tile.bucket_id.partition[0] or "" for tile in LakeTable.open(path).view.tiles if not tile.blocks)
 
 
 KILLED = """
@@ -99,7 +99,7 @@ def test_a_group_that_another_run_was_first_with_is_reported_and_the_others_go_o
     assert (result.commits, result.tiles, len(result.lost), result.stopped) == (PARTS - 1, PARTS - 1, 1, False)
     assert "compacted by somebody else" in result.lost[0].reason
     assert "lost=1" in repr(result)
-    assert ("lost", f"1 slices: {result.lost[0].reason}") in result.report()
+    assert ("lost", f"1 buckets: {result.lost[0].reason}") in result.report()
     assert state_of(path) == expected
     view = LakeTable.open(path).view
     assert not view.log_commits
@@ -152,7 +152,7 @@ def test_a_report_says_what_and_why(tmp_path: Path) -> None:
 
 
 def long_slice(path: Path, *, settings: Settings, keys: int) -> LakeTable:
-    """One slice of several base files, of keys from 0 on, whose values hardly compress."""
+    """One bucket of several base files, of keys from 0 on, whose values hardly compress."""
     table = create(path, settings=settings, schema="k BIGINT, o BIGINT, v BINARY")
     table.upsert(noisy(0, keys, ordering=0))
     return table
@@ -211,7 +211,7 @@ print(json.dumps({"peak": pa.default_memory_pool().max_memory() - before, "rows"
 
 
 def test_memory_is_bounded_by_the_budget_not_by_the_slice(tmp_path: Path) -> None:
-    """A slice of ten times the budget, half of it in logs; with a budget beyond the slice the peak is far higher,
+    """A bucket of ten times the budget, half of it in logs; with a budget beyond the bucket the peak is far higher,
     so the bound is the budget's doing."""
     budget = 4 << 20
     keys = 10 * budget // 150

@@ -1,4 +1,4 @@
-"""What a table says of itself: slices, totals and the plan of a read. Counted by hand."""
+"""What a table says of itself: buckets, totals and the plan of a read. Counted by hand."""
 
 from __future__ import annotations
 

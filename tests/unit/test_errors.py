@@ -293,7 +293,7 @@ def test_a_file_that_another_writer_added(tmp_path: Path) -> None:
             del action["add"]["tags"]
 
     rewrite(tmp_path, 4, untag)
-    with pytest.raises(TableDamagedError, match=r"base/.*without a readable 'lakemerge.slice' tag.*another writer"):
+    with pytest.raises(TableDamagedError, match=r"base/.*without a readable 'lakemerge.bucket' tag.*another writer"):
         LakeTable.open(tmp_path).to_arrow()
 
 
@@ -386,7 +386,7 @@ def test_reads_that_ask_for_what_is_not_there(arguments: dict[str, Any], says: s
 
 
 def test_base_files_that_do_not_tile(tmp_path: Path) -> None:
-    """Two files that both claim the start of a slice: which rows count could not be told."""
+    """Two files that both claim the start of a bucket: which rows count could not be told."""
     table = create(tmp_path)
     table.upsert(frame([(1, 1, "a")]))
     table.upsert(frame([(2, 1, "b")]))

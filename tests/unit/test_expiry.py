@@ -73,7 +73,7 @@ def test_a_late_record_stays_deleted_whatever_is_compacted(
 
 
 def test_a_delete_before_its_insert_holds_it_off_after_compaction(tmp_path: Path) -> None:
-    """A slice with logs alone: the delete meets nothing, and is kept all the same."""
+    """A bucket with logs alone: the delete meets nothing, and is kept all the same."""
     table = create(tmp_path / "t")
     table.delete(frame([(1, 10)], ["k", "o"]))
     table.compact()

@@ -48,7 +48,7 @@ FULL = pa.array([ROW, ROW | {"maybe": None}, ROW], EVERY)
         pc.if_else(pa.array([True, False, True]), FULL, pa.nulls(3, EVERY)),
         FULL,
     ],
-    ids=["nulls", "take", "concat and slice", "if_else", "no nulls"],
+    ids=["nulls", "take", "concat and bucket", "if_else", "no nulls"],
 )
 def test_settled_rows_are_the_same_and_can_be_cast_and_written(array: pa.Array, tmp_path: Path) -> None:
     rows = pa.table({"s": array})

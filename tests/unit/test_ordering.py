@@ -60,7 +60,7 @@ def agree(codes: list[int], tuples: list[tuple[Any, ...]]) -> None:
 def test_one_column(name: str, nulls: bool) -> None:
     kind, values = COLUMNS[name]
     kept = [value for value in values if nulls or value is not None]
-    array = pa.array([None, *kept, None], kind)[1:-1]  # an offset, as slices of a log block have
+    array = pa.array([None, *kept, None], kind)[1:-1]  # an offset, as buckets of a log block have
     assert array.offset == 1
     agree(order_codes([array]).tolist(), [rank(value) for value in kept])
 

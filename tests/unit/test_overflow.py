@@ -74,7 +74,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert (entry.parameters["tiles"], entry.metrics["numSkippedTiles"]) == ("1", "1")
 
     dirty = [tile for tile in table.view.tiles if not tile.is_clean]
-    assert [(tile.slice.bucket, [block.rows for block in tile.blocks]) for tile in dirty] == [(0, [3])]
+    assert [(tile.bucket_id.bucket, [block.rows for block in tile.blocks]) for tile in dirty] == [(0, [3])]
     assert data_files(path) == files | referred(table)
     reads: list[Callable[[], object]] = [table.to_arrow, lambda: LakeTable.open(path).scan().read_all()]
     for read in reads:

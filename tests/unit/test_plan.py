@@ -24,7 +24,7 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, inl
 
 
 def partitioned(path: Path, **options: Any) -> LakeTable:
-    """Partitions p0 to p3 of one slice and ten keys each."""
+    """Partitions p0 to p3 of one bucket and ten keys each."""
     table = create(path, schema="p STRING, k BIGINT, o BIGINT, v STRING", key=["p", "k"], partition_by=["p"], **options)
     load = [(f"p{n}", k, 0, "base") for n in range(4) for k in range(10)]
     table.upsert(frame(load, ["p", "k", "o", "v"]))
@@ -64,7 +64,7 @@ def test_everything_with_logs_is_due_by_default(tmp_path: Path) -> None:
     assert plan.amplification_after == 1
     assert listing(tmp_path / "t") == before, "a plan changes nothing"
     text = str(plan)
-    assert "3 slices (3 base files) in 1 commits" in text
+    assert "3 buckets (3 base files) in 1 commits" in text
     assert "not merged yet: 3" in text
 
 
@@ -110,12 +110,12 @@ def test_any_threshold_makes_a_base_file_due(tmp_path: Path, strategy: Compactio
         assert plan.reasons == ("after_commits >= 3: 1",)
     result = table.compact(strategy=strategy)
     assert (result.tiles, result.plan) == (len(due), plan)
-    assert {tile.slice.partition[0] for tile in table.view.tiles if tile.blocks} == {"p0", "p1", "p2"} - {*due}
+    assert {tile.bucket_id.partition[0] for tile in table.view.tiles if tile.blocks} == {"p0", "p1", "p2"} - {*due}
 
 
 def test_bytes_and_ratio_are_of_one_base_file(tmp_path: Path) -> None:
     table = dirty(tmp_path / "t")
-    by_partition = {tile.slice.partition[0]: tile for tile in table.view.tiles}
+    by_partition = {tile.bucket_id.partition[0]: tile for tile in table.view.tiles}
     heavy = by_partition["p0"]
     assert heavy.base is not None
     bytes_due = table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=heavy.log_bytes))
@@ -173,7 +173,7 @@ def test_a_run_is_bounded_and_the_next_one_goes_on(tmp_path: Path) -> None:
     first_two = sum(2 * part.bytes_read for part in whole.groups[0].slices[:2])
     bounded = table.compact(dry_run=True, max_bytes=first_two)
     assert (partitions_of(bounded), bounded.postponed) == (["p0", "p1"], 1)
-    assert "1 more slices are due" in str(bounded)
+    assert "1 more buckets are due" in str(bounded)
     assert bounded.bytes_read + bounded.bytes_written == first_two
     tiny = table.compact(max_bytes=1)
     assert (tiny.tiles, tiny.plan.postponed) == (1, 2), "the first is taken even if it needs more"
@@ -240,7 +240,7 @@ def counted(tile: Tile) -> TileLoad:
         versions.append(tile.base.merged_through + 1)
     winners = () if tile.minor is None else tile.minor.winners
     return TileLoad(
-        slice=tile.slice,
+        bucket_id=tile.bucket_id,
         file=None if tile.base is None else tile.base.add.path,
         base_bytes=0 if tile.base is None else tile.base.add.size_bytes,
         winner_bytes=sum(winner.size_bytes for winner in winners),

@@ -1,4 +1,4 @@
-"""Rescale: which slices there are on the way, what is rewritten and what is not, and what survives."""
+"""Rescale: which buckets there are on the way, what is rewritten and what is not, and what survives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, InputError, LakeTable, Settings, TableDamagedError
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.testing.faults import Call, Fault, Kill
@@ -20,11 +20,11 @@ from tests.unit.test_view import base, block, tiles
 
 ROWS = [(k, 1, f"base{k}") for k in range(40)]
 GROUPWISE = Settings(target_task_bytes=1, threads=1)
-"""A commit for each group of slices."""
+"""A commit for each group of buckets."""
 
 
 def loaded(path: Path, *, buckets: int = 4) -> LakeTable:
-    """A base file a slice, and then a log commit with a change and a delete."""
+    """A base file a bucket, and then a log commit with a change and a delete."""
     table = create(path, buckets=buckets, settings=GROUPWISE)
     assert table.upsert(frame(ROWS)).mode == "load"
     table.upsert(frame([(1, 2, "changed")]))
@@ -44,7 +44,7 @@ def counts_of(table: LakeTable) -> Counter[int]:
     for file in table.view.base_files:
         rows = pq.read_table(Path(table.url.removeprefix("file://")) / file.add.path)
         keys = [rows.column(name) for name in table.key]
-        assert set(bucket_numbers(keys, file.buckets).tolist()) <= {file.slice.bucket}
+        assert set(bucket_numbers(keys, file.buckets).tolist()) <= {file.bucket_id.bucket}
     return Counter(file.buckets for file in table.view.base_files)
 
 
@@ -62,7 +62,7 @@ def test_base_files_are_rewritten_and_logs_are_not(before: int, after: int, comm
     assert result.version == table.version
     told = dict(result.report())
     assert told["buckets"] == f"{before} before, {after} now"
-    assert told["written"].startswith(f"{after} slices, {after} files, 39 rows, ")
+    assert told["written"].startswith(f"{after} buckets, {after} files, 39 rows, ")
     assert result.phases.keys() == {"plan", "merge", "commit"}
     entries = [entry for entry in table.history() if entry.operation == "RESCALE"]
     assert sum(int(str(entry.metrics.get("numOutputRows", 0))) for entry in entries) == 39
@@ -141,7 +141,7 @@ def test_killed_it_is_finished_by_the_next_call(after: int, at: int, tmp_path: P
     table.compact(minor=at % 2 == 0)
     assert state(path) == more
     table.compact()
-    assert set(counts_of(table)) == sizes, "a compaction keeps a slice what it is"
+    assert set(counts_of(table)) == sizes, "a compaction keeps a bucket what it is"
     assert table.rescale(buckets=after).buckets == after
     assert set(counts_of(table)) == {after}
     assert state(path) == more
@@ -176,7 +176,7 @@ def test_a_first_load_of_the_old_count_becomes_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("minor", [False, True])
 def test_a_compaction_in_between_is_taken_up(minor: bool, tmp_path: Path) -> None:
-    """It wins its slices; the rescale reads them again."""
+    """It wins its buckets; the rescale reads them again."""
     path = tmp_path / "t"
     loaded(path)
 
@@ -240,7 +240,7 @@ def test_a_total_that_does_not_fit_keeps_its_slice(after: int, tmp_path: Path) -
     result = table.rescale(buckets=after)
     (skipped,) = result.skipped
     assert (skipped.key, skipped.column) == ({"k": 1}, "n")
-    assert result.buckets == (8 if after == 8 else 4), "slices cannot be joined while one of them does not fit"
+    assert result.buckets == (8 if after == 8 else 4), "buckets cannot be joined while one of them does not fit"
     assert counts_of(table)[after] == (6 if after == 8 else 1)
     assert "skipped=1" in repr(result)
     for _ in range(2):
@@ -262,7 +262,7 @@ def test_counts_that_cannot_be(buckets: object, tmp_path: Path) -> None:
 
 
 def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> None:
-    """Ranges of one row each: files tile the keys of every slice afterwards, and tombstones stand with their keys."""
+    """Ranges of one row each: files tile the keys of every bucket afterwards, and tombstones stand with their keys."""
     path = tmp_path / "t"
     tiny = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, target_task_bytes=1, threads=1)
     table = create(path, buckets=4, settings=tiny)
@@ -286,15 +286,15 @@ def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> No
 
 
 def test_coarse_slices_take_the_place_of_several() -> None:
-    """Of 8 buckets, 1 and 5 are still the one slice 1 of 4; by hand."""
+    """Of 8 buckets, 1 and 5 are still the one bucket 1 of 4; by hand."""
     files = [base(None, bucket=1), base(None, bucket=0, buckets=8)]
     found = tiles(files, [block(1, 2, bucket=5, buckets=8), block(3, 4, bucket=1, buckets=2)], buckets=8)
     assert {(bucket, tile.buckets, len(tile.blocks)) for (bucket, _), tile in found.items()} == {
         (1, 4, 2), (0, 8, 0), (3, 8, 1), (7, 8, 1),
     }  # fmt: skip
     layout = Layout.of(files, 8)
-    assert [layout.slice_of((), bucket).bucket for bucket in range(8)] == [0, 1, 2, 3, 4, 1, 6, 7]
-    assert layout.slice_of(("x",), 5) == SliceId(("x",), 5)
+    assert [layout.bucket_of((), bucket).bucket for bucket in range(8)] == [0, 1, 2, 3, 4, 1, 6, 7]
+    assert layout.bucket_of(("x",), 5) == BucketId(("x",), 5)
 
 
 @pytest.mark.parametrize(

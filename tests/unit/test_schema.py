@@ -381,7 +381,7 @@ def test_lossless_casts(given_: Any, to: Any, expected: list[Any]) -> None:
     whole.validate(full=True)
     assert whole.schema == target
     assert whole.column(0).to_pylist() == expected
-    # A slice starts inside its buffers.
+    # A bucket starts inside its buffers.
     part = schemas.safe_cast(pa.record_batch({"c": given_}).slice(1), target)
     part.validate(full=True)
     assert part.column(0).to_pylist() == expected[1:]

@@ -150,7 +150,7 @@ def test_rows_are_counted_through_the_frame(tmp_path: Path) -> None:
 
 
 def test_only_a_frames_own_rows_count(tmp_path: Path) -> None:
-    """What lies beside a slice, under a null or in a list that is null is none of the frame's values."""
+    """What lies beside a bucket, under a null or in a list that is null is none of the frame's values."""
     beside = {
         "text": (texts(b"a", BAD, b"c"), "STRING", ["a", "c"]),
         "list": (pa.ListArray.from_arrays(int32s(0, 1, 3, 4), PAIRS), "ARRAY<STRING>", [["a"], ["d"]]),

@@ -48,7 +48,7 @@ def only_tile(table: LakeTable) -> Tile:
 
 
 def hundred(path: Path) -> LakeTable:
-    """One slice of keys 0 to 99 in ten row groups."""
+    """One bucket of keys 0 to 99 in ten row groups."""
     table = create(path, settings=TENS)
     table.upsert(frame([(k, 1, f"v{k}") for k in range(100)]))
     return table

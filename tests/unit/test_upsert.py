@@ -131,7 +131,7 @@ def test_many_blocks_go_to_an_index_file(tmp_path: Path) -> None:
         assert (commit.index is not None) == (inline == 1)
         assert result.files == (3 if commit.index else 2)
         written.append(
-            [(b.slice, b.rows, b.key_min, b.key_max, b.data_bytes, b.version, b.buckets) for b in commit.blocks]
+            [(b.bucket_id, b.rows, b.key_min, b.key_max, b.data_bytes, b.version, b.buckets) for b in commit.blocks]
         )
         assert state_of(path) == sorted([(k, 1, f"v{k}") for k in range(40)], key=repr)
         table.compact()
@@ -257,7 +257,7 @@ def test_a_frame_that_fails_while_it_is_read_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_log_files_hold_blocks_sorted_by_key(tmp_path: Path) -> None:
-    """One file a task, a block per slice, equal keys in arrival order, row groups as told."""
+    """One file a task, a block per bucket, equal keys in arrival order, row groups as told."""
     path = tmp_path / "t"
     table = create(path, buckets=4, merger="event-time")
     table.upsert(frame([(0, 0, "base")]))

@@ -10,7 +10,7 @@ import pytest
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.base_file import BaseFile
-from lakemerge.format.keys import Key, SliceId, key_from_json, key_to_json
+from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.layout.view import Tile, build_tiles
@@ -39,13 +39,13 @@ def block(
     partition: tuple[str, ...] = (),
 ) -> LogBlock:
     bounds: list[Key | None] = [None if bound is None else (bound,) for bound in (low, high)]
-    return LogBlock(FILE, 0, 1, SliceId(partition, bucket), buckets, 2, 50, bounds[0], bounds[1], version)
+    return LogBlock(FILE, 0, 1, BucketId(partition, bucket), buckets, 2, 50, bounds[0], bounds[1], version)
 
 
 def tiles(files: list[BaseFile], blocks: list[LogBlock], buckets: int = 4) -> dict[tuple[int, Key | None], Tile]:
     found = list(build_tiles(files, blocks, buckets=buckets))
-    assert len({(tile.slice, tile.lower) for tile in found}) == len(found)
-    return {(tile.slice.bucket, tile.lower): tile for tile in found}
+    assert len({(tile.bucket_id, tile.lower) for tile in found}) == len(found)
+    return {(tile.bucket_id.bucket, tile.lower): tile for tile in found}
 
 
 def test_files_and_blocks_meet_in_their_slice() -> None:
@@ -95,14 +95,14 @@ def test_a_block_is_live_above_the_watermark_of_each_file() -> None:
 def test_blocks_of_another_bucket_count(bucket: int, buckets: int, where: set[int]) -> None:
     """5 of 8 is 1 of 4; 1 of 2 is 1 or 3 of 4."""
     given = block(1, 2, bucket=bucket, buckets=buckets)
-    assert {tile.slice.bucket for tile in tiles([], [given]).values()} == where
-    assert {number for number in range(4) if given.covers(SliceId((), number), 4)} == where
-    assert not given.covers(SliceId(("x",), min(where)), 4)
+    assert {tile.bucket_id.bucket for tile in tiles([], [given]).values()} == where
+    assert {number for number in range(4) if given.covers(BucketId((), number), 4)} == where
+    assert not given.covers(BucketId(("x",), min(where)), 4)
 
 
 def test_partitions_are_kept_apart() -> None:
     found = list(build_tiles([base(None, partition=("a",))], [block(1, 1, partition=("b",))], buckets=4))
-    assert {(tile.slice.partition, tile.is_clean) for tile in found} == {(("a",), True), (("b",), False)}
+    assert {(tile.bucket_id.partition, tile.is_clean) for tile in found} == {(("a",), True), (("b",), False)}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_keys_go_through_json(key: Key) -> None:
     add = AddFile("p", {}, 1, 0, True, tags={SLICE_TAG: tag})
     file = BaseFile.of(add, ())
     assert (file.lower, file.tombstones, file.merged_through, file.ordinal, file.rows) == (key, "t", 3, 4, 5)
-    assert file.slice == SliceId((), 1)
+    assert file.bucket_id == BucketId((), 1)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ SPARK: list[tuple[Any, Any, int]] = [
 @pytest.mark.parametrize(("value", "kind", "expected"), SPARK)
 def test_constants_from_spark(value: Any, kind: Any, expected: int) -> None:
     assert hash_columns([column([value, None, value], kind)]).tolist() == [expected, 42, expected]
-    # A slice starts inside its buffers.
+    # A bucket starts inside its buffers.
     assert hash_columns([column([None, None, value], kind).slice(1)]).tolist() == [42, expected]
 
 

@@ -1,7 +1,7 @@
 """Leaving out tiles that cannot hold a row a filter asks for.
 
 A clean tile is judged by its file's statistics and partition values; others only by partition values,
-which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, tiles of other slices
+which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, tiles of other buckets
 and key ranges go too, and log blocks of other keys: no merge changes a key.
 """
 
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, KeySpan, Partition, SliceId, keys_at
+from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
@@ -51,7 +51,7 @@ def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
         return there
     with collector_paused():
         values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
-        stats = [_statistics(tile, values(tile.slice.partition), view.config, condition.columns) for tile in there]
+        stats = [_statistics(tile, values(tile.bucket_id.partition), view.config, condition.columns) for tile in there]
         try:
             keep = prune(condition, stats)
         except _UNTYPED as error:
@@ -73,12 +73,12 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
             keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: it is no partition value
     slots, partitions = place_rows(keys, config, buckets)
     if view.layout.counts:
-        # Several buckets of the table are one slice; its number is that of one of them.
+        # Several buckets of the table are one bucket; its number is that of one of them.
         found, place = np.unique(slots, return_inverse=True)
-        parts = [view.layout.slice_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
+        parts = [view.layout.bucket_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
         own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
         slots = np.array(own, dtype=np.int64)[place]
-    # Stable, so that the keys of a slice stay in key order.
+    # Stable, so that the keys of a bucket stay in key order.
     order = np.argsort(slots, kind="stable")
     slots = slots[order]
     columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
@@ -87,13 +87,13 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
     for start, end in pairwise([*starts, len(slots)]):
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
-        tiles = view.tiles_by_slice.get(SliceId(partitions[slot // buckets], slot % buckets), ())
+        tiles = view.tiles_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
         narrowed += [_narrowed(tile, asked) for tile in tiles]
     return [tile for tile in narrowed if tile is not None]
 
 
 def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
-    """:param keys: those of the tile's slice, ascending."""
+    """:param keys: those of the tile's bucket, ascending."""
     start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
     end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
     if start >= end:

@@ -1,4 +1,4 @@
-"""Parts of texts by character, each row with its own ends. (Arrow's slices have the same ends for all rows.)"""
+"""Parts of texts by character, each row with its own ends. (Arrow's buckets have the same ends for all rows.)"""
 
 from __future__ import annotations
 

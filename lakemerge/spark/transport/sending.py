@@ -10,7 +10,7 @@ from typing import Any
 
 from lakemerge.delta import AddFile
 from lakemerge.format.base_file import BaseFile
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.layout.view import Tile
 from lakemerge.read.splits import Part
@@ -40,5 +40,5 @@ def _without_statistics(add: AddFile) -> tuple[Any, ...]:
     return AddFile, (add.path, add.partition_values, add.size_bytes, add.modification_time_ms, add.data_change)
 
 
-_REDUCERS: dict[type, _Reducer] = dict(map(_by_fields, (Tile, Part, SliceId, BaseFile, LogBlock, LogFile)))
+_REDUCERS: dict[type, _Reducer] = dict(map(_by_fields, (Tile, Part, BucketId, BaseFile, LogBlock, LogFile)))
 _REDUCERS[AddFile] = _without_statistics

@@ -1,6 +1,6 @@
-"""Writing one slice of another bucket count: what a task of a rescale does, on Spark or in a thread.
+"""Writing one bucket of another bucket count: what a task of a rescale does, on Spark or in a thread.
 
-The merged rows of the slices that it comes from, as far as their keys are its own, stream through in key
+The merged rows of the buckets that it comes from, as far as their keys are its own, stream through in key
 ranges; tombstones go with them.
 """
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from compaction.run.tile import skipped_tile
 from lakemerge.delta import AddFile
 from lakemerge.errors import MergeOverflowError
-from lakemerge.format.keys import SliceId
+from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import Tile
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
@@ -28,19 +28,19 @@ from lakemerge.write.base_file import BaseWriteSpec, write_base_files
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["Resliced", "SliceJob", "write_slice"]
+__all__ = ["BucketJob", "RescaledBucket", "write_bucket"]
 
-Resliced: TypeAlias = list[AddFile] | SkippedTile
+RescaledBucket: TypeAlias = list[AddFile] | SkippedTile
 """The files written, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
-class SliceJob:
-    """One slice to write. Picklable."""
+class BucketJob:
+    """One bucket to write. Picklable."""
 
     sources: tuple[tuple[Tile, ...], ...]
-    """The tiles of each slice that holds keys of it, in key order."""
-    target: SliceId
+    """The tiles of each bucket that holds keys of it, in key order."""
+    target: BucketId
     buckets: int
     first_ordinal: int
     ordinals: int
@@ -51,7 +51,7 @@ class SliceJob:
         return sum(tile.stored_bytes for source in self.sources for tile in source)
 
 
-def write_slice(job: SliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Resliced:
+def write_bucket(job: BucketJob, merge: MergeSpec, write: BaseWriteSpec) -> RescaledBucket:
     """Merge the sources and write the base files of the target."""
     settings = replace(merge.settings, merge_budget_bytes=max(1, merge.settings.merge_budget_bytes // len(job.sources)))
     try:
@@ -68,7 +68,7 @@ def write_slice(job: SliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Reslic
         return skipped_tile(job.target, error)
 
 
-def _ranges(job: SliceJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[MergedRange]:
+def _ranges(job: BucketJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[MergedRange]:
     """The rows and tombstones of the target, range by range in key order."""
     config = merge.config
     schema = pa.schema([*(f.with_nullable(True) for f in config.schema), pa.field(VERSION_COLUMN, pa.int64())])
@@ -88,7 +88,7 @@ def _ranges(job: SliceJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[Me
 
 
 def _entries(
-    job: SliceJob, source: Sequence[Tile], schema: pa.Schema, merge: MergeSpec, files: ParquetFiles
+    job: BucketJob, source: Sequence[Tile], schema: pa.Schema, merge: MergeSpec, files: ParquetFiles
 ) -> Iterator[tuple[pa.Table, bool]]:
     """Rows and, with a version, tombstones of one source that belong to the target, sorted by key."""
     config = merge.config
