@@ -296,7 +296,7 @@ def _first_read(bench: Bench, merged: LakeTable) -> None:
     rows = bench.inputs.frame_rows("small")
     both = [sum(pair) for pair in zip(times["minor"], times["after"], strict=True)]
     what = f"first full scan after {rows:,} rows / their minor compaction and a scan"
-    detail = {"tiles merged first": opened["first"].explain_read().first}
+    detail = {"file slices merged first": opened["first"].explain_read().first}
     bench.report.add(Line.timed("read", what, times["first"], both, target=1.0, detail=detail))
     frames = (*DIRTY_FRAMES, "small")
     for name in ("first", "after"):
@@ -380,7 +380,7 @@ def compact(bench: Bench) -> None:
     bench.report.add(line)
     size = sum(add.size_bytes for add in copies["compact"].view.snapshot.files.values())
     bench.report.add(Line(case="compact", what=f"{what}: bytes", unit="bytes", value=size, floor=size_of(target)))
-    if not all(tile.is_clean for tile in copies["compact"].view.tiles):
+    if not all(file_slice.is_clean for file_slice in copies["compact"].view.file_slices):
         bench.report.check("compact", ["logs are left"])
     for name, table in copies.items():
         bench.check(name, table.to_df(), bench.inputs.initial, DIRTY_FRAMES)

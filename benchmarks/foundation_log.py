@@ -54,10 +54,11 @@ def metadata(
         report.add(Line.timed("metadata", f"open: {what} / its bytes", times["open"], times["bytes"]))
         report.add(Line.timed("metadata", f"open and plan all buckets: {what}", times["tiles"]))
         view = LakeTable.open(path).view
-        found = (view.version, len(view.tiles), sum(len(tile.blocks) for tile in view.tiles))
+        found = (view.version, len(view.file_slices), sum(len(file_slice.blocks) for file_slice in view.file_slices))
         if found != (version, files, live):
             report.check(
-                f"metadata: {what}", [f"version, tiles, live blocks are {found}, expected {(version, files, live)}"]
+                f"metadata: {what}",
+                [f"version, file slices, live blocks are {found}, expected {(version, files, live)}"],
             )
     shutil.rmtree(path)
 
@@ -66,7 +67,7 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
     """Make a table whose log is real and whose data files do not exist, in two steps: ``files`` base
     files in ``commits`` commits and a checkpoint; then as many log appends, one block a bucket.
 
-    Gives after each step the version, and how often a log block is live in a tile.
+    Gives after each step the version, and how often a log block is live in a file slice.
     """
     table = LakeTable.create(
         path,
@@ -96,7 +97,7 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
 
 
 def _add(number: int, stats: str) -> AddFile:
-    """Base file ``number``; the files of a bucket tile its keys."""
+    """Base file ``number``; the files of a bucket divide its keys."""
     bucket, place = number % _BUCKETS, number // _BUCKETS
     tag = BaseFile.tag(
         bucket=bucket,
@@ -121,7 +122,7 @@ def _commit(handle: Handle, tip: Snapshot, actions: Sequence[Action]) -> Snapsho
 
 
 def _open_and_plan(path: Path) -> int:
-    return len(LakeTable.open(path).view.tiles)
+    return len(LakeTable.open(path).view.file_slices)
 
 
 def _read_log(path: Path) -> None:

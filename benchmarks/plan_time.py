@@ -25,8 +25,8 @@ from benchmarks.measure import Contender, Line, Report, interleave
 from benchmarks.services_plan import large_table
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
-from lakemerge.read.filter.prune import prune_tiles
-from lakemerge.read.splits import split_tiles
+from lakemerge.read.filter.prune import prune_file_slices
+from lakemerge.read.splits import split_file_slices
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 
@@ -57,9 +57,9 @@ def measure(report: Report, folder: Path, *, files: int, commits: int, touched: 
 
 
 def _plan(table: LakeTable) -> int:
-    """What a read does before its first task: of a version that nobody looked at yet, tiles and their parts."""
+    """What a read does before its first task: of a version that nobody looked at yet, file slices and their parts."""
     view = table.handle.view(table.view.snapshot)
-    return len(split_tiles(prune_tiles(view, None), Settings().target_task_bytes))
+    return len(split_file_slices(prune_file_slices(view, None), Settings().target_task_bytes))
 
 
 def _requests(path: Path) -> Mapping[str, int]:
@@ -72,10 +72,10 @@ def _requests(path: Path) -> Mapping[str, int]:
 
 
 def _problems(table: LakeTable, counted: Mapping[str, int], *, files: int, commits: int, touched: int) -> list[str]:
-    tiles = prune_tiles(table.view, None)
-    found = (len(tiles), sum(len(tile.blocks) for tile in tiles))
+    file_slices = prune_file_slices(table.view, None)
+    found = (len(file_slices), sum(len(file_slice.blocks) for file_slice in file_slices))
     expected = (files, commits * touched)
-    problems = [] if found == expected else [f"tiles and blocks are {found}, expected {expected}"]
+    problems = [] if found == expected else [f"file slices and blocks are {found}, expected {expected}"]
     # Commit files, a block index for each log commit, and a few listings: nothing for a file of the table.
     bound = 2 * (commits + 2) + 8
     asked = sum(counted.values())

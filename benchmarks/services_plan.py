@@ -89,7 +89,7 @@ def _problems(plan: CompactionPlan, *, slices: int, commits: int) -> list[str]:
     found = (plan.slices, plan.tiles, sum(part.log_blocks for group in plan.groups for part in group.slices))
     expected = (slices, slices, slices * commits)
     read = slices * (_BASE_BYTES + commits * _BLOCK_BYTES)
-    problems = [] if found == expected else [f"buckets, tiles and blocks are {found}, expected {expected}"]
+    problems = [] if found == expected else [f"buckets, file slices and blocks are {found}, expected {expected}"]
     return problems if plan.bytes_read == read else [*problems, f"{plan.bytes_read} bytes to read, expected {read}"]
 
 

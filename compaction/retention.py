@@ -32,7 +32,7 @@ def expire_tombstones(handle: Handle, view: TableView, *, retention: dt.timedelt
     """Forget old deletes; see :meth:`lakemerge.LakeTable.expire_tombstones`."""
     age_ms = retention_ms(view.snapshot.metadata, TOMBSTONE_RETENTION, retention)
     nothing = ExpiryResult(version=view.version, horizon=None)
-    if all(tile.tombstones is None for tile in view.tiles):
+    if all(file_slice.tombstones is None for file_slice in view.file_slices):
         return nothing
     horizon = tip_at(handle.store, store_time_ms(handle.store) - age_ms)
     if horizon is None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compaction.check.files import Checked, check_block, check_merge, check_stored, stored_parts, tile_paths
+from compaction.check.files import Checked, check_block, check_merge, check_stored, file_slice_paths, stored_parts
 from compaction.check.ingest import check_ingest, ingest_sizes
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log
@@ -82,13 +82,13 @@ def _checked(handle: Handle) -> CheckResult:
         snapshot = handle.log.snapshot()
         report.version = snapshot.version
         view = handle.view(snapshot)
-        tiles = view.tiles
+        file_slices = view.file_slices
     except LakeMergeError as error:
         report.add(_path(error), error.message, "Bring the log back from a backup, or open an earlier version")
     else:
         _check_checkpoints(handle, listing, report)
         missing = _check_references(handle, view, report)
-        _logger.info("check of %s: %d base files", handle.store.url, len(tiles))
+        _logger.info("check of %s: %d base files", handle.store.url, len(file_slices))
         _check_contents(handle, view, missing, report)
         for job in ingests_of(snapshot).values():
             report.findings += check_ingest(handle.store, job, without=missing)
@@ -170,13 +170,17 @@ def _sizes(view: TableView) -> Mapping[str, int]:
     sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
     sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
     # Of tombstones only the present ones are read; files written before their sizes were told have none.
-    forgotten = {tile.tombstones: tile.tombstone_bytes for tile in view.tiles if tile.tombstone_bytes}
+    forgotten = {
+        file_slice.tombstones: file_slice.tombstone_bytes
+        for file_slice in view.file_slices
+        if file_slice.tombstone_bytes
+    }
     sizes |= {path: size for path, size in forgotten.items() if path is not None}
     return sizes | ingest_sizes(ingests_of(view.snapshot))
 
 
 def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:
-    """Of files that are there; a tile is merged only where all its files are whole."""
+    """Of files that are there; a file slice is merged only where all its files are whole."""
     try:
         merger = handle.merger(view)
     except MergerMissingError as error:
@@ -184,13 +188,21 @@ def _check_contents(handle: Handle, view: TableView, missing: set[str], report: 
         return
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     blocks = [block for commit in view.log_commits for block in commit.blocks]
-    jobs = [partial(check_stored, spec, tile, part) for tile in view.tiles for part in stored_parts(tile)]
+    jobs = [
+        partial(check_stored, spec, file_slice, part)
+        for file_slice in view.file_slices
+        for part in stored_parts(file_slice)
+    ]
     jobs += [partial(check_block, spec, block) for block in blocks]
     bad = set(missing)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         for checked in pool.map(lambda job: job(without=missing), jobs):
             bad.update(_taken(report, checked))
-        whole = [tile for tile in view.tiles if not tile.is_clean and not bad & tile_paths(tile)]
+        whole = [
+            file_slice
+            for file_slice in view.file_slices
+            if not file_slice.is_clean and not bad & file_slice_paths(file_slice)
+        ]
         for checked in pool.map(partial(check_merge, spec), whole):
             bad.update(_taken(report, checked))
 

@@ -1,8 +1,8 @@
 """What is in the files of a table: rows where they belong, in order, each key once, statistics that are true, text
 that is UTF-8.
 
-In portions of ``Settings.merge_budget_bytes``; only columns of the key and those with text or decimals, but for tiles
-that have to be merged.
+In portions of ``Settings.merge_budget_bytes``; only columns of the key and those with text or decimals, but for file
+slices that have to be merged.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.layout.placement import place_rows
-from lakemerge.layout.view import Tile
-from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.layout.view import FileSlice
+from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.parquet.stats import file_statistics
 from mergers.keys import group_starts, key_columns, sort_order
 
-__all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "stored_parts", "tile_paths"]
+__all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "file_slice_paths", "stored_parts"]
 
 _REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
 _UNSOUND = "Write the rows of these keys again with values that are right, or restore an earlier version"
@@ -44,7 +44,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A base or winner file of a tile."""
+    """A base or winner file of a file slice."""
 
     path: str
     size_bytes: int
@@ -54,9 +54,9 @@ class StoredPart:
     """Of the ``add``; winner files have none."""
 
 
-def stored_parts(tile: Tile) -> list[StoredPart]:
-    """The files with the tile's merged rows."""
-    base, minor = tile.base, tile.minor
+def stored_parts(file_slice: FileSlice) -> list[StoredPart]:
+    """The files with the file slice's merged rows."""
+    base, minor = file_slice.base, file_slice.minor
     parts = []
     if base is not None:
         parts.append(StoredPart(base.add.path, base.add.size_bytes, base.ordinal, base.rows, base.add.stats))
@@ -65,20 +65,20 @@ def stored_parts(tile: Tile) -> list[StoredPart]:
     return parts
 
 
-def tile_paths(tile: Tile) -> set[str]:
-    """Every file that a merge of the tile reads."""
-    named = {part.path for part in stored_parts(tile)} | {block.file.path for block in tile.blocks}
-    if tile.minor is not None:
-        named |= tile.minor.paths
-    return named if tile.tombstones is None else named | {tile.tombstones}
+def file_slice_paths(file_slice: FileSlice) -> set[str]:
+    """Every file that a merge of the file slice reads."""
+    named = {part.path for part in stored_parts(file_slice)} | {block.file.path for block in file_slice.blocks}
+    if file_slice.minor is not None:
+        named |= file_slice.minor.paths
+    return named if file_slice.tombstones is None else named | {file_slice.tombstones}
 
 
-def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Collection[str]) -> Checked:
-    """A base or winner file: rows, ordinal, statistics; and its keys, sorted and unique, in the tile."""
+def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, without: Collection[str]) -> Checked:
+    """A base or winner file: rows, ordinal, statistics; and its keys, sorted and unique, in the file slice."""
     if part.path in without:
         return Checked()
     findings: list[str] = []
-    keys = _KeyCheck(spec, tile.bucket_id, tile.buckets, unique=True)
+    keys = _KeyCheck(spec, file_slice.bucket_id, file_slice.buckets, unique=True)
     file = StoredFile(part.path, part.size_bytes)
     schema = pa.schema([*_schema(spec), pa.field(FILE_COLUMN, pa.int32())])
     try:
@@ -92,7 +92,7 @@ def check_stored(spec: MergeSpec, tile: Tile, part: StoredPart, *, without: Coll
                 if ordinals - {part.ordinal}:
                     findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
                 findings += keys.problems(table, first)
-        findings += keys.outside(tile.lower, tile.upper)
+        findings += keys.outside(file_slice.lower, file_slice.upper)
     except LakeMergeError as error:
         findings.append(error.message)
     return Checked(keys.rows, _findings(part.path, findings) + keys.flaws(part.path))
@@ -120,17 +120,17 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
     return Checked(keys.rows, _findings(path, findings) + keys.flaws(path))
 
 
-def check_merge(spec: MergeSpec, tile: Tile) -> Checked:
-    """A tile with logs or winner files, merged: that it can be, and that no key comes twice."""
-    keys = _KeyCheck(spec, tile.bucket_id, tile.buckets, unique=True)
+def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
+    """A file slice with logs or winner files, merged: that it can be, and that no key comes twice."""
+    keys = _KeyCheck(spec, file_slice.bucket_id, file_slice.buckets, unique=True)
     findings: list[str] = []
     try:
         with ParquetFiles(spec.store) as files:
-            for part in merge_tile(spec, tile, columns=spec.config.schema.names, sort=True, files=files):
+            for part in merge_file_slice(spec, file_slice, columns=spec.config.schema.names, sort=True, files=files):
                 findings += keys.problems(part.rows)
     except LakeMergeError as error:
         return Checked(0, (Finding(None, error.message.rstrip("."), _MERGE),))
-    return Checked(0, _findings(tile.base.add.path if tile.base is not None else None, findings))
+    return Checked(0, _findings(file_slice.base.add.path if file_slice.base is not None else None, findings))
 
 
 class _KeyCheck:

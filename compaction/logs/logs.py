@@ -148,7 +148,7 @@ def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[lis
 
 def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
     """The blocks that are live somewhere, in commit order, by the version of their commit."""
-    live = {id(block) for tile in view.tiles for block in tile.blocks}
+    live = {id(block) for file_slice in view.file_slices for block in file_slice.blocks}
     found = {c.version: [block for block in c.blocks if id(block) in live] for c in view.log_commits}
     return {version: blocks for version, blocks in found.items() if blocks}
 

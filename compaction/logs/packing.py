@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.runs import Run, key_ranges
@@ -163,11 +163,11 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
     their kinds and versions; range by range in key order."""
     config = merge.config
     # All keys of the bucket, whatever is merged of some of them: liveness is told by the records' versions.
-    tile = Tile(part.bucket_id, part.buckets, None, None, None, part.blocks)
+    file_slice = FileSlice(part.bucket_id, part.buckets, None, None, None, part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
     runs = [
-        Run(block_stream(block, schema, tile, config, files, per_block), schema, config.key, path=block.file.path)
+        Run(block_stream(block, schema, file_slice, config, files, per_block), schema, config.key, path=block.file.path)
         for block, schema in zip(part.blocks, schemas, strict=True)
     ]
     alone = len({frozenset(block.file.columns) for block in part.blocks}) == 1

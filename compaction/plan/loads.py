@@ -1,4 +1,4 @@
-"""What lies on each tile, counted in columns: of a million log blocks none becomes a value.
+"""What lies on each file slice, counted in columns: of a million log blocks none becomes a value.
 
 The answer is that of :attr:`lakemerge.layout.view.TableView.tiles`, in sizes and counts alone; a test
 compares the two.
@@ -21,9 +21,9 @@ from lakemerge.format.block_index import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts
 from lakemerge.format.keys import BucketId, Key, KeyKinds, Partition
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.layout.bucket_counts import Layout
-from lakemerge.layout.view import TableView, Tile, build_tiles
+from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 
-__all__ = ["TileLoad", "tile_loads"]
+__all__ = ["FileSliceLoad", "file_slice_loads"]
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,8 +32,8 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class TileLoad:
-    """One tile and the size of what a compaction of it merges."""
+class FileSliceLoad:
+    """One file slice and the size of what a compaction of it merges."""
 
     bucket_id: BucketId
     file: str | None
@@ -56,47 +56,47 @@ class TileLoad:
 
     @property
     def is_clean(self) -> bool:
-        """As :attr:`Tile.is_clean`."""
+        """As :attr:`FileSlice.is_clean`."""
         return self.oldest_version is None
 
     @property
     def is_merged(self) -> bool:
-        """As :attr:`Tile.is_merged`."""
+        """As :attr:`FileSlice.is_merged`."""
         return not self.log_blocks
 
 
-def tile_loads(view: TableView) -> list[TileLoad]:
-    """Every tile of the version. Reads block index files, and nothing else."""
+def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
+    """Every file slice of the version. Reads block index files, and nothing else."""
     buckets = view.config.buckets or 1
     domains = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
-    tiles = list(build_tiles(view.base_files, (), buckets=buckets, minors=view.minors))
-    # Only where a bucket has several tiles do keys matter; they are most of what there is to read.
-    keys = len({tile.bucket_id for tile in tiles}) < len(tiles)
+    file_slices = list(build_file_slices(view.base_files, (), buckets=buckets, minors=view.minors))
+    # Only where a bucket has several file slices do keys matter; they are most of what there is to read.
+    keys = len({file_slice.bucket_id for file_slice in file_slices}) < len(file_slices)
     with ThreadPoolExecutor(_READERS) as pool:
         commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
     for commit in commits:
         view.check_past(commit.version)
     blocks = _Blocks.of([commit for commit in commits if commit.blocks.num_rows], view.layout)
     view.check_buckets(blocks.slices)
-    with_base = {tile.bucket_id for tile in tiles}
+    with_base = {file_slice.bucket_id for file_slice in file_slices}
     bare = [part for part in blocks.slices if part not in with_base]
-    tiles += [Tile(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
-    places, rows = blocks.placed(tiles, view.key_kinds)
-    through = np.array([tile.merged_through for tile in tiles], dtype=np.int64)
+    file_slices += [FileSlice(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
+    places, rows = blocks.placed(file_slices, view.key_kinds)
+    through = np.array([file_slice.merged_through for file_slice in file_slices], dtype=np.int64)
     live = blocks.versions[rows] > through[places]
-    return _loads(tiles, blocks, places[live], rows[live], through)
+    return _loads(file_slices, blocks, places[live], rows[live], through)
 
 
 def _loads(
-    tiles: Sequence[Tile], blocks: _Blocks, places: Integers, rows: Integers, through: Integers
-) -> list[TileLoad]:
-    """:param places: of each live pair of tile and block the tile; ``rows``: the block."""
-    count = len(tiles)
+    file_slices: Sequence[FileSlice], blocks: _Blocks, places: Integers, rows: Integers, through: Integers
+) -> list[FileSliceLoad]:
+    """:param places: of each live pair of file slice and block the file slice; ``rows``: the block."""
+    count = len(file_slices)
     versions = blocks.versions[rows]
     span = versions.max(initial=0) + 1
     pairs = _distinct(places * span + versions) // span
     oldest = np.full(count, _NEVER, dtype=np.int64)
-    # Of a packed block the records that the tile has already do not count.
+    # Of a packed block the records that the file slice has already do not count.
     np.minimum.at(oldest, places, np.maximum(blocks.oldest[rows], through[places] + 1))
     columns = (
         np.bincount(places, minlength=count),
@@ -105,7 +105,10 @@ def _loads(
         np.bincount(places, weights=blocks.bytes[rows], minlength=count).astype(np.int64),
         oldest,
     )
-    return [_load(tile, *numbers) for tile, *numbers in zip(tiles, *(c.tolist() for c in columns), strict=True)]
+    return [
+        _load(file_slice, *numbers)
+        for file_slice, *numbers in zip(file_slices, *(c.tolist() for c in columns), strict=True)
+    ]
 
 
 def _distinct(codes: Integers) -> Integers:
@@ -114,14 +117,14 @@ def _distinct(codes: Integers) -> Integers:
     return ordered[np.diff(ordered, prepend=-1) != 0]
 
 
-def _load(tile: Tile, blocks: int, commits: int, rows: int, size: int, oldest: int) -> TileLoad:
-    if tile.base is not None and tile.minor is not None:
-        oldest = min(oldest, tile.base.merged_through + 1)
-    return TileLoad(
-        bucket_id=tile.bucket_id,
-        file=None if tile.base is None else tile.base.add.path,
-        base_bytes=0 if tile.base is None else tile.base.add.size_bytes,
-        winner_bytes=0 if tile.minor is None else sum(winner.size_bytes for winner in tile.minor.winners),
+def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int, oldest: int) -> FileSliceLoad:
+    if file_slice.base is not None and file_slice.minor is not None:
+        oldest = min(oldest, file_slice.base.merged_through + 1)
+    return FileSliceLoad(
+        bucket_id=file_slice.bucket_id,
+        file=None if file_slice.base is None else file_slice.base.add.path,
+        base_bytes=0 if file_slice.base is None else file_slice.base.add.size_bytes,
+        winner_bytes=0 if file_slice.minor is None else sum(winner.size_bytes for winner in file_slice.minor.winners),
         log_blocks=blocks,
         log_commits=commits,
         log_rows=rows,
@@ -167,34 +170,34 @@ class _Blocks:
         commits_of = np.concatenate(versions), np.concatenate(oldest)
         return _Blocks(pa.concat_tables(tables), *commits_of, slices, tuple(found))
 
-    def placed(self, tiles: Sequence[Tile], kinds: KeyKinds) -> tuple[Integers, Integers]:
-        """All pairs of a tile and a block that may reach into its key range: their numbers.
+    def placed(self, file_slices: Sequence[FileSlice], kinds: KeyKinds) -> tuple[Integers, Integers]:
+        """All pairs of a file slice and a block that may reach into its key range: their numbers.
 
         :param kinds: of the table's keys.
         """
         by_bucket: dict[BucketId, list[int]] = {}
-        for number, tile in enumerate(tiles):
-            by_bucket.setdefault(tile.bucket_id, []).append(number)
+        for number, file_slice in enumerate(file_slices):
+            by_bucket.setdefault(file_slice.bucket_id, []).append(number)
         only = np.array([by_bucket[part][0] for part in self.slices], dtype=np.int64)
         several = np.array([len(by_bucket[part]) > 1 for part in self.slices], dtype=np.bool_)
         if not several.any():
             return only[self._bucket_of], np.arange(len(self._bucket_of))
         alone = np.flatnonzero(~several[self._bucket_of])
-        places, rows = self._reaching(np.flatnonzero(several[self._bucket_of]), tiles, by_bucket, kinds)
+        places, rows = self._reaching(np.flatnonzero(several[self._bucket_of]), file_slices, by_bucket, kinds)
         return np.concatenate([only[self._bucket_of[alone]], places]), np.concatenate([alone, rows])
 
     def _reaching(
-        self, rows: Integers, tiles: Sequence[Tile], by_bucket: dict[BucketId, list[int]], kinds: KeyKinds
+        self, rows: Integers, file_slices: Sequence[FileSlice], by_bucket: dict[BucketId, list[int]], kinds: KeyKinds
     ) -> tuple[Integers, Integers]:
-        """Where buckets have several tiles, their blocks' keys say in which of them they reach."""
+        """Where buckets have several file slices, their blocks' keys say in which of them they reach."""
         there = [by_bucket[part] for part in self.slices]
-        bounds = [[low for number in numbers if (low := tiles[number].lower) is not None] for numbers in there]
+        bounds = [[low for number in numbers if (low := file_slices[number].lower) is not None] for numbers in there]
         numbers, keys = self._bucket_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
         lows, highs = (zip(numbers, _keys(keys.column(name), kinds), strict=True) for name in KEY_COLUMNS)
         first = [0 if key is None else bisect_right(bounds[number], key) for number, key in lows]
         last = [len(bounds[n]) if key is None else bisect_right(bounds[n], key) for n, key in highs]
         counts = np.maximum(np.array(last) - np.array(first) + 1, 0)
-        # The tiles of all buckets one after the other: a block reaches into some that follow each other.
+        # The file slices of all buckets one after the other: a block reaches into some that follow each other.
         starts = np.cumsum([0, *(len(numbers) for numbers in there)])[:-1]
         begins = np.repeat(starts[self._bucket_of[rows]] + np.array(first), counts)
         offsets = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)

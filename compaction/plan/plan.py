@@ -1,4 +1,4 @@
-"""Planning a compaction: which tiles are due, in which order, and which buckets share a commit.
+"""Planning a compaction: which file slices are due, in which order, and which buckets share a commit.
 
 A plan is made from metadata: tags of base files, log domains and block index files. It is a value of
 :mod:`lakemerge.results.plans`; nothing is locked or reserved by it.
@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from compaction.plan.loads import TileLoad, tile_loads
+from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.errors import FilterError, InputError
 from lakemerge.format.config import TableConfig
@@ -32,8 +32,8 @@ _MINUTE_MS = 60_000
 _SMALL_SHARE = 4
 """A base file is small that has less than one of so many parts of the target size."""
 
-_Due = tuple[TileLoad, tuple[str, ...]]
-"""A tile, and why it is due."""
+_Due = tuple[FileSliceLoad, tuple[str, ...]]
+"""A file slice, and why it is due."""
 
 
 def plan_compaction(
@@ -44,7 +44,7 @@ def plan_compaction(
     strategy: CompactionStrategy,
     where: str | None = None,
     max_bytes: int | None = None,
-    loads: Sequence[TileLoad] | None = None,
+    loads: Sequence[FileSliceLoad] | None = None,
 ) -> CompactionPlan:
     """What is due at a version.
 
@@ -57,16 +57,18 @@ def plan_compaction(
     """
     if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
         raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
-    everything = tile_loads(view) if loads is None else loads
+    everything = file_slice_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))
-    by_bucket: dict[BucketId, list[TileLoad]] = defaultdict(list)
+    by_bucket: dict[BucketId, list[FileSliceLoad]] = defaultdict(list)
     for load in wanted:
         by_bucket[load.bucket_id].append(load)
     due: dict[BucketId, list[_Due]] = {}
-    for part, tiles in by_bucket.items():
-        if found := [(tile, reasons) for tile in tiles if (reasons := judge.reasons(tile))]:
-            due[part] = found if minor else _with_small_neighbours(tiles, found, handle.settings.target_file_bytes)
+    for part, file_slices in by_bucket.items():
+        if found := [(file_slice, reasons) for file_slice in file_slices if (reasons := judge.reasons(file_slice))]:
+            due[part] = (
+                found if minor else _with_small_neighbours(file_slices, found, handle.settings.target_file_bytes)
+            )
     ordered = sorted((_planned(part, due[part]) for part in sorted(due, key=_by_name)), key=_order(strategy))
     taken = _within(ordered, max_bytes, minor=minor)
     return CompactionPlan(
@@ -86,14 +88,14 @@ def _mode(minor: bool) -> Literal["full", "minor"]:
 
 
 class _Judge:
-    """Says whether a tile is due."""
+    """Says whether a file slice is due."""
 
     def __init__(self, strategy: CompactionStrategy, *, minor: bool, old_through: int | None) -> None:
         self._thresholds = strategy.thresholds
         self._minor = minor
         self._old_through = old_through
 
-    def reasons(self, load: TileLoad) -> tuple[str, ...]:
+    def reasons(self, load: FileSliceLoad) -> tuple[str, ...]:
         """Why it is; empty where it is not."""
         if load.is_merged if self._minor else load.is_clean:
             return ()
@@ -101,7 +103,7 @@ class _Judge:
             return ("not merged yet",)
         return tuple(f"{name} >= {value:g}" for name, value in self._thresholds if self._reached(name, value, load))
 
-    def _reached(self, name: str, value: float, load: TileLoad) -> bool:
+    def _reached(self, name: str, value: float, load: FileSliceLoad) -> bool:
         beside = load.log_bytes if self._minor else load.log_bytes + load.winner_bytes
         match name:
             case "after_commits":
@@ -115,26 +117,26 @@ class _Judge:
                 return self._old_through is not None and oldest is not None and oldest <= self._old_through
 
 
-def _with_small_neighbours(tiles: Sequence[TileLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
+def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
     """With small clean files beside those that are rewritten anyway: they are joined. Base files that deletes
     made small would else stay so for ever.
 
-    :param tiles: of one bucket, by key, so that neighbours in the list are neighbours.
+    :param file slices: of one bucket, by key, so that neighbours in the list are neighbours.
     """
-    reasons = {tile.file: why for tile, why in due}
+    reasons = {file_slice.file: why for file_slice, why in due}
     found: list[_Due] = []
-    for place, tile in enumerate(tiles):
-        if tile.file in reasons:
-            found.append((tile, reasons[tile.file]))
-        elif tile.is_clean and tile.base_bytes * _SMALL_SHARE <= target_bytes:
-            beside = [other for other in tiles[max(0, place - 1) : place + 2] if other.file in reasons]
-            if any(other.bytes + tile.bytes <= target_bytes for other in beside):
-                found.append((tile, ("small, beside one that is due",)))
+    for place, file_slice in enumerate(file_slices):
+        if file_slice.file in reasons:
+            found.append((file_slice, reasons[file_slice.file]))
+        elif file_slice.is_clean and file_slice.base_bytes * _SMALL_SHARE <= target_bytes:
+            beside = [other for other in file_slices[max(0, place - 1) : place + 2] if other.file in reasons]
+            if any(other.bytes + file_slice.bytes <= target_bytes for other in beside):
+                found.append((file_slice, ("small, beside one that is due",)))
     return found
 
 
 def _old_through(
-    handle: Handle, view: TableView, loads: Sequence[TileLoad], strategy: CompactionStrategy
+    handle: Handle, view: TableView, loads: Sequence[FileSliceLoad], strategy: CompactionStrategy
 ) -> int | None:
     """The last version that is as old as the strategy asks; ``None`` where none is, or it does not ask."""
     first = min((load.oldest_version for load in loads if load.oldest_version is not None), default=None)
@@ -146,8 +148,8 @@ def _old_through(
     return first + found - 1 if found else None
 
 
-def _in_partitions(loads: Sequence[TileLoad], config: TableConfig, where: str | None) -> Sequence[TileLoad]:
-    """The tiles of the partitions that a condition holds for."""
+def _in_partitions(loads: Sequence[FileSliceLoad], config: TableConfig, where: str | None) -> Sequence[FileSliceLoad]:
+    """The file slices of the partitions that a condition holds for."""
     condition = parse_filter(where, config.schema)
     if condition is None:
         return loads
@@ -178,8 +180,8 @@ def _by_name(part: BucketId) -> tuple[list[str], int]:
     return [value or "" for value in part.partition], part.bucket
 
 
-def _planned(part: BucketId, tiles: Sequence[_Due]) -> PlannedSlice:
-    loads = [load for load, _ in tiles]
+def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedSlice:
+    loads = [load for load, _ in file_slices]
     return PlannedSlice(
         partition=part.partition,
         bucket=part.bucket,
@@ -190,7 +192,7 @@ def _planned(part: BucketId, tiles: Sequence[_Due]) -> PlannedSlice:
         log_rows=sum(load.log_rows for load in loads),
         log_bytes=sum(load.log_bytes for load in loads),
         oldest_version=min(load.oldest_version for load in loads if load.oldest_version is not None),
-        reasons=tuple(dict.fromkeys(reason for _, reasons in tiles for reason in reasons)),
+        reasons=tuple(dict.fromkeys(reason for _, reasons in file_slices for reason in reasons)),
     )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from compaction.rescale.rescale_bucket import BucketJob, RescaledBucket, write_bucket
 from compaction.run.jobs import run_jobs
-from lakemerge.commits.base import TilesChangedError
+from lakemerge.commits.base import FileSlicesChangedError
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.rescale import commit_layout, reserve_ordinals
@@ -31,7 +31,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import RescaleResult, SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed
@@ -59,7 +59,7 @@ def rescale(handle: Handle, begin: TableView, buckets: int, *, spark: SparkSessi
         try:
             if run.step():
                 return run.result()
-        except TilesChangedError as error:
+        except FileSlicesChangedError as error:
             _logger.info("rescale of %s tries again: %s", handle.store.url, error.message)
     raise CommitConflictError(
         f"compactions changed buckets {_MAX_ROUNDS} times while they were rescaled; what was done stays, call rescale "
@@ -71,19 +71,19 @@ def rescale(handle: Handle, begin: TableView, buckets: int, *, spark: SparkSessi
 class _Group:
     """Buckets that are rewritten together."""
 
-    sources: tuple[tuple[Tile, ...], ...]
-    """The tiles of each bucket that has any, in key order."""
-    vacant: tuple[Tile, ...]
+    sources: tuple[tuple[FileSlice, ...], ...]
+    """The file slices of each bucket that has any, in key order."""
+    vacant: tuple[FileSlice, ...]
     """Buckets that have none; nobody may have written base files for them meanwhile."""
     targets: tuple[BucketId, ...]
 
     @property
-    def tiles(self) -> list[Tile]:
-        return [tile for source in self.sources for tile in source]
+    def file_slices(self) -> list[FileSlice]:
+        return [file_slice for source in self.sources for file_slice in source]
 
     @property
     def bytes(self) -> int:
-        return sum(tile.stored_bytes for tile in self.tiles)
+        return sum(file_slice.stored_bytes for file_slice in self.file_slices)
 
 
 class _Run:
@@ -104,7 +104,7 @@ class _Run:
     def step(self) -> bool:
         """Set the count, or rewrite what is not of it yet; whether nothing is left to do.
 
-        Raises :class:`TilesChangedError` where a compaction was faster; the next step finds what it left.
+        Raises :class:`FileSlicesChangedError` where a compaction was faster; the next step finds what it left.
         """
         self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
         count = self._view.config.buckets
@@ -136,7 +136,9 @@ class _Run:
             files=len(adds),
             bytes=sum(add.size_bytes for add in adds),
             bytes_read=sum(group.bytes * len(group.targets) for group, _ in self._done),
-            replaced_files=sum(tile.base is not None for group, _ in self._done for tile in group.tiles),
+            replaced_files=sum(
+                file_slice.base is not None for group, _ in self._done for file_slice in group.file_slices
+            ),
             seconds=seconds,
             phases={"plan": seconds - sum(self._phases.values()), **self._phases},
             skipped=tuple(self._skipped.values()),
@@ -193,7 +195,7 @@ class _Run:
                     view,
                     Provenance("RESCALE", parameters, txn_id),
                     _metrics(done),
-                    replaced=[tile for group, _ in done for tile in (*group.tiles, *group.vacant)],
+                    replaced=[file_slice for group, _ in done for file_slice in (*group.file_slices, *group.vacant)],
                     adds=[add for _, adds in done for add in adds],
                 )
         except OutcomeUnknownError:
@@ -228,25 +230,25 @@ class _Run:
 
 def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
     """Buckets with base files of more buckets, each with all others that become one bucket with it."""
-    by_target: dict[BucketId, list[tuple[Tile, ...]]] = {}
-    for part, tiles in view.tiles_by_bucket.items():
-        if tiles[0].buckets > buckets:
+    by_target: dict[BucketId, list[tuple[FileSlice, ...]]] = {}
+    for part, file_slices in view.file_slices_by_bucket.items():
+        if file_slices[0].buckets > buckets:
             target = BucketId(part.partition, part.bucket % buckets)
-            by_target.setdefault(target, []).append(tuple(tiles))
+            by_target.setdefault(target, []).append(tuple(file_slices))
     count = view.layout.buckets
     for target, sources in by_target.items():
-        if not any(tile.base for source in sources for tile in source):
+        if not any(file_slice.base for source in sources for file_slice in source):
             continue  # logs alone follow the table's count
         parts = [BucketId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
-        vacant = [p for p in parts if view.layout.bucket_of(p.partition, p.bucket) not in view.tiles_by_bucket]
-        yield _Group(tuple(sources), tuple(Tile(p, count, None, None, None, ()) for p in vacant), (target,))
+        vacant = [p for p in parts if view.layout.bucket_of(p.partition, p.bucket) not in view.file_slices_by_bucket]
+        yield _Group(tuple(sources), tuple(FileSlice(p, count, None, None, None, ()) for p in vacant), (target,))
 
 
 def _splits(view: TableView, buckets: int) -> Iterator[_Group]:
     """Buckets of fewer buckets."""
     for part, count in view.layout.coarse.items():
         targets = tuple(BucketId(part.partition, bucket) for bucket in range(part.bucket, buckets, count))
-        yield _Group((tuple(view.tiles_by_bucket[part]),), (), targets)
+        yield _Group((tuple(view.file_slices_by_bucket[part]),), (), targets)
 
 
 def _batches(
@@ -268,9 +270,9 @@ def _metrics(done: Sequence[tuple[_Group, list[AddFile]]]) -> dict[str, object]:
     adds = [add for _, written in done for add in written]
     return {
         "numAddedFiles": len(adds),
-        "numRemovedFiles": sum(tile.base is not None for group, _ in done for tile in group.tiles),
+        "numRemovedFiles": sum(file_slice.base is not None for group, _ in done for file_slice in group.file_slices),
         "numOutputRows": sum(BaseFile.of(add, ()).rows for add in adds),
         "numOutputBytes": sum(add.size_bytes for add in adds),
         "numInputBytes": sum(group.bytes * len(group.targets) for group, _ in done),
-        "numLogBlocks": sum(len(tile.blocks) for group, _ in done for tile in group.tiles),
+        "numLogBlocks": sum(len(file_slice.blocks) for group, _ in done for file_slice in group.file_slices),
     }

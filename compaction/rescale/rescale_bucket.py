@@ -13,14 +13,14 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.run.tile import skipped_tile
+from compaction.run.file_slice import skipped_file_slice
 from lakemerge.delta import AddFile
 from lakemerge.errors import MergeOverflowError
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
-from lakemerge.read.merge import MergedRange, MergeSpec, merge_tile
+from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.runs import Run, key_ranges
 from lakemerge.results.results import SkippedTile
@@ -38,8 +38,8 @@ RescaledBucket: TypeAlias = list[AddFile] | SkippedTile
 class BucketJob:
     """One bucket to write. Picklable."""
 
-    sources: tuple[tuple[Tile, ...], ...]
-    """The tiles of each bucket that holds keys of it, in key order."""
+    sources: tuple[tuple[FileSlice, ...], ...]
+    """The file slices of each bucket that holds keys of it, in key order."""
     target: BucketId
     buckets: int
     first_ordinal: int
@@ -48,7 +48,7 @@ class BucketJob:
     @property
     def bytes(self) -> int:
         """Stored bytes that it reads."""
-        return sum(tile.stored_bytes for source in self.sources for tile in source)
+        return sum(file_slice.stored_bytes for source in self.sources for file_slice in source)
 
 
 def write_bucket(job: BucketJob, merge: MergeSpec, write: BaseWriteSpec) -> RescaledBucket:
@@ -65,7 +65,7 @@ def write_bucket(job: BucketJob, merge: MergeSpec, write: BaseWriteSpec) -> Resc
                 now_ms=Handle.now_ms(),
             )
     except MergeOverflowError as error:
-        return skipped_tile(job.target, error)
+        return skipped_file_slice(job.target, error)
 
 
 def _ranges(job: BucketJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[MergedRange]:
@@ -88,16 +88,16 @@ def _ranges(job: BucketJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[M
 
 
 def _entries(
-    job: BucketJob, source: Sequence[Tile], schema: pa.Schema, merge: MergeSpec, files: ParquetFiles
+    job: BucketJob, source: Sequence[FileSlice], schema: pa.Schema, merge: MergeSpec, files: ParquetFiles
 ) -> Iterator[tuple[pa.Table, bool]]:
     """Rows and, with a version, tombstones of one source that belong to the target, sorted by key."""
     config = merge.config
-    for tile in source:
-        for part in merge_tile(merge, tile, columns=config.schema.names, sort=True, files=files):
+    for file_slice in source:
+        for part in merge_file_slice(merge, file_slice, columns=config.schema.names, sort=True, files=files):
             entries = pa.concat_tables([schema.empty_table(), part.rows, part.tombstones], promote_options="default")
             if part.tombstones.num_rows:
                 entries = _by_key(entries, config.key)
-            if tile.buckets < job.buckets:
+            if file_slice.buckets < job.buckets:
                 keys = [entries.column(name) for name in config.key]
                 entries = entries.filter(pa.array(bucket_numbers(keys, job.buckets) == job.target.bucket))
             yield entries.combine_chunks(), False

@@ -1,4 +1,4 @@
-"""Compacting one group of buckets: merge its tiles, then commit them together.
+"""Compacting one group of buckets: merge its file slices, then commit them together.
 
 What was merged is committed whole or not at all; files of a group that does not land are deleted.
 """
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from compaction.run.file_slice import FileSliceJob, Merged, Rewritten, run_job
 from compaction.run.jobs import run_jobs
-from compaction.run.tile import Merged, Rewritten, TileJob, run_job
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile
 from lakemerge.errors import OutcomeUnknownError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec, discard_base_files
@@ -49,27 +49,34 @@ class GroupRun:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of a group's tiles."""
+    """What became of a group's file slices."""
 
-    jobs: Sequence[TileJob]
+    jobs: Sequence[FileSliceJob]
     outcomes: Sequence[Rewritten | Merged | SkippedTile]
     """In the order of the jobs."""
     merge_seconds: float
     version: int | None = None
-    """Of the commit; ``None`` where every tile was skipped."""
+    """Of the commit; ``None`` where every file slice was skipped."""
     commit_seconds: float = 0.0
 
     @property
-    def done(self) -> list[Tile]:
-        return [tile for job, what in self._pairs if not isinstance(what, SkippedTile) for tile in job.tiles]
+    def done(self) -> list[FileSlice]:
+        return [
+            file_slice
+            for job, what in self._pairs
+            if not isinstance(what, SkippedTile)
+            for file_slice in job.file_slices
+        ]
 
     @property
-    def replaced(self) -> list[Tile]:
-        return [tile for job, what in self._pairs if isinstance(what, Rewritten) for tile in job.tiles]
+    def replaced(self) -> list[FileSlice]:
+        return [
+            file_slice for job, what in self._pairs if isinstance(what, Rewritten) for file_slice in job.file_slices
+        ]
 
     @property
-    def merged(self) -> list[Tile]:
-        return [tile for job, what in self._pairs if isinstance(what, Merged) for tile in job.tiles]
+    def merged(self) -> list[FileSlice]:
+        return [file_slice for job, what in self._pairs if isinstance(what, Merged) for file_slice in job.file_slices]
 
     @property
     def skipped(self) -> list[SkippedTile]:
@@ -101,22 +108,23 @@ class GroupOutcome:
 
     @property
     def replaced_files(self) -> int:
-        return sum(tile.base is not None for tile in self.replaced)
+        return sum(file_slice.base is not None for file_slice in self.replaced)
 
     @property
     def log_blocks(self) -> int:
-        return sum(len(tile.blocks) for tile in self.done)
+        return sum(len(file_slice.blocks) for file_slice in self.done)
 
     @property
-    def _pairs(self) -> list[tuple[TileJob, Rewritten | Merged | SkippedTile]]:
+    def _pairs(self) -> list[tuple[FileSliceJob, Rewritten | Merged | SkippedTile]]:
         return list(zip(self.jobs, self.outcomes, strict=True))
 
 
-def compact_group(run: GroupRun, jobs: Sequence[TileJob], *, number: int, of: int) -> GroupOutcome:
-    """Merge the tiles and commit them.
+def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, of: int) -> GroupOutcome:
+    """Merge the file slices and commit them.
 
     :param number: of the group, from 1 on; ``of``: how many there are.
-    :raises TilesChangedError: another compaction changed one of the tiles. Like any other error but an unknown
+    :raises FileSlicesChangedError: another compaction changed one of the file slices. Like any other error but an
+    unknown
         outcome of the commit, it leaves nothing behind.
     """
     started = time.monotonic()
@@ -127,7 +135,7 @@ def compact_group(run: GroupRun, jobs: Sequence[TileJob], *, number: int, of: in
         outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
         if outcome.skipped:
             _warn(handle, outcome.skipped)
-            # The ranges of a tile before the one that does not fit may be in files already.
+            # The ranges of a file slice before the one that does not fit may be in files already.
             discard_base_files(handle.store, write.name, keep=_written(outcome))
         if not outcome.done:
             return outcome
@@ -141,7 +149,7 @@ def compact_group(run: GroupRun, jobs: Sequence[TileJob], *, number: int, of: in
 
 
 def _merge(
-    run: GroupRun, jobs: Sequence[TileJob], write: BaseWriteSpec, name: str
+    run: GroupRun, jobs: Sequence[FileSliceJob], write: BaseWriteSpec, name: str
 ) -> list[Rewritten | Merged | SkippedTile]:
     """What became of each job, in their order."""
     work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
@@ -189,6 +197,10 @@ def _written(outcome: GroupOutcome) -> Iterator[str]:
 
 
 def _warn(handle: Handle, skipped: Sequence[SkippedTile]) -> None:
-    for tile in skipped:
-        where = f"partition {tile.partition}, bucket {tile.bucket}" if tile.partition else f"bucket {tile.bucket}"
-        _logger.warning("compaction of %s skipped a tile of %s: %s", handle.store.url, where, tile.reason)
+    for file_slice in skipped:
+        where = (
+            f"partition {file_slice.partition}, bucket {file_slice.bucket}"
+            if file_slice.partition
+            else f"bucket {file_slice.bucket}"
+        )
+        _logger.warning("compaction of %s skipped a file slice of %s: %s", handle.store.url, where, file_slice.reason)

@@ -1,13 +1,13 @@
 """Compaction: merge live logs into base files, or beside them, one commit for each group of buckets.
 
-*Full* compaction rewrites the base file of every tile that has logs. *Minor* compaction leaves base
+*Full* compaction rewrites the base file of every file slice that has logs. *Minor* compaction leaves base
 files as they are and writes the changed rows beside them, with the positions they supersede: cheap
 to write, and read without a merge (docs/table-format.md, section 8).
 
 Writers are never blocked: appends that land meanwhile are newer than the version read and stay
 live. A run that is killed keeps the groups that it committed; the rest is planned again by the next one.
-Of two compactions of one tile the later to commit discards its group's files and nothing is lost. A
-tile with a total that does not fit its column is skipped and reported; its logs stay live.
+Of two compactions of one file slice the later to commit discards its group's files and nothing is lost. A
+file slice with a total that does not fit its column is skipped and reported; its logs stay live.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from compaction.plan.plan import plan_compaction
+from compaction.run.file_slice import FileSliceJob
 from compaction.run.group import GroupOutcome, GroupRun, compact_group
-from compaction.run.tile import TileJob
 from lakemerge.bins import BinItem, BinLimits, fill
-from lakemerge.commits.base import TilesChangedError
+from lakemerge.commits.base import FileSlicesChangedError
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy
 from lakemerge.results.results import CompactionResult, LostGroup
@@ -50,7 +50,7 @@ def compact(
     max_bytes: int | None = None,
     spark: SparkSession | None = None,
 ) -> CompactionResult:
-    """Compact the tiles that are due at the version read; see :meth:`lakemerge.LakeTable.compact`.
+    """Compact the file slices that are due at the version read; see :meth:`lakemerge.LakeTable.compact`.
 
     A full compaction takes up what minor ones merged. A minor one writes base files where a bucket has
     none yet.
@@ -102,11 +102,11 @@ class _Run:
         self._done: list[GroupOutcome] = []
         self._lost: list[LostGroup] = []
 
-    def do(self, number: int, jobs: Sequence[TileJob]) -> None:
+    def do(self, number: int, jobs: Sequence[FileSliceJob]) -> None:
         count, url = len(self._plan.groups), self._run.handle.store.url
         try:
             outcome = compact_group(self._run, jobs, number=number, of=count)
-        except TilesChangedError as error:
+        except FileSlicesChangedError as error:
             group = self._plan.groups[number - 1]
             self._lost.append(LostGroup(slices=len(group.slices), bytes_read=group.bytes_read, reason=error.message))
             _logger.warning("compaction of %s lost group %d of %d: %s", url, number, count, error.message)
@@ -135,55 +135,66 @@ class _Run:
                 "merge": sum(outcome.merge_seconds for outcome in done),
                 "commit": sum(outcome.commit_seconds for outcome in done),
             },
-            skipped=tuple(tile for outcome in done for tile in outcome.skipped),
+            skipped=tuple(file_slice for outcome in done for file_slice in outcome.skipped),
             lost=tuple(self._lost),
             stopped=stopped,
         )
 
 
-def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[list[TileJob]]:
+def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[list[FileSliceJob]]:
     """The jobs of each group. Reserves the ordinals of all of them, in one commit."""
     if not plan.groups:
         return
     settings = handle.settings
     target_bytes, minor = settings.target_file_bytes, plan.mode == "minor"
-    groups = [_units(_tiles(read, group), target_bytes, minor=minor) for group in plan.groups]
-    counts = [1 if beside else ordinals_needed(_bytes(tiles), settings) for group in groups for tiles, beside in group]
+    groups = [_units(_file_slices(read, group), target_bytes, minor=minor) for group in plan.groups]
+    counts = [
+        1 if beside else ordinals_needed(_bytes(file_slices), settings)
+        for group in groups
+        for file_slices, beside in group
+    ]
     first = reserve_ordinals(handle, read, sum(counts))
     firsts = accumulate(counts[:-1], initial=first)
     ordinals = zip(firsts, counts, strict=True)
     for group in groups:
-        yield [TileJob(tiles, beside, *next(ordinals)) for tiles, beside in group]
+        yield [FileSliceJob(file_slices, beside, *next(ordinals)) for file_slices, beside in group]
 
 
-def _units(tiles: Sequence[Tile], target_bytes: int, *, minor: bool) -> list[tuple[tuple[Tile, ...], bool]]:
-    """The tiles of a group that are compacted together, and whether beside their base file. Base files that are
+def _units(
+    file_slices: Sequence[FileSlice], target_bytes: int, *, minor: bool
+) -> list[tuple[tuple[FileSlice, ...], bool]]:
+    """The file slices of a group that are compacted together, and whether beside their base file. Base files that are
     replaced anyway become one with neighbours in their bucket, up to the target size of a file."""
     if minor:
-        return [((tile,), tile.base is not None) for tile in tiles]
-    items: list[BinItem[Tile]] = []
+        return [((file_slice,), file_slice.base is not None) for file_slice in file_slices]
+    items: list[BinItem[FileSlice]] = []
     neighbourhood = 0
-    for rank, tile in enumerate(tiles):
-        if rank and not _adjoin(tiles[rank - 1], tile):
+    for rank, file_slice in enumerate(file_slices):
+        if rank and not _adjoin(file_slices[rank - 1], file_slice):
             neighbourhood += 1
-        items.append(BinItem(value=tile, records=0, bytes=tile.stored_bytes, at_ms=rank, key=neighbourhood))
+        items.append(BinItem(value=file_slice, records=0, bytes=file_slice.stored_bytes, at_ms=rank, key=neighbourhood))
     bins = fill(items, BinLimits(min_records=0, max_bytes=target_bytes), now_ms=0, force=True).closed
     return [(part.values, False) for part in bins]
 
 
-def _adjoin(before: Tile, tile: Tile) -> bool:
-    """Whether the second tile's keys begin where those of the first end."""
-    return before.bucket_id == tile.bucket_id and before.upper is not None and before.upper == tile.lower
+def _adjoin(before: FileSlice, file_slice: FileSlice) -> bool:
+    """Whether the second file slice's keys begin where those of the first end."""
+    return before.bucket_id == file_slice.bucket_id and before.upper is not None and before.upper == file_slice.lower
 
 
-def _bytes(tiles: Sequence[Tile]) -> int:
-    return sum(tile.stored_bytes for tile in tiles)
+def _bytes(file_slices: Sequence[FileSlice]) -> int:
+    return sum(file_slice.stored_bytes for file_slice in file_slices)
 
 
-def _tiles(read: TableView, group: CompactionGroup) -> list[Tile]:
+def _file_slices(read: TableView, group: CompactionGroup) -> list[FileSlice]:
     due = {BucketId(part.partition, part.bucket): frozenset(part.files) for part in group.slices}
-    return [tile for part, files in due.items() for tile in read.tiles_by_bucket[part] if _file(tile) in files]
+    return [
+        file_slice
+        for part, files in due.items()
+        for file_slice in read.file_slices_by_bucket[part]
+        if _file(file_slice) in files
+    ]
 
 
-def _file(tile: Tile) -> str | None:
-    return None if tile.base is None else tile.base.add.path
+def _file(file_slice: FileSlice) -> str | None:
+    return None if file_slice.base is None else file_slice.base.add.path

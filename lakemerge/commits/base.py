@@ -29,8 +29,8 @@ from lakemerge.layout.view import TableView
 from lakemerge.schema.evolution import carries
 
 __all__ = [
+    "FileSlicesChangedError",
     "RowsChangedError",
-    "TilesChangedError",
     "check_not_overtaken",
     "check_same_meaning",
     "commit_records",
@@ -47,8 +47,8 @@ class RowsChangedError(CommitConflictError):
     code = "rows-changed"
 
 
-class TilesChangedError(CommitConflictError):
-    """Another compaction merged one of the tiles first; what it read is no longer what is there."""
+class FileSlicesChangedError(CommitConflictError):
+    """Another compaction merged one of the file slices first; what it read is no longer what is there."""
 
     code = "tiles-changed"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lakemerge.commits.base import TilesChangedError, check_same_meaning, commit_records, landed
+from lakemerge.commits.base import FileSlicesChangedError, check_same_meaning, commit_records, landed
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import (
     AddFile,
@@ -21,7 +21,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.minor import Minor
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile, build_tiles
+from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 
 __all__ = ["commit_compaction", "commit_packed_logs", "removal"]
 
@@ -32,19 +32,19 @@ def commit_compaction(
     provenance: Provenance,
     metrics: Mapping[str, object],
     *,
-    replaced: Sequence[Tile] = (),
+    replaced: Sequence[FileSlice] = (),
     adds: Sequence[AddFile] = (),
-    merged: Sequence[Tile] = (),
+    merged: Sequence[FileSlice] = (),
     minors: Sequence[Minor] = (),
 ) -> Committed:
     """Put merged rows in the place of logs that were read at ``read.version``, and drop dead logs.
 
-    Raises :class:`TilesChangedError` if another compaction changed one of the tiles,
+    Raises :class:`FileSlicesChangedError` if another compaction changed one of the file slices,
     :class:`CommitConflictError` if merger, layout or schema changed. Log appends do not disturb it.
 
-    :param replaced: tiles whose base files go away, with their minor entries.
+    :param replaced: file slices whose base files go away, with their minor entries.
     :param adds: the base files that come in their place.
-    :param merged: tiles whose base files stay.
+    :param merged: file slices whose base files stay.
     :param minors: the minor entries that these get, in place of those they have.
     """
 
@@ -54,16 +54,16 @@ def commit_compaction(
             raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
         _check_uncompacted(view, [*replaced, *merged])
         now = handle.now_ms()
-        removes = [removal(tile.base.add, now) for tile in replaced if tile.base is not None]
-        ended = [tile.minor.removal() for tile in replaced if tile.minor is not None]
+        removes = [removal(file_slice.base.add, now) for file_slice in replaced if file_slice.base is not None]
+        ended = [file_slice.minor.removal() for file_slice in replaced if file_slice.minor is not None]
         gone = {remove.path for remove in removes}
         fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
         files = [base for base in view.base_files if base.add.path not in gone] + fresh
         kept = {path: minor for path, minor in view.minors.items() if path not in gone}
         kept |= {minor.base: minor for minor in minors}
         blocks = [block for commit in view.log_commits for block in commit.blocks]
-        tiles = list(build_tiles(files, blocks, buckets=view.config.buckets or 1, minors=kept))
-        dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(tiles)]
+        file_slices = list(build_file_slices(files, blocks, buckets=view.config.buckets or 1, minors=kept))
+        dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(file_slices)]
         return Attempt([*removes, *adds, *ended, *(minor.domain() for minor in minors), *dead], metrics)
 
     return landed(commit_records(handle, read, build, provenance))
@@ -99,19 +99,19 @@ def commit_packed_logs(
     return landed(commit_records(handle, read, build, provenance))
 
 
-def _check_uncompacted(view: TableView, tiles: Sequence[Tile]) -> None:
+def _check_uncompacted(view: TableView, file_slices: Sequence[FileSlice]) -> None:
     files, minors = view.snapshot.files, view.minors
     with_base = {base.bucket_id for base in view.base_files}
-    for tile in tiles:
-        if tile.base is None:
-            same = view.layout.bucket_of(tile.bucket_id.partition, tile.bucket_id.bucket) not in with_base
+    for file_slice in file_slices:
+        if file_slice.base is None:
+            same = view.layout.bucket_of(file_slice.bucket_id.partition, file_slice.bucket_id.bucket) not in with_base
         else:
-            path = tile.base.add.path
-            same = files.get(path) == tile.base.add and minors.get(path) == tile.minor
+            path = file_slice.base.add.path
+            same = files.get(path) == file_slice.base.add and minors.get(path) == file_slice.minor
         if not same:
-            raise TilesChangedError(
-                f"bucket {tile.bucket_id} was compacted by somebody else meanwhile; this run's files were discarded, "
-                "nothing is lost"
+            raise FileSlicesChangedError(
+                f"bucket {file_slice.bucket_id} was compacted by somebody else meanwhile; this run's files were "
+                "discarded, nothing is lost"
             )
 
 

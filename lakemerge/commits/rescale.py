@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lakemerge.commits.base import TilesChangedError, check_same_meaning, commit_to, landed, with_buckets
+from lakemerge.commits.base import FileSlicesChangedError, check_same_meaning, commit_to, landed, with_buckets
 from lakemerge.delta import (
     AlreadyDone,
     Attempt,
@@ -37,7 +37,7 @@ def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> int:
 def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
     """Make ``buckets`` the table's bucket count. Base files of smaller counts stay what they are.
 
-    Raises :class:`TilesChangedError` while there are base files of a larger count, and
+    Raises :class:`FileSlicesChangedError` while there are base files of a larger count, and
     :class:`CommitConflictError` if somebody else changed the count meanwhile.
     """
 
@@ -47,7 +47,7 @@ def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
         if view.state.restore_epoch != begin.state.restore_epoch:
             raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
         if any(base.buckets > buckets for base in view.base_files):
-            raise TilesChangedError("a compaction wrote base files of the old bucket count meanwhile")
+            raise FileSlicesChangedError("a compaction wrote base files of the old bucket count meanwhile")
         state = replace(view.state, layout_epoch=view.state.layout_epoch + 1)
         return Attempt([with_buckets(view.snapshot.metadata, view.config, buckets), state.domain()])
 

@@ -11,7 +11,7 @@ from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 
 __all__ = ["commit_expiry", "commit_fence", "merged_everywhere"]
 
@@ -43,7 +43,7 @@ def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committe
         expiry = Expiry(view.version + 1, min(horizon, merged))
         if expiry.horizon <= max((old.horizon for old in known), default=-1):
             return AlreadyDone(view.version)
-        # Of those that every tile has folded the last says it all.
+        # Of those that every file slice has folded the last says it all.
         folded = [old for old in known if old.version <= merged]
         return Attempt([expiry_domain([*folded[-1:], *(old for old in known if old not in folded), expiry])])
 
@@ -51,10 +51,12 @@ def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committe
 
 
 def merged_everywhere(view: TableView) -> int:
-    """The version up to which no record is live in any tile."""
-    return min((_oldest_live(tile) - 1 for tile in view.tiles if tile.blocks), default=view.version)
+    """The version up to which no record is live in any file slice."""
+    return min(
+        (_oldest_live(file_slice) - 1 for file_slice in view.file_slices if file_slice.blocks), default=view.version
+    )
 
 
-def _oldest_live(tile: Tile) -> int:
-    oldest = min(block.version if block.packed_from is None else block.packed_from for block in tile.blocks)
-    return max(oldest, tile.merged_through + 1)
+def _oldest_live(file_slice: FileSlice) -> int:
+    oldest = min(block.version if block.packed_from is None else block.packed_from for block in file_slice.blocks)
+    return max(oldest, file_slice.merged_through + 1)

@@ -1,7 +1,7 @@
 """Buckets, base files and log blocks: what stands where, as values.
 
 Source: docs/table-format.md, sections 2 and 3. A *bucket* is (partition values, bucket); base files
-tile its key space; log blocks are row groups of packed log files.
+file slice its key space; log blocks are row groups of packed log files.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Expiry:
 
 
 def expiry_domain(expiries: Sequence[Expiry]) -> DomainMetadata:
-    """The domain that holds all expiries that some tile may still have to fold."""
+    """The domain that holds all expiries that some file slice may still have to fold."""
     body = {"expiries": [[expiry.version, expiry.horizon] for expiry in expiries]}
     return DomainMetadata(EXPIRY_DOMAIN, orjson.dumps(body).decode(), False)
 

@@ -2,7 +2,7 @@
 
 A *minor entry* belongs to one base file. It names the positions of superseded rows (of the base file
 and of the entry's own earlier winner files), the *winner files* with the merged rows in their place,
-and the tombstones. Base minus positions plus winners is the tile as of version ``through``.
+and the tombstones. Base minus positions plus winners is the file slice as of version ``through``.
 Source: docs/table-format.md, section 8.
 """
 
@@ -45,7 +45,7 @@ Positions = Mapping[int, npt.NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A base or winner file: rows of a tile, sorted by key, with the hidden columns of base files."""
+    """A base or winner file: rows of a file slice, sorted by key, with the hidden columns of base files."""
 
     path: str
     size_bytes: int

@@ -25,7 +25,7 @@ from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView
 from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.upsert import LoadTiles, Write, discard, finish
+from lakemerge.write.upsert import LoadFileSlices, Write, discard, finish
 
 __all__ = ["Member", "Standing", "WindowWork", "commit_window", "give_up", "note", "standing_of"]
 
@@ -110,7 +110,7 @@ class WindowWork:
 
 
 def commit_window(
-    standing: Standing, write: Write, done: Sequence[Done], work: WindowWork, *, load_tiles: LoadTiles
+    standing: Standing, write: Write, done: Sequence[Done], work: WindowWork, *, load_file_slices: LoadFileSlices
 ) -> tuple[Standing, list[Entry]]:
     """Commit records, ledger and reasons. Nothing is left of what fails, but for :class:`OutcomeUnknownError`."""
     handle, window = write.handle, standing.ingest.window + 1
@@ -145,7 +145,7 @@ def commit_window(
         give_up(write)
         raise
     try:
-        finish(replace(write, provenance=provenance), [task.packed for task in done], load_tiles=load_tiles)
+        finish(replace(write, provenance=provenance), [task.packed for task in done], load_file_slices=load_file_slices)
     except OutcomeUnknownError:
         raise
     except Exception:

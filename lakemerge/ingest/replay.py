@@ -141,7 +141,7 @@ def _replay(
         finish(
             replace(write, provenance=provenance),
             [task.packed for task in done],
-            load_tiles=runner.engine.load_tiles,
+            load_file_slices=runner.engine.load_file_slices,
         )
     finally:
         # The records that were set aside are those of the window's own rejects.

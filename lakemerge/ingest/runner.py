@@ -29,7 +29,7 @@ from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
-from lakemerge.write.upsert import LoadTiles, Write
+from lakemerge.write.upsert import LoadFileSlices, Write
 
 __all__ = ["Engine", "Runner", "fails_window"]
 
@@ -45,7 +45,7 @@ class Engine:
     """Where windows are read and packed."""
 
     run: RunTasks
-    load_tiles: LoadTiles
+    load_file_slices: LoadFileSlices
     at_a_time: Callable[[], int]
 
 
@@ -178,7 +178,7 @@ class Runner:
         number = standing.ingest.window + 1
         write, done = self.packed(self.handle, standing.view, window.members, window.peek, number)
         work = WindowWork(window.members, window.reason, tuple(windows.notes), self.source)
-        return commit_window(standing, write, done, work, load_tiles=self.engine.load_tiles)
+        return commit_window(standing, write, done, work, load_file_slices=self.engine.load_file_slices)
 
     def packed(
         self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None, number: int

@@ -1,8 +1,8 @@
 """A version of a table as buckets: which base files and which live log blocks make up each.
 
-The unit of every merge is the *tile*: one base file (or none), the key range it is responsible for,
+The unit of every merge is the *file slice*: one base file (or none), the key range it is responsible for,
 and the live log blocks that reach into that range. Liveness has one rule (docs/table-format.md,
-section 4): a log row is live iff its commit's version > ``merged_through`` of the tile whose range
+section 4): a log row is live iff its commit's version > ``merged_through`` of the file slice whose range
 holds its key: that of the base file or, where a minor compaction merged on, of its minor entry.
 """
 
@@ -30,11 +30,11 @@ from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
 
-__all__ = ["TableView", "Tile", "build_tiles"]
+__all__ = ["FileSlice", "TableView", "build_file_slices"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class FileSlice:
     """One base file's key range of a bucket, with the log blocks that are live in it."""
 
     bucket_id: BucketId
@@ -95,14 +95,14 @@ class Tile:
 
     @property
     def tombstones(self) -> str | None:
-        """Path of the tile's tombstones."""
+        """Path of the file slice's tombstones."""
         if self.minor is not None:
             return self.minor.tombstones
         return None if self.base is None else self.base.tombstones
 
     @property
     def tombstone_bytes(self) -> int:
-        """Of the tile's tombstones, as stored."""
+        """Of the file slice's tombstones, as stored."""
         if self.minor is not None:
             return self.minor.tombstone_bytes
         return 0 if self.base is None else self.base.tombstone_bytes
@@ -114,7 +114,7 @@ class Tile:
 
     @property
     def stored_bytes(self) -> int:
-        """Parquet bytes a merge of the tile reads, estimated."""
+        """Parquet bytes a merge of the file slice reads, estimated."""
         return self.file_bytes + self.tombstone_bytes + self.log_bytes
 
 
@@ -192,17 +192,19 @@ class TableView:
         return minors
 
     @cached_property
-    def tiles(self) -> tuple[Tile, ...]:
-        """Every tile of every bucket that has files or live logs.
+    def file_slices(self) -> tuple[FileSlice, ...]:
+        """Every file slice of every bucket that has files or live logs.
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
         commits = self.log_commits
         with collector_paused():
             blocks = [block for commit in commits for block in commit.blocks]
-            tiles = tuple(build_tiles(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors))
+            file_slices = tuple(
+                build_file_slices(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors)
+            )
         strange = {commit.version for commit in commits if commit.merger_epoch != self.state.merger_epoch}
-        if strange and any(block.version in strange for tile in tiles for block in tile.blocks):
+        if strange and any(block.version in strange for file_slice in file_slices for block in file_slice.blocks):
             raise TableDamagedError(
                 f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "
                 "merger than it has now; another writer than LakeMerge must have changed it",
@@ -210,19 +212,22 @@ class TableView:
             )
         expiries = expiries_of(self.snapshot)
         if not expiries:
-            return tiles
-        return tuple(tile if tile.tombstones is None else replace(tile, expiries=expiries) for tile in tiles)
+            return file_slices
+        return tuple(
+            file_slice if file_slice.tombstones is None else replace(file_slice, expiries=expiries)
+            for file_slice in file_slices
+        )
 
     @cached_property
     def layout(self) -> Layout:
         return Layout.of(self.base_files, self.config.buckets or 1)
 
     @cached_property
-    def tiles_by_bucket(self) -> Mapping[BucketId, Sequence[Tile]]:
-        """The tiles of each bucket, by key."""
-        found: dict[BucketId, list[Tile]] = defaultdict(list)
-        for tile in self.tiles:
-            found[tile.bucket_id].append(tile)
+    def file_slices_by_bucket(self) -> Mapping[BucketId, Sequence[FileSlice]]:
+        """The file slices of each bucket, by key."""
+        found: dict[BucketId, list[FileSlice]] = defaultdict(list)
+        for file_slice in self.file_slices:
+            found[file_slice.bucket_id].append(file_slice)
         return dict(found)
 
     @property
@@ -231,20 +236,24 @@ class TableView:
         logged = any(name.startswith(LOG_DOMAIN_PREFIX) for name in self.snapshot.domains)
         return not self.snapshot.files and not logged
 
-    def dead_log_commits(self, tiles: Sequence[Tile] | None = None) -> list[LogCommit]:
-        """Commits none of whose blocks is live in any of the tiles."""
-        live = {block.version for tile in (self.tiles if tiles is None else tiles) for block in tile.blocks}
+    def dead_log_commits(self, file_slices: Sequence[FileSlice] | None = None) -> list[LogCommit]:
+        """Commits none of whose blocks is live in any of the file slices."""
+        live = {
+            block.version
+            for file_slice in (self.file_slices if file_slices is None else file_slices)
+            for block in file_slice.blocks
+        }
         return [commit for commit in self.log_commits if commit.version not in live]
 
 
-def build_tiles(
+def build_file_slices(
     base_files: Sequence[BaseFile],
     blocks: Sequence[LogBlock],
     *,
     buckets: int,
     minors: Mapping[str, Minor] = MappingProxyType({}),
-) -> Iterator[Tile]:
-    """Tiles of all buckets, in no particular order of buckets, by key within a bucket.
+) -> Iterator[FileSlice]:
+    """File slices of all buckets, in no particular order of buckets, by key within a bucket.
 
     :param blocks: in commit order.
     :param buckets: the table's count; see :class:`lakemerge.layout.bucket_counts.Layout`.
@@ -260,30 +269,30 @@ def build_tiles(
             logs[bucket_id].append(block)
     for bucket_id in by_bucket.keys() | logs.keys():
         count = layout.buckets_of(bucket_id)
-        yield from _tiles_of(bucket_id, count, by_bucket.get(bucket_id, ()), logs.get(bucket_id, ()), minors)
+        yield from _file_slices_of(bucket_id, count, by_bucket.get(bucket_id, ()), logs.get(bucket_id, ()), minors)
 
 
-def _tiles_of(
+def _file_slices_of(
     bucket_id: BucketId,
     buckets: int,
     files: Sequence[BaseFile],
     blocks: Sequence[LogBlock],
     minors: Mapping[str, Minor],
-) -> Iterator[Tile]:
+) -> Iterator[FileSlice]:
     if not files:
-        yield Tile(bucket_id, buckets, None, None, None, tuple(blocks))
+        yield FileSlice(bucket_id, buckets, None, None, None, tuple(blocks))
         return
     if len(files) == 1 and files[0].lower is None:
         (file,) = files
         minor = minors.get(file.add.path)
         after = _merged_through(file, minor)
         alive = tuple([block for block in blocks if block.version > after])
-        yield Tile(bucket_id, buckets, file, None, None, alive, minor)
+        yield FileSlice(bucket_id, buckets, file, None, None, alive, minor)
         return
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
     if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):
         raise TableDamagedError(
-            f"the base files of bucket {bucket_id} do not tile its keys: {[file.add.path for file in ordered]}",
+            f"the base files of bucket {bucket_id} do not file slice its keys: {[file.add.path for file in ordered]}",
             bucket_id=bucket_id,
         )
     bounds = [file.lower for file in ordered[1:] if file.lower is not None]
@@ -298,7 +307,7 @@ def _tiles_of(
                 live[place].append(block)
     for place, file in enumerate(ordered):
         upper = bounds[place] if place < len(bounds) else None
-        yield Tile(bucket_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
+        yield FileSlice(bucket_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
 
 
 def _merged_through(base: BaseFile | None, minor: Minor | None) -> int:

@@ -19,13 +19,13 @@ from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.read.lookup import find_rows
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.scan import scan, scan_part
 from lakemerge.read.sources import MergeSpec
-from lakemerge.read.splits import split_tiles
+from lakemerge.read.splits import split_file_slices
 from mergers import RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
@@ -103,20 +103,29 @@ def _of_restore(feed: _Feed, before: TableView, after: TableView) -> Iterator[tu
 
 
 def _keys_apart(handle: Handle, view: TableView, other: TableView) -> Iterator[pa.Table]:
-    """The keys of the rows in tiles that another version does not have, in tables sorted by key."""
-    same = set(map(_contents, other.tiles)) if view.config == other.config else set()
+    """The keys of the rows in file slices that another version does not have, in tables sorted by key."""
+    same = set(map(_contents, other.file_slices)) if view.config == other.config else set()
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-    tiles = [tile for tile in view.tiles if _contents(tile) not in same]
-    for part in split_tiles(tiles, handle.settings.target_task_bytes):
+    file_slices = [file_slice for file_slice in view.file_slices if _contents(file_slice) not in same]
+    for part in split_file_slices(file_slices, handle.settings.target_task_bytes):
         for keys in scan_part(spec, part, view.config.key, None):
             plain = keys.combine_chunks()
             yield plain.take(pa.array(sort_order(key_columns(plain, view.config.key))))
 
 
-def _contents(tile: Tile) -> Hashable:
-    """What decides of a tile's rows."""
-    base = None if tile.base is None else tile.base.add.path
-    return tile.bucket_id, tile.buckets, base, tile.lower, tile.upper, tile.blocks, tile.minor, tile.expiries
+def _contents(file_slice: FileSlice) -> Hashable:
+    """What decides of a file slice's rows."""
+    base = None if file_slice.base is None else file_slice.base.add.path
+    return (
+        file_slice.bucket_id,
+        file_slice.buckets,
+        base,
+        file_slice.lower,
+        file_slice.upper,
+        file_slice.blocks,
+        file_slice.minor,
+        file_slice.expiries,
+    )
 
 
 def _keys_of(handle: Handle, view: TableView, commit: LogCommit) -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""Folding tombstone expiry: what is left of a tile's tombstones and logs once expiries have had their say.
+"""Folding tombstone expiry: what is left of a file slice's tombstones and logs once expiries have had their say.
 
 Source: docs/table-format.md, section 6. At an expiry (version E, horizon H) every tombstone of version
 <= H becomes absent. All such tombstones are stored ones, since no log at or below H was live at E. A

@@ -12,9 +12,9 @@ from lakemerge.errors import FrameError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import as_reader, check_sound, collected
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
-from lakemerge.read.filter.prune import tiles_of_keys
-from lakemerge.read.merge import merge_tile
+from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.read.filter.prune import file_slices_of_keys
+from lakemerge.read.merge import merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.scan import asked_columns
 from lakemerge.read.sources import MergeSpec
@@ -40,21 +40,25 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     """
     config = view.config
     spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
-    tiles = tiles_of_keys(view, wanted)
+    file_slices = file_slices_of_keys(view, wanted)
     schema = pa.schema([config.schema.field(name) for name in names])
 
-    def rows_of(tile: Tile) -> list[pa.Table]:
-        return [found.select(names).cast(schema) for found in _matches(spec, handle, tile, wanted, names)]
+    def rows_of(file_slice: FileSlice) -> list[pa.Table]:
+        return [found.select(names).cast(schema) for found in _matches(spec, handle, file_slice, wanted, names)]
 
     with ThreadPoolExecutor(handle.settings.threads) as pool:
-        return pa.concat_tables([schema.empty_table(), *(table for part in pool.map(rows_of, tiles) for table in part)])
+        return pa.concat_tables(
+            [schema.empty_table(), *(table for part in pool.map(rows_of, file_slices) for table in part)]
+        )
 
 
-def _matches(spec: MergeSpec, handle: Handle, tile: Tile, wanted: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+def _matches(
+    spec: MergeSpec, handle: Handle, file_slice: FileSlice, wanted: pa.Table, names: Sequence[str]
+) -> Iterator[pa.Table]:
     key = spec.config.key
     sought = key_columns(wanted, key)
     with ParquetFiles(spec.store, handle.footers) as files:
-        for part in merge_tile(spec, tile, columns={*names, *key}, sort=False, files=files):
+        for part in merge_file_slice(spec, file_slice, columns={*names, *key}, sort=False, files=files):
             if part.rows.num_rows:
                 _, found = locate(sought, key_columns(part.rows, key))
                 yield part.rows.filter(pa.array(found))

@@ -1,4 +1,4 @@
-"""Merging one tile: stored rows plus live log blocks through the kernel, in key ranges.
+"""Merging one file slice: stored rows plus live log blocks through the kernel, in key ranges.
 
 Readers and compaction both come here; the kernel does not know which of them asked.
 """
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakemerge.errors import MergerContractError, TableDamagedError
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.expiry import expire
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
@@ -33,7 +33,7 @@ __all__ = [
     "PickedRange",
     "changed_ranges",
     "may_pick_records",
-    "merge_tile",
+    "merge_file_slice",
     "picked_ranges",
     "picks_records",
 ]
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MergedRange:
-    """A key range of a tile after the merge."""
+    """A key range of a file slice after the merge."""
 
     rows: pa.Table
     """The columns asked for, in the schema's order; nullable fields throughout."""
@@ -49,41 +49,41 @@ class MergedRange:
     """See :func:`mergers.kernel.tombstone_schema`."""
 
 
-def merge_tile(
+def merge_file_slice(
     spec: MergeSpec,
-    tile: Tile,
+    file_slice: FileSlice,
     *,
     columns: Collection[str],
     sort: bool,
     files: ParquetFiles,
     condition: Filter | None = None,
 ) -> Iterator[MergedRange]:
-    """The rows of a tile, range by range in key order.
+    """The rows of a file slice, range by range in key order.
 
     :param columns: the columns of the result; at least one.
     :param condition: what the caller asks of rows; some that do not meet it may be left out.
-    :param sort: whether rows are sorted by key within a range (else only the ranges are, and of a tile
+    :param sort: whether rows are sorted by key within a range (else only the ranges are, and of a file slice
         without logs not even those).
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
-    if tile.is_merged and not sort:
+    if file_slice.is_merged and not sort:
         # Nothing to merge and no tombstones to keep: ordering need not be read, and the key only to tell who is wanted.
-        schema = _nullable(shape.schema, names if tile.wanted is None else {*names, *shape.key})
+        schema = _nullable(shape.schema, names if file_slice.wanted is None else {*names, *shape.key})
         final = None if condition is None else matching(condition)
-        for _, stream in stored_streams(spec, tile, schema, files, spec.settings.merge_budget_bytes, final=final):
+        for _, stream in stored_streams(spec, file_slice, schema, files, spec.settings.merge_budget_bytes, final=final):
             for table, _ in stream:
                 yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
     schema = _nullable(shape.schema, needed)
-    for base, _, folded in _fold_ranges(spec, tile, schema, schema, names, files):
+    for base, _, folded in _fold_ranges(spec, file_slice, schema, schema, names, files):
         yield MergedRange(settled(overlay_rows(base, folded, names, sort=sort)), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRange:
-    """What the live logs of a tile change in a key range."""
+    """What the live logs of a file slice change in a key range."""
 
     superseded: pa.Table
     """Stored rows that are no longer the row of their key; of :data:`lakemerge.read.sources.PLACE`."""
@@ -94,27 +94,27 @@ class ChangedRange:
 
 
 def changed_ranges(
-    spec: MergeSpec, tile: Tile, *, columns: Collection[str], files: ParquetFiles
+    spec: MergeSpec, file_slice: FileSlice, *, columns: Collection[str], files: ParquetFiles
 ) -> Iterator[ChangedRange]:
-    """What the live logs change in a tile, range by range in key order.
+    """What the live logs change in a file slice, range by range in key order.
 
     Where the merger gives back one of its inputs whole, of the stored rows only the columns that
     decide are read: one that wins stays where it is.
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
-    decided_by = () if picks_records(spec, tile, files) else names
+    decided_by = () if picks_records(spec, file_slice, files) else names
     always = set(shape.key) | set(shape.ordering)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
-    for base, _, folded in _fold_ranges(spec, tile, pa.schema([*stored, *PLACE]), logs, names, files):
+    for base, _, folded in _fold_ranges(spec, file_slice, pa.schema([*stored, *PLACE]), logs, names, files):
         gone = base.select(PLACE.names).take(pa.array(folded.superseded))
         yield ChangedRange(gone, settled(folded.rows), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
 class PickedRange:
-    """What the live logs of a tile change in a key range, by places alone; of
+    """What the live logs of a file slice change in a key range, by places alone; of
     :data:`lakemerge.read.sources.PLACE`, as all places are."""
 
     superseded: pa.Table
@@ -123,13 +123,14 @@ class PickedRange:
     """The log records that are the rows in their place, and new ones, sorted by key."""
 
 
-def picked_ranges(spec: MergeSpec, tile: Tile, *, files: ParquetFiles) -> Iterator[PickedRange]:
-    """As :func:`changed_ranges`, of a tile for which :func:`picks_records` holds: of log records too, only the columns
+def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles) -> Iterator[PickedRange]:
+    """As :func:`changed_ranges`, of a file slice for which :func:`picks_records` holds: of log records too, only the
+    columns
     that decide are read."""
     shape = spec.config.shape
     deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
     placed = pa.schema([*deciding, *PLACE])
-    for base, frames, folded in _fold_ranges(spec, tile, placed, placed, shape.key, files):
+    for base, frames, folded in _fold_ranges(spec, file_slice, placed, placed, shape.key, files):
         if folded.records is None:
             name = spec.merger.name
             raise MergerContractError(
@@ -140,10 +141,11 @@ def picked_ranges(spec: MergeSpec, tile: Tile, *, files: ParquetFiles) -> Iterat
         yield PickedRange(gone, places.take(pa.array(folded.records)))
 
 
-def picks_records(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
-    """Whether every row that a tile's live logs bring in is one of their records, whole: the merger gives back one of
+def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:
+    """Whether every row that a file slice's live logs bring in is one of their records, whole: the merger gives back
+    one of
     its inputs, and each upsert carries all columns. Blocks of key and ordering hold deletes alone, or so they say."""
-    if not may_pick_records(spec, tile):
+    if not may_pick_records(spec, file_slice):
         return False
 
     def only_deletes(block: LogBlock) -> bool:
@@ -152,24 +154,29 @@ def picks_records(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> bool:
         bounds = key_bounds(footer, block.groups, [pa.field(KIND_COLUMN, pa.int8())])
         return all(least == greatest == deletes for least, greatest in bounds)
 
-    bare = [(block.file.path, block) for block in _partial(spec, tile)]
+    bare = [(block.file.path, block) for block in _partial(spec, file_slice)]
     return all(each_file(bare, only_deletes, spec.store.reads_at_once))
 
 
-def may_pick_records(spec: MergeSpec, tile: Tile) -> bool:
+def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
     """As :func:`picks_records`, as far as the table's metadata tell."""
     bare = {*spec.config.key, *spec.config.ordering}
     selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
-    return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, tile))
+    return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, file_slice))
 
 
-def _partial(spec: MergeSpec, tile: Tile) -> list[LogBlock]:
+def _partial(spec: MergeSpec, file_slice: FileSlice) -> list[LogBlock]:
     """Live blocks that lack columns."""
-    return [block for block in tile.blocks if len(block.file.columns) != len(spec.config.schema)]
+    return [block for block in file_slice.blocks if len(block.file.columns) != len(spec.config.schema)]
 
 
 def _fold_ranges(
-    spec: MergeSpec, tile: Tile, stored: pa.Schema, logged: pa.Schema, columns: Sequence[str], files: ParquetFiles
+    spec: MergeSpec,
+    file_slice: FileSlice,
+    stored: pa.Schema,
+    logged: pa.Schema,
+    columns: Sequence[str],
+    files: ParquetFiles,
 ) -> Iterator[tuple[pa.Table, Sequence[Frame], Folded]]:
     """Per key range, the stored rows sorted by key, the live log records, and what those change in the rows.
 
@@ -178,24 +185,24 @@ def _fold_ranges(
     """
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
-    per_block = budget if tile.log_bytes <= budget else max(1, budget // len(tile.blocks))
-    streams = stored_streams(spec, tile, stored, files, budget)
+    per_block = budget if file_slice.log_bytes <= budget else max(1, budget // len(file_slice.blocks))
+    streams = stored_streams(spec, file_slice, stored, files, budget)
     runs = [Run(stream, stored, shape.key, path=path) for path, stream in streams]
     count = len(runs)
-    remembered = tombstone_stream(spec, tile, files)
-    runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=tile.tombstones))
-    for number, block in enumerate(tile.blocks):
+    remembered = tombstone_stream(spec, file_slice, files)
+    runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=file_slice.tombstones))
+    for number, block in enumerate(file_slice.blocks):
         schema = block_schema(logged, block)
-        stream = block_stream(block, schema, tile, config, files, per_block, number=number)
+        stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
         runs.append(Run(stream, schema, shape.key, path=block.file.path))
     for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
-        _check_keys(tile, shape.key, (base, tombstones, *logs))
-        frames = [_frame(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows]
-        if tile.expiries and tombstones.num_rows:
+        _check_keys(file_slice, shape.key, (base, tombstones, *logs))
+        frames = [_frame(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
+        if file_slice.expiries and tombstones.num_rows:
             tombstones, frames = expire(
-                spec.merger, shape, tile.expiries, tombstones=tombstones, frames=frames, stored=stored
+                spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=stored
             )
         folded = fold(spec.merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
         yield base, frames, folded
@@ -214,13 +221,13 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
     return both.take(pa.array(sort_order(key_columns(both, key))))
 
 
-def _check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+def _check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
     for table in tables:
         for name in key:
             if table.column(name).null_count:
                 raise TableDamagedError(
-                    f"a file of bucket {tile.bucket_id} holds rows without a key: column {name!r} is null or missing; "
-                    "`lakemerge check` says which file",
+                    f"a file of bucket {file_slice.bucket_id} holds rows without a key: column {name!r} is null or "
+                    "missing; `lakemerge check` says which file",
                     column=name,
                 )
 

@@ -1,7 +1,7 @@
 """Cutting sorted streams into common key ranges, so that a merge holds a bounded part of each.
 
 A *run* is a stream of batches sorted by key: a base file, its tombstones, a log block. All runs of a
-tile advance together: each step takes from every run the rows up to a *cut*, the smallest last key
+file slice advance together: each step takes from every run the rows up to a *cut*, the smallest last key
 of what the unfinished runs have in memory. All records of a key come in one step. Only the first rows of
 several runs are fetched at once, where the store is far away: later ones are asked for run by run.
 """

@@ -1,4 +1,4 @@
-"""Reading a version without Spark: prune tiles, split large ones, merge each part, filter, project.
+"""Reading a version without Spark: prune file slices, split large ones, merge each part, filter, project.
 
 Spark plans with the same functions; only who runs the parts differs.
 """
@@ -18,10 +18,10 @@ from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
-from lakemerge.read.filter.prune import prune_tiles
-from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.filter.prune import prune_file_slices
+from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
-from lakemerge.read.splits import Part, split_tiles
+from lakemerge.read.splits import Part, split_file_slices
 from mergers.wording import argument
 
 __all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_part"]
@@ -73,7 +73,7 @@ def _plan(
         spec=MergeSpec(handle.store, view.config, merger, handle.settings),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
-        parts=split_tiles(prune_tiles(view, condition), handle.settings.target_task_bytes),
+        parts=split_file_slices(prune_file_slices(view, condition), handle.settings.target_task_bytes),
     )
 
 
@@ -85,10 +85,10 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
     with ParquetFiles(spec.store) as files:
-        tile = part.narrowed(files, [spec.config.schema.field(name) for name in spec.config.key])
-        if tile is None:
+        file_slice = part.narrowed(files, [spec.config.schema.field(name) for name in spec.config.key])
+        if file_slice is None:
             return
-        for merged in merge_tile(spec, tile, columns=read, sort=False, files=files, condition=condition):
+        for merged in merge_file_slice(spec, file_slice, columns=read, sort=False, files=files, condition=condition):
             rows = merged.rows if condition is None else condition.kept(merged.rows)
             if rows.num_rows:
                 yield rows.select(list(names))

@@ -1,7 +1,7 @@
-"""The sorted streams that a merge of one tile reads: stored rows, tombstones and log records.
+"""The sorted streams that a merge of one file slice reads: stored rows, tombstones and log records.
 
-Where a read asks for a span of keys only (``Tile.wanted``), row groups that hold none of them are not read,
-and rows before and after them are cut off: all streams of a tile alike, so that what is left of each
+Where a read asks for a span of keys only (``FileSlice.wanted``), row groups that hold none of them are not read,
+and rows before and after them are cut off: all streams of a file slice alike, so that what is left of each
 key is whole, and that spans which adjoin share no row.
 """
 
@@ -20,7 +20,7 @@ from lakemerge.format.keys import Key
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
@@ -39,7 +39,7 @@ Batches = Iterator[tuple[pa.Table, bool]]
 
 PLACE = pa.schema([(FILE_COLUMN, pa.int32()), ("_lm_pos", pa.int32())])
 """Where a stored row is: the ordinal of its file, and its position there. Of a log record: the number of its block
-among the tile's, and its position in the file."""
+among the file slice's, and its position in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +54,32 @@ class MergeSpec:
 
 def stored_streams(
     spec: MergeSpec,
-    tile: Tile,
+    file_slice: FileSlice,
     schema: pa.Schema,
     files: ParquetFiles,
     budget: int,
     *,
     final: RowGroups | None = None,
 ) -> list[tuple[str, Batches]]:
-    """The tile's stored rows: the base file's, then each winner file's, without superseded ones; with the
+    """The file slice's stored rows: the base file's, then each winner file's, without superseded ones; with the
     paths of the files. Each stream is sorted by key, and no key is in two of them.
 
     :param schema: what to read, the key among it where only some keys are wanted, and the fields of
         :data:`PLACE` at the end where the caller wants them.
     :param final: of rows that no log changes, the row groups to read.
     """
-    parts = [file for file in tile.row_files if file.rows]
-    gone: Positions = {} if tile.minor is None else read_positions(spec.store, tile.minor.positions)
+    parts = [file for file in file_slice.row_files if file.rows]
+    gone: Positions = {} if file_slice.minor is None else read_positions(spec.store, file_slice.minor.positions)
     share = max(1, budget // max(1, len(parts)))
     return [
-        (part.path, _stored(spec, tile, part, gone.get(part.ordinal), schema, files, share, final)) for part in parts
+        (part.path, _stored(spec, file_slice, part, gone.get(part.ordinal), schema, files, share, final))
+        for part in parts
     ]
 
 
 def _stored(
     spec: MergeSpec,
-    tile: Tile,
+    file_slice: FileSlice,
     part: RowFile,
     gone: Bools | None,
     schema: pa.Schema,
@@ -89,9 +90,9 @@ def _stored(
     """One file's rows that are not superseded, which ``gone`` tells; tables may come out empty."""
     file = StoredFile(part.path, part.size_bytes)
     groups: list[int] | None = None
-    if tile.wanted is not None or final is not None:
+    if file_slice.wanted is not None or final is not None:
         footer = files.column_footer(file)
-        groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
+        groups = _wanted_groups(spec.config, file_slice, footer, range(footer.num_row_groups))
         groups = groups if final is None else final(footer, groups)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
@@ -102,7 +103,7 @@ def _stored(
             keep = np.ones(table.num_rows, dtype=np.bool_)
             keep[: len(here)] = ~here
             left = left.filter(pa.array(keep))
-        yield _wanted_rows(left, spec.config, tile), last
+        yield _wanted_rows(left, spec.config, file_slice), last
 
 
 def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
@@ -114,18 +115,18 @@ def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
     return table
 
 
-def tombstone_stream(spec: MergeSpec, tile: Tile, files: ParquetFiles) -> Batches:
-    """The tile's tombstones, sorted by key."""
-    if tile.tombstones is not None:
-        file = StoredFile(tile.tombstones, tile.tombstone_bytes or None)
+def tombstone_stream(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> Batches:
+    """The file slice's tombstones, sorted by key."""
+    if file_slice.tombstones is not None:
+        file = StoredFile(file_slice.tombstones, file_slice.tombstone_bytes or None)
         groups = None
-        if tile.wanted is not None:
+        if file_slice.wanted is not None:
             footer = files.column_footer(file)
-            groups = _wanted_groups(spec.config, tile, footer, range(footer.num_row_groups))
+            groups = _wanted_groups(spec.config, file_slice, footer, range(footer.num_row_groups))
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
         for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
-            yield _wanted_rows(table, spec.config, tile), last
+            yield _wanted_rows(table, spec.config, file_slice), last
 
 
 def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
@@ -141,45 +142,51 @@ def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
 def block_stream(
     block: LogBlock,
     schema: pa.Schema,
-    tile: Tile,
+    file_slice: FileSlice,
     config: TableConfig,
     files: ParquetFiles,
     budget: int,
     *,
     number: int = 0,
 ) -> Batches:
-    """The block's records that are live in the tile, sorted by key, equal keys in commit order.
+    """The block's records that are live in the file slice, sorted by key, equal keys in commit order.
 
     :param schema: see :func:`block_schema`.
     :param number: of the block, where :data:`PLACE` is wanted.
     """
     file = StoredFile(block.file.path, block.file.size_bytes)
     groups: Sequence[int] = block.groups
-    if tile.wanted is not None and len(groups) > 1:
-        groups = _wanted_groups(config, tile, files.column_footer(file, groups), groups)
+    if file_slice.wanted is not None and len(groups) > 1:
+        groups = _wanted_groups(config, file_slice, files.column_footer(file, groups), groups)
     row_bytes = block.data_bytes / max(1, block.rows)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
     stream = files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
     for table, first, last in stream:
         told = _placed(table, number, first).select(schema.names) if placed else table
-        mine = _wanted_rows(_within(told, config.key, tile.lower, tile.upper), config, tile)
-        if block.buckets < tile.buckets:
-            numbers = bucket_numbers([mine.column(name) for name in config.key], tile.buckets)
-            mine = mine.filter(pa.array(numbers == tile.bucket_id.bucket))
-        if block.packed_from is not None and block.packed_from <= tile.merged_through:
-            mine = mine.filter(pc.greater(mine.column(VERSION_COLUMN), tile.merged_through))
+        mine = _wanted_rows(_within(told, config.key, file_slice.lower, file_slice.upper), config, file_slice)
+        if block.buckets < file_slice.buckets:
+            numbers = bucket_numbers([mine.column(name) for name in config.key], file_slice.buckets)
+            mine = mine.filter(pa.array(numbers == file_slice.bucket_id.bucket))
+        if block.packed_from is not None and block.packed_from <= file_slice.merged_through:
+            mine = mine.filter(pc.greater(mine.column(VERSION_COLUMN), file_slice.merged_through))
         yield mine, last
 
 
-def _wanted_groups(config: TableConfig, tile: Tile, footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
-    if tile.wanted is None:
+def _wanted_groups(
+    config: TableConfig, file_slice: FileSlice, footer: pq.FileMetaData, groups: Sequence[int]
+) -> list[int]:
+    if file_slice.wanted is None:
         return list(groups)
-    return in_span([config.schema.field(name) for name in config.key], tile.wanted)(footer, groups)
+    return in_span([config.schema.field(name) for name in config.key], file_slice.wanted)(footer, groups)
 
 
-def _wanted_rows(table: pa.Table, config: TableConfig, tile: Tile) -> pa.Table:
-    return table if tile.wanted is None else _within(table, config.key, tile.wanted.low, tile.wanted.high)
+def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) -> pa.Table:
+    return (
+        table
+        if file_slice.wanted is None
+        else _within(table, config.key, file_slice.wanted.low, file_slice.wanted.high)
+    )
 
 
 def _within(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:

@@ -1,7 +1,7 @@
-"""Splits: what one task reads is a part of a large tile, or several small tiles.
+"""Splits: what one task reads is a part of a large file slice, or several small file slices.
 
-A part is a key range that begins and ends where row groups of the tile's largest file do. Where that is, each
-task reads from that file's footer, so that planning opens no file; all parts of a tile read the same footer, so
+A part is a key range that begins and ends where row groups of the file slice's largest file do. Where that is, each
+task reads from that file's footer, so that planning opens no file; all parts of a file slice read the same footer, so
 their ranges adjoin, and no row is in two of them or in none.
 """
 
@@ -17,70 +17,74 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.format.keys import Key, KeySpan
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds
 
-__all__ = ["Part", "split_tiles"]
+__all__ = ["Part", "split_file_slices"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of ``count`` parts of a tile, of about even size. Picklable."""
+    """One of ``count`` parts of a file slice, of about even size. Picklable."""
 
-    tile: Tile
+    file_slice: FileSlice
     number: int
     count: int
     stored_bytes: int
     """Parquet bytes that reading it takes, estimated."""
 
-    def narrowed(self, files: ParquetFiles, key: Sequence[pa.Field]) -> Tile | None:
-        """The tile with the part's keys wanted, and the logs that may hold some of them; ``None`` where the file
+    def narrowed(self, files: ParquetFiles, key: Sequence[pa.Field]) -> FileSlice | None:
+        """The file slice with the part's keys wanted, and the logs that may hold some of them; ``None`` where the file
         has too few row groups for so many parts.
 
         :param key: the key columns.
         """
         if self.count == 1:
-            return self.tile
-        _, file, groups = _largest_file(self.tile)
+            return self.file_slice
+        _, file, groups = _largest_file(self.file_slice)
         footer = files.column_footer(file, groups or ())
         there = groups or range(footer.num_row_groups)
         bounds = [None, *_cuts(footer, there, key, min(self.count, len(there))), None]
         if self.number + 1 >= len(bounds):
             return None
         span = KeySpan(bounds[self.number], bounds[self.number + 1])
-        blocks = [block for block in self.tile.blocks if span.may_hold(block.key_min or (), block.key_max or ())]
-        return replace(self.tile, blocks=tuple(blocks), wanted=span)
+        blocks = [block for block in self.file_slice.blocks if span.may_hold(block.key_min or (), block.key_max or ())]
+        return replace(self.file_slice, blocks=tuple(blocks), wanted=span)
 
 
-def split_tiles(tiles: Sequence[Tile], target_bytes: int) -> list[Part]:
-    """The tiles in parts of at most about ``target_bytes``; a tile of which only some keys are wanted is one part."""
-    sizes = [tile.stored_bytes for tile in tiles]
-    large = [tile.wanted is None and size > target_bytes for tile, size in zip(tiles, sizes, strict=True)]
-    # A block that reaches over several tiles is read by row groups: each tile reads its share.
-    sharing = Counter(id(block) for tile in compress(tiles, large) for block in tile.blocks)
+def split_file_slices(file_slices: Sequence[FileSlice], target_bytes: int) -> list[Part]:
+    """The file slices in parts of at most about ``target_bytes``; a file slice of which only some keys are wanted is
+    one part."""
+    sizes = [file_slice.stored_bytes for file_slice in file_slices]
+    large = [
+        file_slice.wanted is None and size > target_bytes for file_slice, size in zip(file_slices, sizes, strict=True)
+    ]
+    # A block that reaches over several file slices is read by row groups: each file slice reads its share.
+    sharing = Counter(id(block) for file_slice in compress(file_slices, large) for block in file_slice.blocks)
     parts = []
-    for tile, size, is_large in zip(tiles, sizes, large, strict=True):
+    for file_slice, size, is_large in zip(file_slices, sizes, large, strict=True):
         if not is_large:
-            parts.append(Part(tile, 0, 1, size))
+            parts.append(Part(file_slice, 0, 1, size))
             continue
-        share = _bytes(tile, sharing)
-        rows, _, _ = _largest_file(tile)
+        share = _bytes(file_slice, sharing)
+        rows, _, _ = _largest_file(file_slice)
         count = max(1, min(rows, -(-share // target_bytes)))
-        parts += [Part(tile, number, count, share // count) for number in range(count)]
+        parts += [Part(file_slice, number, count, share // count) for number in range(count)]
     return parts
 
 
-def _bytes(tile: Tile, sharing: Counter[int]) -> int:
-    shares = sum(block.data_bytes // sharing[id(block)] for block in tile.blocks)
-    return tile.stored_bytes - tile.log_bytes + shares
+def _bytes(file_slice: FileSlice, sharing: Counter[int]) -> int:
+    shares = sum(block.data_bytes // sharing[id(block)] for block in file_slice.blocks)
+    return file_slice.stored_bytes - file_slice.log_bytes + shares
 
 
-def _largest_file(tile: Tile) -> tuple[int, StoredFile, range | None]:
-    """Most rows of a tile in one file, that file, and which of its row groups are the tile's where not all are."""
+def _largest_file(file_slice: FileSlice) -> tuple[int, StoredFile, range | None]:
+    """Most rows of a file slice in one file, that file, and which of its row groups are the file slice's where not all
+    are."""
     found: list[tuple[int, StoredFile, range | None]] = []
-    found += [(file.rows, StoredFile(file.path, file.size_bytes), None) for file in tile.row_files]
-    for block in tile.blocks:
+    found += [(file.rows, StoredFile(file.path, file.size_bytes), None) for file in file_slice.row_files]
+    for block in file_slice.blocks:
         found.append((block.rows, StoredFile(block.file.path, block.file.size_bytes), block.groups))
     return max(found, key=lambda candidate: candidate[0])
 

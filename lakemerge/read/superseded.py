@@ -1,4 +1,4 @@
-"""Which stored rows of a tile are superseded, as its logs are merged."""
+"""Which stored rows of a file slice are superseded, as its logs are merged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.minor import Positions, read_positions
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import PLACE
 from lakemerge.storage.base import Store
@@ -18,23 +18,23 @@ __all__ = ["Superseded"]
 
 
 class Superseded:
-    """A bit for each row of a tile's base file and winner files, by ordinal; set from the beginning where the
-    tile's minor entry says so.
+    """A bit for each row of a file slice's base file and winner files, by ordinal; set from the beginning where the
+    file slice's minor entry says so.
 
     Raises :class:`TableDamagedError` for a file that has not as many rows as the table says.
     """
 
-    def __init__(self, store: Store, tile: Tile, files: ParquetFiles) -> None:
-        for file in tile.row_files:
+    def __init__(self, store: Store, file_slice: FileSlice, files: ParquetFiles) -> None:
+        for file in file_slice.row_files:
             path, rows = file.path, files.footer(StoredFile(file.path, file.size_bytes)).num_rows
             if rows != file.rows:
                 raise TableDamagedError(f"file {path!r} has {rows} rows; the table says {file.rows}", path=path)
-        self._gone = {file.ordinal: np.zeros(file.rows, dtype=np.bool_) for file in tile.row_files}
-        if tile.minor is not None:
-            for ordinal, bits in read_positions(store, tile.minor.positions).items():
+        self._gone = {file.ordinal: np.zeros(file.rows, dtype=np.bool_) for file in file_slice.row_files}
+        if file_slice.minor is not None:
+            for ordinal, bits in read_positions(store, file_slice.minor.positions).items():
                 if ordinal not in self._gone:
-                    named = tile.minor.positions
-                    raise TableDamagedError(f"positions file {named!r} is of another tile's files", path=named)
+                    named = file_slice.minor.positions
+                    raise TableDamagedError(f"positions file {named!r} is of another file slice's files", path=named)
                 mine = self._gone[ordinal]
                 mine[: len(bits)] = bits[: len(mine)]
 

@@ -54,7 +54,7 @@ class SkippedTile:
     """Values of the partition columns, as Delta writes them."""
     bucket: int
     key: Mapping[str, object]
-    """A key that does not fit; there may be others in the tile."""
+    """A key that does not fit; there may be others in the file slice."""
     column: str
     reason: str
 
@@ -81,7 +81,7 @@ class CompactionResult:
     commits: int
     """One for each group of buckets that was merged."""
     tiles: int
-    """Tiles whose logs were merged."""
+    """File slices whose logs were merged."""
     rows: int
     """Rows in the files written."""
     files: int
@@ -98,7 +98,7 @@ class CompactionResult:
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
     skipped: tuple[SkippedTile, ...] = ()
-    """Tiles that could not be merged; reads of the keys named in them fail, writes do not."""
+    """File slices that could not be merged; reads of the keys named in them fail, writes do not."""
     lost: tuple[LostGroup, ...] = ()
     """Groups that another compaction was first to merge."""
     stopped: bool = False

@@ -16,7 +16,7 @@ from typing import Any, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.spark.transport.listing import scan_of_listed
 from lakemerge.storage import LocalStore, S3Store, Store
@@ -35,8 +35,8 @@ _answers: dict[tuple[str, str], str | None] = {}
 """Why not, by application and by where the table is and how it is reached."""
 
 
-def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) -> str | None:
-    """Why Spark's own reader is not used on base and winner files of these tiles; ``None`` where it is."""
+def why_through_arrow(spark: SparkSession, store: Store, file_slices: Sequence[FileSlice]) -> str | None:
+    """Why Spark's own reader is not used on base and winner files of these file slices; ``None`` where it is."""
     if isinstance(store, LocalStore):
         return None
     if not isinstance(store, S3Store):
@@ -45,7 +45,7 @@ def why_through_arrow(spark: SparkSession, store: Store, tiles: Sequence[Tile]) 
         return f"Hadoop's S3A has no counterpart of {', '.join(store.s3a.unknown)} in the storage options"
     if jvm_session(spark) is None:
         return "Spark Connect logs a read's options, and those for S3 hold credentials"
-    paths = [tile.base.add.path for tile in tiles if tile.base is not None]
+    paths = [file_slice.base.add.path for file_slice in file_slices if file_slice.base is not None]
     return _answer(spark, store, paths[0]) if paths else None
 
 

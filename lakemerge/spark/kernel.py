@@ -1,8 +1,9 @@
-"""Dirty tiles through the merge kernel, in Python tasks of even size: parts of large tiles, or several small ones.
+"""Dirty file slices through the merge kernel, in Python tasks of even size: parts of large file slices, or several
+small ones.
 
-Spark passes no filter on to the input of ``mapInArrow``. So where tiles are of several partitions, their rows come
-from calls of a scalar function, a list of rows each, and the partition's values stand beside the call. A filter on
-partition columns, wherever in a query, then leaves calls out, as ``to_df(filter=...)`` leaves out tiles.
+Spark passes no filter on to the input of ``mapInArrow``. So where file slices are of several partitions, their rows
+come from calls of a scalar function, a list of rows each, and the partition's values stand beside the call. A filter on
+partition columns, wherever in a query, then leaves calls out, as ``to_df(filter=...)`` leaves out file slices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.functions import arrow_udf
 
 from lakemerge._internal.collector import collector_paused
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
@@ -43,16 +44,20 @@ _PARQUET_TO_ARROW = 4
 
 
 def scan_merging(
-    spark: SparkSession, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str], condition: Filter | None
+    spark: SparkSession,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    columns: Sequence[str],
+    condition: Filter | None,
 ) -> DataFrame:
-    """The merged rows of the tiles that meet the condition.
+    """The merged rows of the file slices that meet the condition.
 
     :param columns: at least one.
     """
     prepare_workers(spark)
     with collector_paused():
-        tasks = even_tasks(tiles, spec.settings, at_least=parallelism(spark))
-    if len({tile.bucket_id.partition for tile in tiles}) > 1:
+        tasks = even_tasks(file_slices, spec.settings, at_least=parallelism(spark))
+    if len({file_slice.bucket_id.partition for file_slice in file_slices}) > 1:
         return _by_partition(spark, spec, tasks, columns, condition)
     return _by_task(spark, _Reading.of(spec, columns, condition), tasks)
 
@@ -130,7 +135,7 @@ def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
     planned, numbered = [], 0
     for task in tasks:
         entries = [
-            {"part": number, "lists": _lists_of(part), "partition": list(part.tile.bucket_id.partition)}
+            {"part": number, "lists": _lists_of(part), "partition": list(part.file_slice.bucket_id.partition)}
             for number, part in enumerate(task, numbered)
         ]
         planned.append(entries)
@@ -140,21 +145,22 @@ def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
     return spark.createDataFrame(pa.table({"tasks": pa.array([planned], kind)}))
 
 
-def _most_rows(tile: Tile) -> int:
-    return tile.stored_rows + sum(block.rows for block in tile.blocks)
+def _most_rows(file_slice: FileSlice) -> int:
+    return file_slice.stored_rows + sum(block.rows for block in file_slice.blocks)
 
 
-def _list_rows(tile: Tile) -> int:
-    """Rows in each list of a tile's but the last."""
-    row_bytes = (tile.file_bytes * _PARQUET_TO_ARROW + tile.log_bytes) / max(1, _most_rows(tile))
+def _list_rows(file_slice: FileSlice) -> int:
+    """Rows in each list of a file slice's but the last."""
+    row_bytes = (file_slice.file_bytes * _PARQUET_TO_ARROW + file_slice.log_bytes) / max(1, _most_rows(file_slice))
     return max(1, min(_LIST_ROWS, int(_LIST_BYTES / max(1, row_bytes))))
 
 
 def _lists_of(part: Part) -> int:
-    """In how many lists the part's rows go: enough, some of which may be empty. Parts of a tile are about even."""
-    rows = _most_rows(part.tile)
+    """In how many lists the part's rows go: enough, some of which may be empty. Parts of a file slice are about
+    even."""
+    rows = _most_rows(part.file_slice)
     share = rows if part.count == 1 else min(rows, 2 * rows // part.count)
-    return max(1, -(-share // _list_rows(part.tile)))
+    return max(1, -(-share // _list_rows(part.file_slice)))
 
 
 class _Lists:
@@ -182,7 +188,7 @@ class _Lists:
         """
         if number != self._part or place <= self._taken:
             part = self._numbered(number)
-            self._tables = _even(self._reading.tables(part), _list_rows(part.tile))
+            self._tables = _even(self._reading.tables(part), _list_rows(part.file_slice))
             self._part, self._taken = number, 0
         taken = list(islice(self._tables, place - self._taken - 1, None if is_last else place - self._taken))
         self._taken = place

@@ -1,4 +1,4 @@
-"""Tiles whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
+"""File slices whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
 
 What was merged is kept by the open table for later reads of the same version. So the first read after a commit costs
 a minor compaction more than one after it. Where the merged rows are records of the logs, Spark reads those too, and
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import MergedBeside, are_few, merge_beside
 from lakemerge.schema.schema import to_ddl
@@ -42,39 +42,39 @@ def scan_merging_first(
     handle: Handle,
     view: TableView,
     spec: MergeSpec,
-    tiles: Sequence[Tile],
+    file_slices: Sequence[FileSlice],
     columns: Sequence[str],
     condition: str | None,
 ) -> list[DataFrame]:
-    """The tiles' stored rows that are not superseded, and the rows that the logs bring in.
+    """The file slices' stored rows that are not superseded, and the rows that the logs bring in.
 
-    :param tiles: see :func:`lakemerge.read.premerge.due_first`.
+    :param file slices: see :func:`lakemerge.read.premerge.due_first`.
     :param condition: of stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
     """
-    merged = _merged(spark, handle, view, spec, tiles, columns)
-    parts = [scan_beside(spark, handle, view, tiles, columns, merged.positions, merged.key, condition)]
+    merged = _merged(spark, handle, view, spec, file_slices, columns)
+    parts = [scan_beside(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
     return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
 
 
 def is_kept(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession, handle: Handle, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> bool:
     """Whether an earlier read has merged them."""
-    return any(handle.scans.get(key) is not None for key in _keys(spark, view, tiles, columns))
+    return any(handle.scans.get(key) is not None for key in _keys(spark, view, file_slices, columns))
 
 
 def _keys(
-    spark: SparkSession, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
-    """What merges of tiles are kept by: those for any columns, and those for these."""
-    bases = [tile.base.add.path for tile in tiles if tile.base is not None]
+    """What merges of file slices are kept by: those for any columns, and those for these."""
+    bases = [file_slice.base.add.path for file_slice in file_slices if file_slice.base is not None]
     of_any = ("merged", session_id(spark), view.version, *bases)
     return of_any, (*of_any, tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """What merges of tiles came to."""
+    """What merges of file slices came to."""
 
     positions: pa.Table
     """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
@@ -85,18 +85,23 @@ class _Merged:
 
 
 def _merged(
-    spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    columns: Sequence[str],
 ) -> _Merged:
     """Of what is kept, if it is there."""
-    of_any, of_these = _keys(spark, view, tiles, columns)
+    of_any, of_these = _keys(spark, view, file_slices, columns)
     known = handle.scans.get(of_any) or handle.scans.get(of_these)
     if known is not None:
         return cast("_Merged", known)
     found = map_evenly(
         spark,
-        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(tiles)),
-        [pickled(tile) for tile in tiles],
-        sizes=[tile.stored_bytes for tile in tiles],
+        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(file_slices)),
+        [pickled(file_slice) for file_slice in file_slices],
+        sizes=[file_slice.stored_bytes for file_slice in file_slices],
         target_bytes=spec.settings.target_task_bytes,
     )
     positions = pa.concat_tables(part.positions for part in found)
@@ -115,8 +120,8 @@ def _merged(
     return merged
 
 
-def _merge_beside(tile: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
-    return merge_beside(pickle.loads(tile), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
+def _merge_beside(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
+    return merge_beside(pickle.loads(file_slice), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
 
 
 def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:

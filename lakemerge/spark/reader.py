@@ -1,8 +1,8 @@
 """Reading a version as a Spark DataFrame.
 
-Tiles without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with small
-ones, which are merged first; other dirty ones go through the merge kernel in Python tasks of even size. All see the
-same version, however long the query runs.
+File slices without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with
+small ones, which are merged first; other dirty ones go through the merge kernel in Python tasks of even size. All see
+the same version, however long the query runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.literals import parse_zone
-from lakemerge.read.filter.prune import prune_tiles
+from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import due_first, pays_first
 from lakemerge.read.scan import asked_columns
@@ -51,8 +51,8 @@ def read_dataframe(
         read = names or [view.config.key[0]]  # rows without columns still count
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
-    tiles = prune_tiles(view, condition)
-    ways = ways_of(spark, handle, view, spec, tiles, read)
+    file_slices = prune_file_slices(view, condition)
+    ways = ways_of(spark, handle, view, spec, file_slices, read)
     early = None
     # A condition that is understood is a text.
     if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
@@ -72,39 +72,44 @@ def read_dataframe(
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Tiles by how they are read."""
+    """File slices by how they are read."""
 
-    clean: list[Tile]
+    clean: list[FileSlice]
     """As they are."""
-    minor: list[Tile]
+    minor: list[FileSlice]
     """Base minus superseded positions, plus winners."""
-    first: list[Tile]
+    first: list[FileSlice]
     """Like those, once their logs are merged."""
-    merged: list[Tile]
+    merged: list[FileSlice]
     """By the kernel, as rows pass through Python tasks."""
     through_arrow: str | None = None
     """Why all of them are, where Spark's own reader is not used."""
 
 
 def ways_of(
-    spark: SparkSession, handle: Handle, view: TableView, spec: MergeSpec, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    columns: Sequence[str],
 ) -> Ways:
-    """How each of a read's tiles is read."""
-    why = why_through_arrow(spark, handle.store, tiles)
+    """How each of a read's file slices is read."""
+    why = why_through_arrow(spark, handle.store, file_slices)
     if why is not None:
-        return Ways([], [], [], list(tiles), why)
-    due = due_first(tiles, spec)
+        return Ways([], [], [], list(file_slices), why)
+    due = due_first(file_slices, spec)
     if jvm_session(spark) is None:  # Connect would send merged rows with each query; places are few
-        due = [tile for tile in due if may_pick_records(spec, tile)]
+        due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
     asked = len(columns) / len(view.config.schema)
     pays = bool(due) and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
     first = due if pays else []
-    chosen = {id(tile) for tile in first}
+    chosen = {id(file_slice) for file_slice in first}
     return Ways(
-        clean=[tile for tile in tiles if tile.is_clean],
-        minor=[tile for tile in tiles if tile.is_merged and not tile.is_clean],
+        clean=[file_slice for file_slice in file_slices if file_slice.is_clean],
+        minor=[file_slice for file_slice in file_slices if file_slice.is_merged and not file_slice.is_clean],
         first=first,
-        merged=[tile for tile in tiles if not tile.is_merged and id(tile) not in chosen],
+        merged=[file_slice for file_slice in file_slices if not file_slice.is_merged and id(file_slice) not in chosen],
     )
 
 

@@ -1,9 +1,9 @@
-"""Merged tiles through Spark's own Parquet reader: no row passes through Python.
+"""Merged file slices through Spark's own Parquet reader: no row passes through Python.
 
-Base files that no log touches are read as they are. Of minor-compacted tiles, base and winner files
+Base files that no log touches are read as they are. Of minor-compacted file slices, base and winner files
 are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
 and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
-(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with tiles whose logs were merged first.
+(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with file slices whose logs were merged first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from lakemerge.format.minor import POSITIONS_SCHEMA, RowFile, packed_positions, positions_table
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.access import parquet_files
@@ -45,10 +45,10 @@ _LISTED_FILE_BYTES = 512
 
 
 def scan_clean(
-    spark: SparkSession, handle: Handle, view: TableView, tiles: Sequence[Tile], columns: Sequence[str]
+    spark: SparkSession, handle: Handle, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> DataFrame:
-    """Base files of clean tiles, as if they were a plain folder of files."""
-    adds = [tile.base.add for tile in tiles if tile.base is not None]
+    """Base files of clean file slices, as if they were a plain folder of files."""
+    adds = [file_slice.base.add for file_slice in file_slices if file_slice.base is not None]
     if not adds:
         return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
     sizes = [add.size_bytes for add in adds]
@@ -60,19 +60,23 @@ def scan_minor(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
-    tiles: Sequence[Tile],
+    file_slices: Sequence[FileSlice],
     columns: Sequence[str],
     condition: str | None = None,
 ) -> list[DataFrame]:
-    """Base and winner files of tiles with a minor entry and no later logs, without superseded rows; in
+    """Base and winner files of file slices with a minor entry and no later logs, without superseded rows; in
     as few scans as their bitmaps allow.
 
     :param condition: of the rows that are asked for. It is judged before bitmaps are, so of superseded rows too: it
         must not fail for any.
     """
     scans = []
-    for group in _groups(tiles):
-        paths = [tile.minor.positions for tile in group if tile.minor is not None and tile.minor.positions is not None]
+    for group in _groups(file_slices):
+        paths = [
+            file_slice.minor.positions
+            for file_slice in group
+            if file_slice.minor is not None and file_slice.minor.positions is not None
+        ]
         few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
         bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
         scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
@@ -83,17 +87,17 @@ def scan_beside(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
-    tiles: Sequence[Tile],
+    file_slices: Sequence[FileSlice],
     columns: Sequence[str],
     positions: pa.Table,
     of: Sequence[Hashable],
     condition: str | None,
 ) -> DataFrame:
-    """Base and winner files of tiles without the rows that ``positions`` names, a table of
+    """Base and winner files of file slices without the rows that ``positions`` names, a table of
     :data:`lakemerge.format.minor.POSITIONS_SCHEMA`; ``of`` tells it from others. For ``condition`` see
     :func:`scan_minor`."""
-    bits = partial(_bits, spark, positions, *_ordinals(tiles)) if positions.num_rows else None
-    return _scan(spark, handle, view, tiles, columns, bits, of, condition)
+    bits = partial(_bits, spark, positions, *_ordinals(file_slices)) if positions.num_rows else None
+    return _scan(spark, handle, view, file_slices, columns, bits, of, condition)
 
 
 def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:
@@ -125,7 +129,7 @@ def _scan(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
-    tiles: Sequence[Tile],
+    file_slices: Sequence[FileSlice],
     columns: Sequence[str],
     bits: Callable[[], DataFrame] | None,
     of: Sequence[Hashable],
@@ -137,14 +141,14 @@ def _scan(
     :param bits: gives what :func:`_bits` does.
     :param of: tells them from other bits of the same files.
     """
-    schema, files = _stored_schema(view), [file for file in _row_files(tiles) if file.rows]
+    schema, files = _stored_schema(view), [file for file in _row_files(file_slices) if file.rows]
     paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
     if bits is None:
         return selected(_parquet(spark, handle, schema, paths, sizes), columns)
-    low, high = _ordinals(tiles)
+    low, high = _ordinals(file_slices)
 
     def left() -> DataFrame:
-        size = _rows(tiles) // 8 if _rows(tiles) <= _FEW_BITS else 0
+        size = _rows(file_slices) // 8 if _rows(file_slices) <= _FEW_BITS else 0
         superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
         rows = _parquet(spark, handle, schema, paths, sizes)
         return _without(rows if condition is None else rows.where(condition), superseded, low)
@@ -207,32 +211,34 @@ def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: 
     return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
 
 
-def _groups(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
-    """Tiles by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
-    group: list[Tile] = []
+def _groups(file_slices: Sequence[FileSlice]) -> Iterator[list[FileSlice]]:
+    """File slices by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
+    group: list[FileSlice] = []
     held = 0
-    for tile in sorted(tiles, key=lambda tile: -1 if tile.base is None else tile.base.ordinal):
-        rows = _rows([tile])
+    for file_slice in sorted(
+        file_slices, key=lambda file_slice: -1 if file_slice.base is None else file_slice.base.ordinal
+    ):
+        rows = _rows([file_slice])
         if group and held + rows > _MAX_BITS:
             yield group
             group, held = [], 0
-        group.append(tile)
+        group.append(file_slice)
         held += rows
     if group:
         yield group
 
 
-def _row_files(tiles: Sequence[Tile]) -> list[RowFile]:
-    return [file for tile in tiles for file in tile.row_files]
+def _row_files(file_slices: Sequence[FileSlice]) -> list[RowFile]:
+    return [file for file_slice in file_slices for file in file_slice.row_files]
 
 
-def _rows(tiles: Sequence[Tile]) -> int:
-    return sum(tile.stored_rows for tile in tiles)
+def _rows(file_slices: Sequence[FileSlice]) -> int:
+    return sum(file_slice.stored_rows for file_slice in file_slices)
 
 
-def _ordinals(tiles: Sequence[Tile]) -> tuple[int, int]:
-    """The lowest and the highest of the tiles' files."""
-    ordinals = [file.ordinal for file in _row_files(tiles)]
+def _ordinals(file_slices: Sequence[FileSlice]) -> tuple[int, int]:
+    """The lowest and the highest of the file slices' files."""
+    ordinals = [file.ordinal for file in _row_files(file_slices)]
     return min(ordinals), max(ordinals)
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.layout.view import TableView
-from lakemerge.read.filter.prune import prune_tiles
+from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
@@ -56,7 +56,7 @@ _NO_CATALOG = (
 )
 _BATCH_ROWS = 64 * 1024
 _READ_TASKS = 8
-"""Read tasks at least, where there are as many tiles: the source is not told the cluster's size."""
+"""Read tasks at least, where there are as many file slices: the source is not told the cluster's size."""
 _LOAD_HERE_TASKS = 8
 """A first load of as many bytes as so many tasks get is merged on the driver, in a process of Spark's without
 a session. A larger one stays in logs, which the next compaction merges on the executors."""
@@ -171,14 +171,14 @@ class _Reader(DataSourceReader):
         fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
         # Named as the caller's schema has them, which may be in another case.
         self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])
-        self._tiles = prune_tiles(view, None)
+        self._file_slices = prune_file_slices(view, None)
 
     def __getstate__(self) -> dict[str, object]:
-        """What Spark sends each task, which has tiles of its own."""
-        return self.__dict__ | {"_tiles": ()}
+        """What Spark sends each task, which has file slices of its own."""
+        return self.__dict__ | {"_file_slices": ()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = even_tasks(self._tiles, self._spec.settings, at_least=_READ_TASKS)
+        tasks = even_tasks(self._file_slices, self._spec.settings, at_least=_READ_TASKS)
         # Spark runs one task, with no partition, where this list is empty.
         return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
@@ -244,7 +244,7 @@ class _Writer(DataSourceArrowWriter):
         packed = [message.packed for message in tasks]
         size = sum(file.size_bytes for task in packed for file in task.files)
         here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
-        finish(write, packed, load_tiles=load_in_process if here else None)
+        finish(write, packed, load_file_slices=load_in_process if here else None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Spark calls this, in another process, also where :meth:`commit` raised. What could be deleted is

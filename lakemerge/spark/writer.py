@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from lakemerge.delta import AddFile
 from lakemerge.errors import FrameError, SchemaError
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.judging import judging
@@ -35,7 +35,7 @@ from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
-from lakemerge.write.upsert import Write, discard, finish, load_tile
+from lakemerge.write.upsert import Write, discard, finish, load_file_slice
 
 __all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
 
@@ -96,7 +96,7 @@ def upsert_dataframe(
         discard(write.pack)
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
-    return finish(write, ordered, load_tiles=partial(load_on_spark, frame.sparkSession))
+    return finish(write, ordered, load_file_slices=partial(load_on_spark, frame.sparkSession))
 
 
 def delete_matching_dataframe(
@@ -144,17 +144,17 @@ def pack_rows(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> tuple[int, P
         ) from error
 
 
-def load_on_spark(spark: SparkSession, write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
-    """Merge the tiles of a first load into base files, in tasks of Spark."""
+def load_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileSlice]) -> list[AddFile]:
+    """Merge the file slices of a first load into base files, in tasks of Spark."""
     settings = write.pack.settings
-    counts = [ordinals_needed(tile.stored_bytes, settings) for tile in tiles]
-    jobs = list(zip(tiles, accumulate(counts[:-1], initial=0), strict=True))
+    counts = [ordinals_needed(file_slice.stored_bytes, settings) for file_slice in file_slices]
+    jobs = list(zip(file_slices, accumulate(counts[:-1], initial=0), strict=True))
     spec, version = write.pack, write.begin.version
     parts = map_evenly(
         spark,
-        lambda job: load_tile(spec, version, *job),
+        lambda job: load_file_slice(spec, version, *job),
         jobs,
-        sizes=[tile.stored_bytes for tile in tiles],
+        sizes=[file_slice.stored_bytes for file_slice in file_slices],
         target_bytes=settings.target_task_bytes,
     )
     return [add for part in parts for add in part]

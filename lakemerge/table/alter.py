@@ -149,9 +149,9 @@ def _check_same_definition(begin: State, tip: State) -> None:
 def _check_no_live_logs(view: TableView) -> None:
     """Every live log was written under the present merger, and in types that it computes in: an earlier change
     passed this check, and a write begun before one is refused."""
-    dirty = [tile for tile in view.tiles if not tile.is_merged]
+    dirty = [file_slice for file_slice in view.file_slices if not file_slice.is_merged]
     if dirty:
-        versions = sorted({block.version for tile in dirty for block in tile.blocks})
+        versions = sorted({block.version for file_slice in dirty for block in file_slice.blocks})
         raise CompactFirstError(
             f"logs of {len(versions)} commits are not compacted yet, and only {view.config.merger_name!r} with its "
             "present options and types can fold them: compact first (table.compact()), then alter again",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.read.filter.prune import prune_tiles
+from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns
 
@@ -75,7 +75,7 @@ class TableDetail(_Sizes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """How a read would be done, in tiles: base files and the key ranges they own."""
+    """How a read would be done, in file slices: base files and the key ranges they own."""
 
     tiles: int
     pruned: int
@@ -92,13 +92,14 @@ class ReadPlan:
     log_blocks: int
     """To be merged, first or while reading."""
     bytes: int
-    """Stored bytes of the tiles to be read, all columns."""
+    """Stored bytes of the file slices to be read, all columns."""
     through_arrow: str | None
-    """Why Spark reads these tiles through Arrow in Python tasks, also where it need not merge. ``None`` where its own
+    """Why Spark reads these file slices through Arrow in Python tasks, also where it need not merge. ``None`` where its
+    own
     Parquet reader does that, and for a table without a session, which cannot be asked."""
 
     def __str__(self) -> str:
-        lines = [f"{self.tiles - self.pruned} of {self.tiles} tiles, {self.bytes:,} bytes"]
+        lines = [f"{self.tiles - self.pruned} of {self.tiles} file slices, {self.bytes:,} bytes"]
         if self.clean:
             lines.append(f"  {self.clean} as they are: no log touches them")
         if self.minor:
@@ -116,12 +117,14 @@ class ReadPlan:
 def slices_of(view: TableView) -> list[SliceInfo]:
     """Every bucket with files or live logs, by partition and bucket."""
     names = view.config.partition_by
-    order = sorted(view.tiles_by_bucket, key=lambda part: ([value or "" for value in part.partition], part.bucket))
+    order = sorted(
+        view.file_slices_by_bucket, key=lambda part: ([value or "" for value in part.partition], part.bucket)
+    )
     return [
         SliceInfo(
             partition=dict(zip(names, part.partition, strict=True)),
             bucket=part.bucket,
-            **_totals(view.tiles_by_bucket[part]),
+            **_totals(view.file_slices_by_bucket[part]),
         )
         for part in order
     ]
@@ -140,7 +143,7 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
         slices=len(slices),
         dirty_slices=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
-        **_totals(view.tiles),
+        **_totals(view.file_slices),
     )
 
 
@@ -153,33 +156,37 @@ def plan_of(
 ) -> ReadPlan:
     asked = asked_columns(view, columns)
     condition = parse_filter(filter, view.config.schema)
-    tiles = prune_tiles(view, condition)
+    file_slices = prune_file_slices(view, condition)
     first, through_arrow = 0, None
     if spark is not None:
         from lakemerge.spark.reader import ways_of
 
         read = set(asked) | (condition.columns if condition is not None else set())
         spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-        ways = ways_of(spark, handle, view, spec, tiles, [name for name in view.config.schema.names if name in read])
+        ways = ways_of(
+            spark, handle, view, spec, file_slices, [name for name in view.config.schema.names if name in read]
+        )
         first, through_arrow = len(ways.first), ways.through_arrow
     return ReadPlan(
-        tiles=len(view.tiles),
-        pruned=len(view.tiles) - len(tiles),
-        clean=sum(tile.is_clean for tile in tiles),
-        minor=sum(tile.is_merged and not tile.is_clean for tile in tiles),
+        tiles=len(view.file_slices),
+        pruned=len(view.file_slices) - len(file_slices),
+        clean=sum(file_slice.is_clean for file_slice in file_slices),
+        minor=sum(file_slice.is_merged and not file_slice.is_clean for file_slice in file_slices),
         first=first,
-        merged=sum(not tile.is_merged for tile in tiles) - first,
-        log_blocks=sum(len(tile.blocks) for tile in tiles),
-        bytes=sum(tile.stored_bytes for tile in tiles),
+        merged=sum(not file_slice.is_merged for file_slice in file_slices) - first,
+        log_blocks=sum(len(file_slice.blocks) for file_slice in file_slices),
+        bytes=sum(file_slice.stored_bytes for file_slice in file_slices),
         through_arrow=through_arrow,
     )
 
 
-def _totals(tiles: Sequence[Tile]) -> dict[str, int]:
-    bases = [tile.base for tile in tiles if tile.base is not None]
-    winners = [winner for tile in tiles if tile.minor is not None for winner in tile.minor.winners]
-    # A block that reaches into several tiles counts once.
-    blocks = {(b.file.path, b.first_row_group): b for tile in tiles for b in tile.blocks}.values()
+def _totals(file_slices: Sequence[FileSlice]) -> dict[str, int]:
+    bases = [file_slice.base for file_slice in file_slices if file_slice.base is not None]
+    winners = [
+        winner for file_slice in file_slices if file_slice.minor is not None for winner in file_slice.minor.winners
+    ]
+    # A block that reaches into several file slices counts once.
+    blocks = {(b.file.path, b.first_row_group): b for file_slice in file_slices for b in file_slice.blocks}.values()
     return {
         "base_files": len(bases),
         "base_rows": sum(base.rows for base in bases),

@@ -1,4 +1,4 @@
-"""Writing base files: merged rows of one tile, sorted by key, as Delta adds.
+"""Writing base files: merged rows of one file slice, sorted by key, as Delta adds.
 
 Source: docs/table-format.md, section 2.
 """
@@ -65,13 +65,13 @@ def write_base_files(
     ordinals: Sequence[int],
     now_ms: int,
 ) -> list[AddFile]:
-    """Write the ranges of one tile (ascending, rows sorted by key) as one or more files.
+    """Write the ranges of one file slice (ascending, rows sorted by key) as one or more files.
 
     A new file begins at a range boundary once the current one has the target size. There is always
     at least one file, possibly empty: it carries the watermark.
 
-    :param lower: the tile's lower bound; the first file gets it.
-    :param ordinals: reserved for this tile, as many as files may be needed; when they run out, the
+    :param lower: the file slice's lower bound; the first file gets it.
+    :param ordinals: reserved for this file slice, as many as files may be needed; when they run out, the
         last file takes all the rest.
     """
     left = list(ordinals)
@@ -116,7 +116,7 @@ def delete_prefix(store: Store, prefix: str, *, keep: Collection[str] = ()) -> N
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:
-    """How many ordinals to reserve for a tile that reads ``stored_bytes``."""
+    """How many ordinals to reserve for a file slice that reads ``stored_bytes``."""
     return 1 + 2 * stored_bytes // settings.target_file_bytes
 
 

@@ -37,8 +37,8 @@ from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
-from lakemerge.layout.view import TableView, Tile, build_tiles
-from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.layout.view import FileSlice, TableView, build_file_slices
+from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.evolution import with_columns_of_frame
@@ -54,13 +54,13 @@ from lakemerge.write.pack import Packed, PackSpec, pack
 from mergers.wording import argument
 
 __all__ = [
-    "LoadTiles",
+    "LoadFileSlices",
     "Write",
     "choose_buckets",
     "discard",
     "finish",
+    "load_file_slice",
     "load_in_process",
-    "load_tile",
     "upsert_arrow",
 ]
 
@@ -126,8 +126,8 @@ class Write:
         return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
 
 
-LoadTiles = Callable[[Write, Sequence[Tile]], list[AddFile]]
-"""Merges the tiles of a first load into base files; ordinals count from 0, :func:`tile_ordinals`."""
+LoadFileSlices = Callable[[Write, Sequence[FileSlice]], list[AddFile]]
+"""Merges the file slices of a first load into base files; ordinals count from 0, :func:`file_slice_ordinals`."""
 
 
 def choose_buckets(estimated_bytes: int | None) -> int:
@@ -180,20 +180,20 @@ def upsert_arrow(
     except BaseException:
         discard(write.pack)
         raise
-    return finish(write, packed, load_tiles=load_in_process)
+    return finish(write, packed, load_file_slices=load_in_process)
 
 
-def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | None) -> UpsertResult:
+def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFileSlices | None) -> UpsertResult:
     """Commit what the tasks packed, in the order given: as base files into an empty table where
-    ``load_tiles`` can make them, else as logs."""
+    ``load_file_slices`` can make them, else as logs."""
     blocks = [block for task in packed for block in task.blocks]
     rows = sum(task.rows for task in packed)
     files = list(dict.fromkeys(block.file for block in blocks))
     metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
     size = sum(file.size_bytes for file in files)
     try:
-        if blocks and load_tiles is not None and write.begin.is_empty and write.begin.state.next_ordinal == 0:
-            loaded = _load(write, blocks, rows, load_tiles)
+        if blocks and load_file_slices is not None and write.begin.is_empty and write.begin.state.next_ordinal == 0:
+            loaded = _load(write, blocks, rows, load_file_slices)
             if loaded is not None:
                 return loaded
         logs = _log_commit(write, blocks)
@@ -215,8 +215,8 @@ def finish(write: Write, packed: Sequence[Packed], *, load_tiles: LoadTiles | No
     return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
 
 
-def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int) -> list[AddFile]:
-    """Merge one tile of a first load into base files."""
+def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, first_ordinal: int) -> list[AddFile]:
+    """Merge one file slice of a first load into base files."""
     merge = MergeSpec(spec.store, spec.config, spec.merger, spec.settings)
     base = BaseWriteSpec(
         store=spec.store,
@@ -226,13 +226,13 @@ def load_tile(spec: PackSpec, begin_version: int, tile: Tile, first_ordinal: int
         merged_through=begin_version,
         buckets=spec.buckets,
     )
-    count = ordinals_needed(tile.stored_bytes, spec.settings)
+    count = ordinals_needed(file_slice.stored_bytes, spec.settings)
     with ParquetFiles(spec.store) as files:
-        ranges = merge_tile(merge, tile, columns=spec.config.schema.names, sort=True, files=files)
+        ranges = merge_file_slice(merge, file_slice, columns=spec.config.schema.names, sort=True, files=files)
         return write_base_files(
             ranges,
             base,
-            tile.bucket_id,
+            file_slice.bucket_id,
             lower=None,
             ordinals=range(first_ordinal, first_ordinal + count),
             now_ms=Handle.now_ms(),
@@ -246,13 +246,13 @@ def discard(spec: PackSpec) -> None:
     discard_base_files(spec.store, spec.name)
 
 
-def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadTiles) -> UpsertResult | None:
+def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices: LoadFileSlices) -> UpsertResult | None:
     """Merge packed blocks into base files and commit those; ``None`` if the table is not empty any
     more or a total does not fit its column, with the base files deleted and the logs still there."""
     staged = [replace(block, version=write.begin.version + 1) for block in blocks]
-    tiles = list(build_tiles([], staged, buckets=write.pack.buckets))
+    file_slices = list(build_file_slices([], staged, buckets=write.pack.buckets))
     try:
-        adds = load_tiles(write, tiles)
+        adds = load_file_slices(write, file_slices)
     except MergeOverflowError:
         # No reason to refuse the records: later ones may bring the total back into range.
         discard_base_files(write.handle.store, write.pack.name)
@@ -260,7 +260,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
     files = len(adds) + sum(base.tombstones is not None for base in bases) + 1
     size = sum(add.size_bytes for add in adds)
-    ordinals = sum(ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles)
+    ordinals = sum(ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices)
     provenance = write.provenance.with_parameters(mode="load")
     metrics = {"numSourceRows": rows, "numFiles": len(adds), "numOutputBytes": size}
     try:
@@ -278,13 +278,13 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_tiles: LoadT
     return write.result(outcome.version, rows=rows, files=files, size=size, mode="load")
 
 
-def load_in_process(write: Write, tiles: Sequence[Tile]) -> list[AddFile]:
-    """Merge the tiles of a first load in this process, on a few threads."""
-    counts = [ordinals_needed(tile.stored_bytes, write.pack.settings) for tile in tiles]
+def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddFile]:
+    """Merge the file slices of a first load in this process, on a few threads."""
+    counts = [ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices]
     firsts = accumulate(counts[:-1], initial=0)
     with ThreadPoolExecutor(write.pack.settings.threads) as pool:
-        load = partial(load_tile, write.pack, write.begin.version)
-        loaded = list(pool.map(load, tiles, firsts))
+        load = partial(load_file_slice, write.pack, write.begin.version)
+        loaded = list(pool.map(load, file_slices, firsts))
     return [add for adds in loaded for add in adds]
 
 

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.read.merge import MergeSpec, merge_tile
+from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.premerge import merge_beside
 from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
@@ -31,7 +31,7 @@ from tests.property.histories import History, check_history, histories
 
 
 class _Handle(ArrowHandle):
-    """Reads every tile that has a base file and logs by merging the logs first."""
+    """Reads every file slice that has a base file and logs by merging the logs first."""
 
     pick: ClassVar[bool] = False
 
@@ -50,7 +50,11 @@ class _Handle(ArrowHandle):
         wanted = set(table.schema.names if columns is None else columns) | (parsed.columns if parsed else set())
         names = [name for name in table.schema.names if name in wanted]
         schema = pa.schema([table.schema.field(name).with_nullable(True) for name in names])
-        parts = [part for tile in view.tiles for part in _rows_of(tile, spec, names, table.url, pick=self.pick)]
+        parts = [
+            part
+            for file_slice in view.file_slices
+            for part in _rows_of(file_slice, spec, names, table.url, pick=self.pick)
+        ]
         rows = pa.concat_tables([schema.empty_table(), *(part.select(names).cast(schema) for part in parts)])
         rows = rows if parsed is None else rows.filter(parsed.expression)
         return rows.select(table.schema.names if columns is None else list(columns))
@@ -62,15 +66,19 @@ class _PickingHandle(_Handle):
     pick: ClassVar[bool] = True
 
 
-def _rows_of(tile: Tile, spec: MergeSpec, names: Sequence[str], url: str, *, pick: bool) -> Iterator[pa.Table]:
-    if tile.base is None or not tile.blocks:
+def _rows_of(
+    file_slice: FileSlice, spec: MergeSpec, names: Sequence[str], url: str, *, pick: bool
+) -> Iterator[pa.Table]:
+    if file_slice.base is None or not file_slice.blocks:
         with ParquetFiles(spec.store) as files:
-            yield from [part.rows for part in merge_tile(spec, tile, columns=names, sort=False, files=files)]
+            yield from [
+                part.rows for part in merge_file_slice(spec, file_slice, columns=names, sort=False, files=files)
+            ]
         return
-    found = merge_beside(tile, spec, names, pick=pick)
+    found = merge_beside(file_slice, spec, names, pick=pick)
     assert not (found.picked and found.rows)
     words = dict(zip(*found.positions.to_pydict().values(), strict=True))
-    for file in tile.row_files:
+    for file in file_slice.row_files:
         gone = [
             place * 64 + bit
             for place, word in enumerate(words.get(file.ordinal, []))

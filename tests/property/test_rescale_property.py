@@ -112,7 +112,7 @@ class Story:
         view = LakeTable.open(self.path, version=version).view
         rows = rows_of(DeltaTable(self.path, version=version).to_pyarrow_table().select(SCHEMA.names))
         assert len({row[:2] for row in rows}) == len(rows)
-        if all(tile.is_clean for tile in view.tiles):
+        if all(file_slice.is_clean for file_slice in view.file_slices):
             merged = rows_of(LakeTable.open(self.path, version=version).to_arrow())
             assert sorted(rows, key=repr) == sorted(merged, key=repr)
 

@@ -91,7 +91,7 @@ def test_the_same_rows_with_and_without_laws(configuration: Configuration, tmp_p
                 table.compact()
             agree(model, (lawful, unlawful), f"write {taken}, compacted")
             given = logged(unlawful)
-            # Only tiles with a total that does not fit may keep their logs.
+            # Only file slices with a total that does not fit may keep their logs.
             assert bool(given) == bool(logged(lawful))
 
 

@@ -224,15 +224,15 @@ def _read_as_several(spark: SparkSession, url: str, options: dict[str, object]) 
 def _as_several(spark: SparkSession, url: str, options: dict[str, object]) -> dict[str, object]:
     def refused(store: Store, how: str = REFUSED) -> bool:
         access._answers.clear()  # so that it is tried again
-        return bool(re.search(how, str(access.why_through_arrow(spark, store, tiles))))
+        return bool(re.search(how, str(access.why_through_arrow(spark, store, file_slices))))
 
     def by_itself() -> bool:
-        path = f"{url.replace('s3:', 's3a:')}/{tiles[0].base.add.path}" if tiles[0].base else ""
+        path = f"{url.replace('s3:', 's3a:')}/{file_slices[0].base.add.path}" if file_slices[0].base else ""
         with pytest.raises(Exception, match=REFUSED):
             spark.read.parquet(path)
         return True
 
-    tiles = LakeTable.open(url, storage_options=options).view.tiles
+    file_slices = LakeTable.open(url, storage_options=options).view.file_slices
     stranger = {**options, "AWS_ACCESS_KEY_ID": INTRUDER}
     before = dict(spark.conf.getAll)
     return {

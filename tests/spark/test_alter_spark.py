@@ -94,4 +94,4 @@ def test_overflow_is_skipped_and_reported_by_tasks(spark: SparkSession, tmp_path
     result = table.compact()
     assert (result.tiles, result.skipped) == (1, ())
     assert rows(table.to_df(columns=["id", "n"])) == sorted([(wide, 100), (other, 1)])
-    assert all(tile.is_clean for tile in table.view.tiles)
+    assert all(file_slice.is_clean for file_slice in table.view.file_slices)

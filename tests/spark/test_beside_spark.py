@@ -126,7 +126,8 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monke
 
 
 def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partial records make such rows in the tiles that they touch; where log files cannot be told apart all rows are
+    """Partial records make such rows in the file slices that they touch; where log files cannot be told apart all rows
+    are
     sent along. The columns asked for are then what was kept."""
     table, rows = played(spark, tmp_path / "t")
     table.upsert(spark.createDataFrame([(8, 50, "some columns")], "id BIGINT, at INT, v STRING"))
@@ -187,7 +188,7 @@ def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_damaged_log_is_named(spark: SparkSession, tmp_path: Path) -> None:
     table, _ = played(spark, tmp_path / "t")
-    block = table.view.tiles[0].blocks[0]
+    block = table.view.file_slices[0].blocks[0]
     Path(table.url, block.file.path).unlink()
     with pytest.raises(TableDamagedError, match=block.file.path.rsplit("/", maxsplit=1)[-1]):
         table.to_df()

@@ -72,7 +72,7 @@ def test_frames_add_columns(spark: SparkSession, tmp_path: Path) -> None:
         table.upsert(first)
     loaded = table.upsert(first, merge_schema=True)
     assert (loaded.version, loaded.mode, table.schema.names) == (1, "load", ["id", "at", "s"])
-    assert all(tile.is_clean for tile in table.view.tiles)
+    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
     second = spark.createDataFrame(
         [(1, 2, {"y": "b", "x": 2}, "n")], "id LONG, at INT, s STRUCT<y: STRING, x: INT>, note STRING"
     )

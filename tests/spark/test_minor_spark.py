@@ -110,9 +110,10 @@ def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> No
 def test_a_union_of_scans_in_generated_code(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The setting that the README recommends: clean tiles, scans with bitmaps, and a tile that Python tasks merge."""
+    """The setting that the README recommends: clean file slices, scans with bitmaps, and a file slice that Python tasks
+    merge."""
     table, rows = played(spark, tmp_path / "t")
-    monkeypatch.setattr(files, "_MAX_BITS", 1)  # a scan a tile
+    monkeypatch.setattr(files, "_MAX_BITS", 1)  # a scan a file slice
     late = {i: (i, 50, "late") for i in range(200, 400) if bucket_of(spark, i) == 2}
     table.upsert(frame(spark, late))
     rows |= late
@@ -135,10 +136,12 @@ def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Pa
     table, rows = played(spark, tmp_path / "t")
     found = table.to_df(filter="id = 21")
     assert collected(found) == [rows[21]]
-    (tile,) = [tile for tile in table.view.tiles if tile.bucket_id.bucket == bucket_of(spark, 21)]
-    assert tile.base is not None
-    assert tile.minor is not None
-    names = {tile.base.add.path, *(winner.path for winner in tile.minor.winners)}
+    (file_slice,) = [
+        file_slice for file_slice in table.view.file_slices if file_slice.bucket_id.bucket == bucket_of(spark, 21)
+    ]
+    assert file_slice.base is not None
+    assert file_slice.minor is not None
+    names = {file_slice.base.add.path, *(winner.path for winner in file_slice.minor.winners)}
     assert {name.split("/t/")[1] for name in found.inputFiles()} == names
     assert len(table.to_df().inputFiles()) > len(names)
 

@@ -44,7 +44,9 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     first, second = rows_of(COUNTRIES, range(40), 1), rows_of(COUNTRIES, range(30, 50), 2)
     table.upsert(frame(first))
     table.upsert(frame(second))
-    assert {tile.bucket_id.partition for tile in table.view.tiles if not tile.is_merged} == {(c,) for c in COUNTRIES}
+    assert {file_slice.bucket_id.partition for file_slice in table.view.file_slices if not file_slice.is_merged} == {
+        (c,) for c in COUNTRIES
+    }
     return table, first | second
 
 
@@ -52,9 +54,9 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
 def without_others(table: LakeTable, *partitions: str) -> Iterator[None]:
     """Base files of other partitions are elsewhere meanwhile."""
     files = [
-        Path(table.url) / tile.base.add.path
-        for tile in table.view.tiles
-        if tile.base is not None and tile.bucket_id.partition[0] not in partitions
+        Path(table.url) / file_slice.base.add.path
+        for file_slice in table.view.file_slices
+        if file_slice.base is not None and file_slice.bucket_id.partition[0] not in partitions
     ]
     assert files
     for file in files:
@@ -198,7 +200,7 @@ def test_lists_are_even_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, planne
     """However many were planned: some may be left empty, and the last one takes what there is."""
     sizes = [0, 1, 2_500, 9_000]
     monkeypatch.setattr(kernel._Lists, "_numbered", lambda self, number: _Part(sizes[number]))
-    monkeypatch.setattr(kernel, "_list_rows", lambda tile: 1_000)
+    monkeypatch.setattr(kernel, "_list_rows", lambda file_slice: 1_000)
     reading: Any = _Numbers()
     monkeypatch.setattr(reading, "tables", lambda part: _Numbers().tables(part.rows))
     lists = kernel._Lists([], 1, reading, pa.struct([("n", pa.int64())]))
@@ -214,7 +216,7 @@ def test_lists_are_even_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, planne
 
 
 class _Part:
-    tile = None
+    file_slice = None
 
     def __init__(self, rows: int) -> None:
         self.rows = rows

@@ -116,8 +116,10 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def test_the_tables_are_what_they_are_called(played: Callable[[str], Played]) -> None:
     states = {}
     for kind in KINDS:
-        tiles = played(kind).table.view.tiles
-        states[kind] = {(tile.base is not None, tile.is_clean, tile.is_merged) for tile in tiles}
+        file_slices = played(kind).table.view.file_slices
+        states[kind] = {
+            (file_slice.base is not None, file_slice.is_clean, file_slice.is_merged) for file_slice in file_slices
+        }
     assert states == {
         "empty": set(),
         "clean": {(True, True, True)},

@@ -38,11 +38,11 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def test_a_slice_is_read_by_several_even_tasks(dirty: tuple[LakeTable, list[Row]]) -> None:
     table, expected = dirty
-    (tile,) = table.view.tiles
+    (file_slice,) = table.view.file_slices
     found = table.to_df().withColumn("task", functions.spark_partition_id()).collect()
     assert sorted((row.k, row.o, row.v) for row in found) == expected
     tasks = Counter(row.task for row in found)
-    assert len(tasks) == min(20, -(-tile.stored_bytes // SMALL.target_task_bytes)) > 3
+    assert len(tasks) == min(20, -(-file_slice.stored_bytes // SMALL.target_task_bytes)) > 3
     assert max(tasks.values()) - min(tasks.values()) <= 100  # a row group
     assert table.to_df(columns=["v"], filter="k % 2 = 1").count() == ROWS // 2
     assert table.to_df(columns=[]).count() == len(expected)
@@ -84,6 +84,6 @@ def test_the_data_source_reads_the_same_parts(spark: SparkSession, dirty: tuple[
     assert len(tasks) > 3
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 100
     sent = pickle.dumps(source)  # with each task, which has a partition of its own
-    assert not any(file.path.encode() in sent for tile in table.view.tiles for file in tile.row_files)
+    assert not any(file.path.encode() in sent for file_slice in table.view.file_slices for file in file_slice.row_files)
     whole = spark.read.format("lakemerge").load(table.url)
     assert sorted((row.k, row.o, row.v) for row in whole.collect()) == expected

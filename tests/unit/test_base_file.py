@@ -117,7 +117,7 @@ def test_only_the_first_columns_have_statistics() -> None:
 
 
 def test_statistics_never_hide_a_row(tmp_path: Path) -> None:
-    """Each value is found by a filter for it, in tiles that only their statistics tell apart."""
+    """Each value is found by a filter for it, in file slices that only their statistics tell apart."""
     values = ["a" * 40, "a" * 40 + "b", "\U0010ffff" * 40, "é" * 33, ""]
     table = create(tmp_path, settings=Settings(target_file_bytes=1, merge_budget_bytes=1))
     table.upsert(frame([(k, k, value) for k, value in enumerate(values)]))

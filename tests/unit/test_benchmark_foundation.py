@@ -228,7 +228,7 @@ def test_phases_see_what_ran(spark: SparkSession, inputs: Inputs, report: Report
         silent = [p.label for p in plan.driver if phases.seconds_in(pstats.Stats(driver), p.functions) <= 0]
         silent += [p.label for p in plan.task if sum(phases.seconds_in(task, p.functions) for task in tasks) <= 0]
         assert silent == []
-    assert all(tile.is_clean for tile in table.view.tiles)
+    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
 
 
 def test_the_command_writes_its_numbers(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lakemerge import Settings
 from lakemerge.errors import MergerContractError
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read import premerge as beside
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import are_few, due_first, merge_beside, pays_first
@@ -21,36 +21,39 @@ from tests.unit.faults import create, frame
 
 
 @pytest.fixture
-def tile(tmp_path: Path) -> Tile:
+def file_slice(tmp_path: Path) -> FileSlice:
     table = create(tmp_path / "t")
     table.upsert(frame([(1, 1, "base")]))
     for number in range(3):
         table.upsert(frame([(1, number, "log")]))
-    (tile,) = table.view.tiles
-    return tile
+    (file_slice,) = table.view.file_slices
+    return file_slice
 
 
-def renamed(tile: Tile, *paths: str) -> Tile:
+def renamed(file_slice: FileSlice, *paths: str) -> FileSlice:
     blocks = [
-        replace(block, file=replace(block.file, path=path)) for block, path in zip(tile.blocks, paths, strict=True)
+        replace(block, file=replace(block.file, path=path))
+        for block, path in zip(file_slice.blocks, paths, strict=True)
     ]
-    return replace(tile, blocks=tuple(blocks))
+    return replace(file_slice, blocks=tuple(blocks))
 
 
-def test_log_files_have_names_of_their_own(tile: Tile) -> None:
-    assert are_few([tile, tile])
-    assert are_few([renamed(tile, "a/1.parquet", "a/2.parquet", "b/3.parquet")])
-    assert are_few([renamed(tile, "a/1.parquet", "a/1.parquet", "b/3.parquet")]), "one file, twice"
-    assert not are_few([renamed(tile, "a/1.parquet", "a/2.parquet", "b/1.parquet")])
-    assert not are_few([renamed(tile, "a/1 .parquet", "a/2.parquet", "b/3.parquet")]), "Spark may write it another way"
-    assert not are_few([renamed(tile, "a/%31.parquet", "a/2.parquet", "b/3.parquet")])
+def test_log_files_have_names_of_their_own(file_slice: FileSlice) -> None:
+    assert are_few([file_slice, file_slice])
+    assert are_few([renamed(file_slice, "a/1.parquet", "a/2.parquet", "b/3.parquet")])
+    assert are_few([renamed(file_slice, "a/1.parquet", "a/1.parquet", "b/3.parquet")]), "one file, twice"
+    assert not are_few([renamed(file_slice, "a/1.parquet", "a/2.parquet", "b/1.parquet")])
+    assert not are_few([renamed(file_slice, "a/1 .parquet", "a/2.parquet", "b/3.parquet")]), (
+        "Spark may write it another way"
+    )
+    assert not are_few([renamed(file_slice, "a/%31.parquet", "a/2.parquet", "b/3.parquet")])
 
 
-def test_there_are_not_too_many(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_not_too_many(file_slice: FileSlice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "_MOST_LOGS", 3)
-    assert are_few([tile])
+    assert are_few([file_slice])
     monkeypatch.setattr(beside, "_MOST_LOGS", 2)
-    assert not are_few([tile])
+    assert not are_few([file_slice])
 
 
 def test_what_may_come_as_rows_is_bounded_as_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,14 +63,14 @@ def test_what_may_come_as_rows_is_bounded_as_rows(tmp_path: Path, monkeypatch: p
     handle = table.handle
 
     def ways() -> tuple[bool, bool]:
-        tiles = table.view.tiles
+        file_slices = table.view.file_slices
         spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), handle.settings)
-        due = due_first(tiles, spec)
+        due = due_first(file_slices, spec)
         return bool(due), pays_first(due, spec, asked=1)
 
     table.upsert(frame([(k, 1, "base") for k in range(100)]))
     table.upsert(frame([(k, 2, "a longer value") for k in range(40)]))
-    assert table.view.tiles[0].log_bytes > 600
+    assert table.view.file_slices[0].log_bytes > 600
     assert ways() == (True, True), "places of 160 bytes"
     with monkeypatch.context() as patch:
         patch.setattr(beside, "_MOST_LOGS", 0)
@@ -96,8 +99,8 @@ def test_a_merger_that_is_not_what_it_says_is_named(tmp_path: Path, pick: bool) 
     table = create(tmp_path / "t", merger="later", mergers=[Later])
     table.upsert(frame([(1, 1, "base"), (2, 1, "base")]))
     table.upsert(frame([(1, 2, "log")]))
-    (tile,) = table.view.tiles
+    (file_slice,) = table.view.file_slices
     handle = table.handle
     spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), handle.settings)
     with pytest.raises(MergerContractError, match="'later' declares that it is selective, but made"):
-        merge_beside(tile, spec, ["k", "o", "v"], pick=pick)
+        merge_beside(file_slice, spec, ["k", "o", "v"], pick=pick)

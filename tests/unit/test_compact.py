@@ -1,4 +1,4 @@
-"""Compaction: tiles and their watermarks, what is rewritten, tombstones, and logs that die or stay."""
+"""Compaction: file slices and their watermarks, what is rewritten, tombstones, and logs that die or stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, LakeTable, Settings
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 
@@ -19,49 +19,51 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, thr
 """Every row is a range of its own, and every range may begin a new base file."""
 
 
-def tiles_of(table: LakeTable) -> list[Tile]:
+def tiles_of(table: LakeTable) -> list[FileSlice]:
     """Of the only bucket, in key order."""
-    tiles = sorted(table.view.tiles, key=lambda tile: () if tile.lower is None else tile.lower)
-    assert {tile.bucket_id.bucket for tile in tiles} == {0}
-    return tiles
+    file_slices = sorted(
+        table.view.file_slices, key=lambda file_slice: () if file_slice.lower is None else file_slice.lower
+    )
+    assert {file_slice.bucket_id.bucket for file_slice in file_slices} == {0}
+    return file_slices
 
 
-def keys_in(path: Path, tile: Tile) -> list[int]:
-    assert tile.base is not None
-    keys: list[int] = pq.read_table(path / tile.base.add.path).column("k").to_pylist()
-    assert tile.base.rows == len(keys)
+def keys_in(path: Path, file_slice: FileSlice) -> list[int]:
+    assert file_slice.base is not None
+    keys: list[int] = pq.read_table(path / file_slice.base.add.path).column("k").to_pylist()
+    assert file_slice.base.rows == len(keys)
     return keys
 
 
-def tombstones_in(path: Path, tile: Tile) -> list[Any]:
-    assert tile.base is not None
-    if tile.base.tombstones is None:
+def tombstones_in(path: Path, file_slice: FileSlice) -> list[Any]:
+    assert file_slice.base is not None
+    if file_slice.base.tombstones is None:
         return []
-    return [tuple(row.values()) for row in pq.read_table(path / tile.base.tombstones).to_pylist()]
+    return [tuple(row.values()) for row in pq.read_table(path / file_slice.base.tombstones).to_pylist()]
 
 
 def tiled(path: Path) -> LakeTable:
     """One bucket of ten keys in several base files."""
     table = create(path, settings=TINY)
     assert table.upsert(frame([(k * 10, 1, f"base{k}") for k in range(10)])).mode == "load"
-    assert len(table.view.tiles) > 3
+    assert len(table.view.file_slices) > 3
     return table
 
 
 def test_base_files_tile_the_keys(tmp_path: Path) -> None:
     """The first is open below, the last above, each holds the keys between its bound and the next."""
     table = tiled(tmp_path / "t")
-    tiles = tiles_of(table)
-    assert (tiles[0].lower, tiles[-1].upper) == (None, None)
-    assert [tile.upper for tile in tiles[:-1]] == [tile.lower for tile in tiles[1:]]
-    found = [keys_in(tmp_path / "t", tile) for tile in tiles]
+    file_slices = tiles_of(table)
+    assert (file_slices[0].lower, file_slices[-1].upper) == (None, None)
+    assert [file_slice.upper for file_slice in file_slices[:-1]] == [file_slice.lower for file_slice in file_slices[1:]]
+    found = [keys_in(tmp_path / "t", file_slice) for file_slice in file_slices]
     assert [key for keys in found for key in keys] == [k * 10 for k in range(10)]
-    for tile, keys in zip(tiles, found, strict=True):
+    for file_slice, keys in zip(file_slices, found, strict=True):
         assert keys == sorted(keys)
-        assert tile.lower is None or (keys and tile.lower <= (keys[0],))
-        assert tile.upper is None or (keys[-1],) < tile.upper
-    ordinals = [tile.base.ordinal for tile in tiles if tile.base is not None]
-    assert len(set(ordinals)) == len(tiles)
+        assert file_slice.lower is None or (keys and file_slice.lower <= (keys[0],))
+        assert file_slice.upper is None or (keys[-1],) < file_slice.upper
+    ordinals = [file_slice.base.ordinal for file_slice in file_slices if file_slice.base is not None]
+    assert len(set(ordinals)) == len(file_slices)
 
 
 def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None:
@@ -70,11 +72,13 @@ def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None
     touched = before[2]
     key = keys_in(tmp_path / "t", touched)[0]
     table.upsert(frame([(key, 2, "changed"), (key + 1, 2, "new")]))
-    assert [tile.lower for tile in tiles_of(table) if not tile.is_clean] == [touched.lower]
+    assert [file_slice.lower for file_slice in tiles_of(table) if not file_slice.is_clean] == [touched.lower]
     result = table.compact()
     assert (result.tiles, result.replaced_files) == (1, 1)
-    kept = {tile.base.add.path for tile in before if tile.base is not None and tile is not touched}
-    after = {tile.base.add.path for tile in tiles_of(table) if tile.base is not None}
+    kept = {
+        file_slice.base.add.path for file_slice in before if file_slice.base is not None and file_slice is not touched
+    }
+    after = {file_slice.base.add.path for file_slice in tiles_of(table) if file_slice.base is not None}
     assert kept < after
     assert touched.base is not None
     assert touched.base.add.path not in after
@@ -84,7 +88,7 @@ def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None
 
 
 def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> None:
-    """The log of an append that lands during a compaction stays live in all tiles, while the earlier
+    """The log of an append that lands during a compaction stays live in all file slices, while the earlier
     log, merged everywhere it reached, is dropped."""
     path = tmp_path / "t"
     tiled(path)
@@ -98,7 +102,11 @@ def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> 
     result = table.compact()
     assert result.tiles == 2
     assert [commit.version for commit in table.view.log_commits] == [5]
-    live = {tile.lower: [block.version for block in tile.blocks] for tile in tiles_of(table) if tile.blocks}
+    live = {
+        file_slice.lower: [block.version for block in file_slice.blocks]
+        for file_slice in tiles_of(table)
+        if file_slice.blocks
+    }
     assert set(map(tuple, live.values())) == {(5,)}
     state = {row[0]: row[2] for row in state_of(path)}
     assert (state[0], state[50], state[90], state[10]) == ("late", "late", "early", "base1")
@@ -108,17 +116,17 @@ def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> 
 
 
 def test_tombstones_land_in_the_tile_of_their_key(tmp_path: Path) -> None:
-    """Deletes of keys stored and not stored, in several tiles; a stale record later stays out everywhere."""
+    """Deletes of keys stored and not stored, in several file slices; a stale record later stays out everywhere."""
     path = tmp_path / "t"
     table = tiled(path)
     deleted = [-5, 0, 15, 40, 89, 90, 95]
     table.delete(frame([(k, 3) for k in deleted], ["k", "o"]))
     table.compact()
     found = []
-    for tile in tiles_of(table):
-        for key, ordering, version in tombstones_in(path, tile):
-            assert tile.lower is None or tile.lower <= (key,)
-            assert tile.upper is None or (key,) < tile.upper
+    for file_slice in tiles_of(table):
+        for key, ordering, version in tombstones_in(path, file_slice):
+            assert file_slice.lower is None or file_slice.lower <= (key,)
+            assert file_slice.upper is None or (key,) < file_slice.upper
             assert (ordering, version) == (3, 2)
             found.append(key)
     assert found == deleted
@@ -140,15 +148,19 @@ def test_tombstones_are_written_as_they_come(tmp_path: Path, minor: bool) -> Non
     table.compact()
     table.delete(frame([(k, 10) for k in range(0, 200, 2)] + [(k, 10) for k in range(1000, 1400)], ["k", "o"]))
     table.compact(minor=minor)
-    files = [tile.tombstones for tile in table.view.tiles if tile.tombstones is not None]
+    files = [file_slice.tombstones for file_slice in table.view.file_slices if file_slice.tombstones is not None]
     footers = [pq.read_metadata(path / file) for file in files]
     assert sum(footer.num_rows for footer in footers) == 500
     assert max(f.row_group(i).num_rows for f in footers for i in range(f.num_row_groups)) == 8
-    assert sum(tile.tombstone_bytes for tile in table.view.tiles) == sum((path / file).stat().st_size for file in files)
+    assert sum(file_slice.tombstone_bytes for file_slice in table.view.file_slices) == sum(
+        (path / file).stat().st_size for file in files
+    )
     if not minor:
-        empty = [tile for tile in tiles_of(table) if tile.base is not None and not tile.base.rows]
+        empty = [
+            file_slice for file_slice in tiles_of(table) if file_slice.base is not None and not file_slice.base.rows
+        ]
         assert len(empty) > 1, "the deletes beyond the rows fill several files"
-        assert all(tile.stored_bytes >= tile.tombstone_bytes > 0 for tile in empty)
+        assert all(file_slice.stored_bytes >= file_slice.tombstone_bytes > 0 for file_slice in empty)
     kept: list[Row] = sorted(((k, 1, "x") for k in range(1, 200, 2)), key=repr)
     grown = sorted([*kept, (1399, 10, "as late")], key=repr)
     assert state_of(path) == kept
@@ -184,9 +196,9 @@ def test_a_tile_that_lost_its_last_row_keeps_an_empty_file(tmp_path: Path) -> No
     table.upsert(frame([(1, 1, "x")]))
     table.delete(frame([(1,)], ["k"]))
     table.compact()
-    (tile,) = table.view.tiles
-    assert tile.base is not None
-    assert (tile.base.rows, tile.base.tombstones, tile.merged_through) == (0, None, 2)
+    (file_slice,) = table.view.file_slices
+    assert file_slice.base is not None
+    assert (file_slice.base.rows, file_slice.base.tombstones, file_slice.merged_through) == (0, None, 2)
     assert state_of(path) == []
     table.upsert(frame([(1, 0, "again")]))
     assert state_of(path) == [(1, 0, "again")]
@@ -271,7 +283,7 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     result = table.compact()
     assert (result.version, result.rows, result.files, result.replaced_files) == (4, 3, 1, 1)
     assert result.bytes == sum(base.add.size_bytes for base in table.view.base_files)
-    assert repr(result).startswith("CompactionResult(version=4, tiles=1, rows=3, files=1, ")
+    assert repr(result).startswith("CompactionResult(version=4, file slices=1, rows=3, files=1, ")
     entry = table.history(limit=1)[0]
     assert entry.operation == "COMPACT"
     assert entry.parameters == {

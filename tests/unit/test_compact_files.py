@@ -13,14 +13,14 @@ KEYS = range(6)
 
 
 def bounds(table: LakeTable) -> list[Key | None]:
-    return [tile.lower for tile in table.view.tiles]
+    return [file_slice.lower for file_slice in table.view.file_slices]
 
 
 def many_files(path: Path) -> LakeTable:
     """A bucket of a base file for each of its keys, as a target of one byte makes them."""
     table = create(path, buckets=1, settings=EACH_ITS_OWN)
     table.upsert(frame([(k, 0, "base") for k in KEYS]))
-    assert len(table.view.tiles) == 6
+    assert len(table.view.file_slices) == 6
     return LakeTable.open(path)
 
 
@@ -42,10 +42,10 @@ def test_neighbours_are_joined(tmp_path: Path) -> None:
 
 def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
     lower = bounds(many_files(tmp_path))
-    tile = LakeTable.open(tmp_path).view.tiles[2]
+    file_slice = LakeTable.open(tmp_path).view.file_slices[2]
     # More than a quarter of the target: it is not small.
-    table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=tile.stored_bytes * 7 // 2))
-    kept = tile.base
+    table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=file_slice.stored_bytes * 7 // 2))
+    kept = file_slice.base
     assert kept is not None
     touched = (0, 1, 3, 4)
     for pair in (touched[:2], touched[2:]):
@@ -79,9 +79,9 @@ def test_small_neighbours_of_what_is_rewritten_come_along(tmp_path: Path) -> Non
 
 def test_no_more_than_the_target_are_joined(tmp_path: Path) -> None:
     many_files(tmp_path)
-    sizes = [tile.stored_bytes for tile in LakeTable.open(tmp_path).view.tiles]
+    sizes = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).view.file_slices]
     LakeTable.open(tmp_path).upsert(frame([(k, 1, "new") for k in KEYS]))
-    dirty = [tile.stored_bytes for tile in LakeTable.open(tmp_path).view.tiles]
+    dirty = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).view.file_slices]
     assert all(with_logs > alone for with_logs, alone in zip(dirty, sizes, strict=True))
     # Room for two of them, not for three.
     table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=max(dirty) * 5 // 2))

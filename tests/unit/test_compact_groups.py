@@ -44,7 +44,11 @@ def dirty(path: Path) -> LakeTable:
 
 def compacted(path: Path) -> list[str]:
     """Partitions without live logs."""
-    return sorted(tile.bucket_id.partition[0] or "" for tile in LakeTable.open(path).view.tiles if not tile.blocks)
+    return sorted(
+        file_slice.bucket_id.partition[0] or ""
+        for file_slice in LakeTable.open(path).view.file_slices
+        if not file_slice.blocks
+    )
 
 
 KILLED = """
@@ -172,10 +176,10 @@ def test_recent_keys_cost_in_proportion_to_the_files_they_touch(tmp_path: Path) 
     settings = Settings(target_file_bytes=180_000, merge_budget_bytes=100_000, row_group_rows=500, threads=1)
     long_slice(path, settings=settings, keys=20_000)
     table = LakeTable.open(path, settings=settings)
-    tiles = table.view.tiles
-    assert len(tiles) >= 9
+    file_slices = table.view.file_slices
+    assert len(file_slices) >= 9
     base_bytes = sum(base.add.size_bytes for base in table.view.base_files)
-    last = max(tile.lower[0] for tile in tiles if tile.lower is not None)
+    last = max(file_slice.lower[0] for file_slice in file_slices if file_slice.lower is not None)
     assert isinstance(last, int)
     first = max(last, 19_600)
     table.upsert(noisy(first, 20_000, ordering=1))
@@ -190,8 +194,8 @@ def test_recent_keys_cost_in_proportion_to_the_files_they_touch(tmp_path: Path) 
     result = counted.compact()
     assert (result.tiles, result.replaced_files) == (1, 1)
     read = store.counts().bytes_read
-    assert read < base_bytes * 2 / len(tiles)
-    assert result.bytes < base_bytes * 1.5 / len(tiles)
+    assert read < base_bytes * 2 / len(file_slices)
+    assert result.bytes < base_bytes * 1.5 / len(file_slices)
     assert rows_of(counted.to_arrow(columns=["k", "o"])) == sorted(
         ((k, int(k >= first)) for k in range(20_000)), key=repr
     )
@@ -219,8 +223,8 @@ def test_memory_is_bounded_by_the_budget_not_by_the_slice(tmp_path: Path) -> Non
     settings = Settings(row_group_rows=2000, threads=1)
     table = long_slice(path, settings=settings, keys=keys)
     table.upsert(noisy(0, keys, ordering=1).slice(0, keys // 2))
-    (tile,) = table.view.tiles
-    assert tile.stored_bytes >= 10 * budget
+    (file_slice,) = table.view.file_slices
+    assert file_slice.stored_bytes >= 10 * budget
     peaks = {}
     for name, size in (("bounded", budget), ("all at once", 1 << 30)):
         copy = tmp_path / name
@@ -250,10 +254,10 @@ def test_what_counts_is_the_size_in_memory_not_in_parquet(tmp_path: Path) -> Non
     table = create(path, schema="k BIGINT, o BIGINT, v BINARY", settings=Settings(row_group_rows=20_000, threads=1))
     table.upsert(repeated(0, keys, ordering=0))
     table.upsert(repeated(0, keys, ordering=1))
-    (tile,) = table.view.tiles
-    assert tile.base is not None
-    assert tile.base.add.size_bytes < budget
-    assert tile.log_bytes >= 10 * budget
+    (file_slice,) = table.view.file_slices
+    assert file_slice.base is not None
+    assert file_slice.base.add.size_bytes < budget
+    assert file_slice.log_bytes >= 10 * budget
     measured = MEASURED.replace("row_group_rows=2000", "row_group_rows=20_000")
     done = subprocess.run(
         [sys.executable, "-c", measured, str(path), str(budget)], cwd=ROOT, check=True, capture_output=True, text=True

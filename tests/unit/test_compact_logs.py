@@ -88,7 +88,7 @@ def test_only_deciding_records_stay_where_the_laws_allow(tmp_path: Path) -> None
     assert state_of(path) == expected
     table.compact()
     assert state_of(path) == expected
-    tombstones = pq.read_table(path / str(next(iter(table.view.tiles)).tombstones)).to_pylist()
+    tombstones = pq.read_table(path / str(next(iter(table.view.file_slices)).tombstones)).to_pylist()
     assert tombstones == [{"k": 2, "o": 8, "_lm_version": 3}], "the version of the delete, not of the log compaction"
 
 
@@ -195,7 +195,7 @@ def test_reads_open_one_file_for_hundreds_of_commits(tmp_path: Path) -> None:
         assert rows_of(counted.to_arrow()) == expected
         opened.append(store.counts().calls["open_input"])
         table.compact_logs()
-    # Each of the four tiles opens its base file, and each log file it has blocks in.
+    # Each of the four file slices opens its base file, and each log file it has blocks in.
     assert (opened[0] > 34, opened[1]) == (True, 8)
 
 
@@ -270,10 +270,10 @@ def test_a_compaction_that_began_before_lands_after_it(merger: str, minor: bool,
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2))
     assert table.compact(minor=minor).tiles == 1
     assert before != expected == state_of(path)
-    (tile,) = LakeTable.open(path).view.tiles
-    (block,) = tile.blocks
+    (file_slice,) = LakeTable.open(path).view.file_slices
+    (block,) = file_slice.blocks
     assert block.packed_from is not None
-    assert block.packed_from <= tile.merged_through < block.version
+    assert block.packed_from <= file_slice.merged_through < block.version
     assert rows_of(LakeTable.open(path).to_arrow(columns=["v"], filter="k = 1")) == [
         (row[2],) for row in expected if row[0] == 1
     ]

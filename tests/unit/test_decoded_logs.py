@@ -52,7 +52,9 @@ class Overtaken(LocalStore):
     def get(self, path: str) -> bytes:
         if path.endswith("-index.parquet"):
             planned = []
-            other = threading.Thread(target=lambda: planned.append(LakeTable.open(self.path).view.tiles), daemon=True)
+            other = threading.Thread(
+                target=lambda: planned.append(LakeTable.open(self.path).view.file_slices), daemon=True
+            )
             other.start()
             other.join(timeout=60)
             assert planned, "the plan of one table waits for the store of another"
@@ -77,7 +79,7 @@ def test_a_plan_does_not_wait_for_that_of_another_table(tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
     for value in ("base", "one"):
         table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
-    assert len(stored_in(Overtaken(tmp_path), settings).view.tiles) == 4
+    assert len(stored_in(Overtaken(tmp_path), settings).view.file_slices) == 4
 
 
 def test_threads_that_read_a_version_plan_it_once(tmp_path: Path) -> None:
@@ -98,11 +100,11 @@ def test_threads_that_read_a_version_plan_it_once(tmp_path: Path) -> None:
 
     def plan() -> object:
         everybody.wait(timeout=60)
-        return view.tiles
+        return view.file_slices
 
     with ThreadPoolExecutor(4) as pool:
         found = [asked.result() for asked in [pool.submit(plan) for _ in range(4)]]
-    assert all(tiles is found[0] for tiles in found)
+    assert all(file_slices is found[0] for file_slices in found)
     assert len(store.fetched) == 1
 
 

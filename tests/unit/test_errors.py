@@ -398,7 +398,7 @@ def test_base_files_that_do_not_tile(tmp_path: Path) -> None:
             del action["remove"]
 
     rewrite(tmp_path, 4, keep)
-    with pytest.raises(TableDamagedError, match="do not tile"):
+    with pytest.raises(TableDamagedError, match="do not file slice"):
         LakeTable.open(tmp_path).to_arrow()
     assert pq.read_table(tmp_path / "base").num_rows == 3
 

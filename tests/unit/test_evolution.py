@@ -270,7 +270,7 @@ def test_the_first_load_adds_columns(tmp_path: Path) -> None:
     assert (result.mode, table.view.config.buckets, table.view.state.schema_epoch) == ("load", 1, 1)
     assert state_of(tmp_path) == [(1, 6, "b", "x"), (3, 6, "c", None)]
     assert table.view.is_empty is False
-    assert all(tile.is_clean for tile in table.view.tiles)
+    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def deleted(path: Path, *, minor: bool = False, **options: Any) -> LakeTable:
 
 
 def tombstones(path: Path, table: LakeTable) -> list[Row]:
-    files = [tile.tombstones for tile in table.view.tiles if tile.tombstones is not None]
+    files = [file_slice.tombstones for file_slice in table.view.file_slices if file_slice.tombstones is not None]
     return [row for file in files for row in rows_of(pq.read_table(path / file).select(["k", "o"]))]
 
 

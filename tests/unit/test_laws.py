@@ -362,4 +362,4 @@ def rows(table: LakeTable) -> list[str]:
 
 
 def logged(table: LakeTable) -> int:
-    return sum(block.rows for tile in table.view.tiles for block in tile.blocks)
+    return sum(block.rows for file_slice in table.view.file_slices for block in file_slice.blocks)

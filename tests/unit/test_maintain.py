@@ -128,9 +128,9 @@ def test_due_by_bytes_and_ratio(tmp_path: Path) -> None:
         path = tmp_path / name
         table = loaded(path, {f"lakemerge.compaction.{name}": value})
         while not ran(table.maintain()):
-            (tile,) = table.view.tiles
-            assert tile.base is not None
-            assert tile.log_bytes < (5000 if name == "afterBytes" else 2 * tile.base.add.size_bytes)
+            (file_slice,) = table.view.file_slices
+            assert file_slice.base is not None
+            assert file_slice.log_bytes < (5000 if name == "afterBytes" else 2 * file_slice.base.add.size_bytes)
             write(path, keys=100)
             assert table.version < 100
         assert not table.view.log_commits

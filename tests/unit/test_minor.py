@@ -18,7 +18,7 @@ import pytest
 from lakemerge import CompactFirstError, LakeTable, TableDamagedError
 from lakemerge.delta import DomainMetadata
 from lakemerge.format.minor import Minor, RowFile, read_positions, write_positions
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fault
@@ -33,9 +33,9 @@ def loaded(path: Path) -> LakeTable:
     return table
 
 
-def only_tile(table: LakeTable) -> Tile:
-    (tile,) = table.view.tiles
-    return tile
+def only_tile(table: LakeTable) -> FileSlice:
+    (file_slice,) = table.view.file_slices
+    return file_slice
 
 
 def minor_of(table: LakeTable) -> Minor:
@@ -70,11 +70,11 @@ def test_changed_rows_stand_beside_the_base_file(tmp_path: Path) -> None:
     table.upsert(frame([(1, 20, "new"), (9, 20, "added"), (4, 5, "late")]))
     table.delete(frame([(3, 20)], ["k", "o"]))
     result = table.compact(minor=True)
-    tile, minor = only_tile(table), minor_of(table)
+    file_slice, minor = only_tile(table), minor_of(table)
     assert (result.tiles, result.rows, result.files, result.replaced_files) == (1, 2, 1, 0)
-    assert tile.base == before, "the base file stays"
-    assert tile.is_merged
-    assert not tile.is_clean
+    assert file_slice.base == before, "the base file stays"
+    assert file_slice.is_merged
+    assert not file_slice.is_clean
     assert minor.through == table.version - 2, "the version read: then came the ordinal and this commit"
     assert superseded(tmp_path / "t", minor) == {before.ordinal: [1, 3]}, "the late record changed nothing"
     assert [winners(tmp_path / "t", file) for file in minor.winners] == [[(1, 20, "new"), (9, 20, "added")]]
@@ -196,10 +196,10 @@ def test_a_slice_without_a_base_file_gets_one(tmp_path: Path) -> None:
     table = create(tmp_path / "t", buckets=4)
     table.upsert(frame([(0, 1, "a")]))
     table.upsert(frame([(k, 2, "b") for k in range(20)]))
-    bare = [tile for tile in table.view.tiles if tile.base is None]
+    bare = [file_slice for file_slice in table.view.file_slices if file_slice.base is None]
     assert bare
     table.compact(minor=True)
-    assert all(tile.base is not None and tile.is_merged for tile in table.view.tiles)
+    assert all(file_slice.base is not None and file_slice.is_merged for file_slice in table.view.file_slices)
     assert state_of(tmp_path / "t") == sorted([(k, 2, "b") for k in range(20)], key=repr)
 
 
@@ -235,8 +235,8 @@ def test_of_two_compactions_the_later_gives_up(tmp_path: Path, mine: bool, other
     after = {row[0]: row for row in expected} | {2: (2, 20, "between")}
     assert state_of(path) == sorted(after.values())
     named = {*LakeTable.open(path).view.snapshot.files}
-    for tile in LakeTable.open(path).view.tiles:
-        named |= set() if tile.minor is None else tile.minor.paths
+    for file_slice in LakeTable.open(path).view.file_slices:
+        named |= set() if file_slice.minor is None else file_slice.minor.paths
     at_base = {name for name in listing(path) if name.startswith(("base/", "_lakemerge/merged/"))}
     first = {name for name in at_base if name.startswith("base/00000000000000000000")}
     assert at_base - first == named - first, "the loser's files are gone"
@@ -252,7 +252,7 @@ def test_appends_that_land_meanwhile_stay_live(tmp_path: Path) -> None:
 
     table, _ = open_over(path, Fault(action=append, method="open_output", path="_lakemerge/merged/"))
     table.compact(minor=True)
-    assert [len(tile.blocks) for tile in table.view.tiles] == [1]
+    assert [len(file_slice.blocks) for file_slice in table.view.file_slices] == [1]
     after = {row[0]: row for row in BASE} | {1: (1, 30, "late"), 2: (2, 30, "late")}
     assert state_of(path) == sorted(after.values())
 

@@ -68,13 +68,15 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
     assert repr(result).endswith(", skipped=1)")
     [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.run.group"]
-    assert f"skipped a tile of bucket 0: {skipped.reason}" in warning
+    assert f"skipped a file slice of bucket 0: {skipped.reason}" in warning
     assert table.version == before + 2, "ordinals, and the compaction"
     entry = table.history(limit=1)[0]
     assert (entry.parameters["tiles"], entry.metrics["numSkippedTiles"]) == ("1", "1")
 
-    dirty = [tile for tile in table.view.tiles if not tile.is_clean]
-    assert [(tile.bucket_id.bucket, [block.rows for block in tile.blocks]) for tile in dirty] == [(0, [3])]
+    dirty = [file_slice for file_slice in table.view.file_slices if not file_slice.is_clean]
+    assert [(file_slice.bucket_id.bucket, [block.rows for block in file_slice.blocks]) for file_slice in dirty] == [
+        (0, [3])
+    ]
     assert data_files(path) == files | referred(table)
     reads: list[Callable[[], object]] = [table.to_arrow, lambda: LakeTable.open(path).scan().read_all()]
     for read in reads:
@@ -95,7 +97,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert (result.tiles, result.skipped) == (1, ())
     assert rows_of(table.to_arrow()) == healed
     assert not table.view.log_commits
-    assert all(tile.is_clean for tile in table.view.tiles)
+    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
 
 
 def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path)
 
 
 def test_files_that_a_skipped_tile_wrote_are_deleted(tmp_path: Path) -> None:
-    """The tile is large: ranges before the key that overflows are in closed files, tombstones with them."""
+    """The file slice is large: ranges before the key that overflows are in closed files, tombstones with them."""
     path = tmp_path / "t"
     settings = Settings(merge_budget_bytes=1, target_file_bytes=600, row_group_rows=2, threads=1)
     ordered = {"ordering": ["o"], "schema": "k BIGINT, o BIGINT, n TINYINT", "buckets": 1}
@@ -125,7 +127,7 @@ def test_files_that_a_skipped_tile_wrote_are_deleted(tmp_path: Path) -> None:
     table.upsert(rows)
     table.delete(pa.table({"k": [0, 1], "o": [9, 9]}))
     table.upsert(pa.table({"k": [39], "o": [1], "n": pa.array([127], pa.int8())}))
-    assert len(table.view.tiles) == 1
+    assert len(table.view.file_slices) == 1
     before = data_files(path)
     result = LakeTable.open(path, settings=settings).compact()
     assert [skipped.key for skipped in result.skipped] == [{"k": 39}]
@@ -136,7 +138,7 @@ def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(path, buckets=1, settings=TINY)
     write(table, *((key, 100, "a") for key in range(6)))
-    assert len(table.view.tiles) > 3
+    assert len(table.view.file_slices) > 3
     write(table, *((key, 1, "b") for key in range(5)))
     write(table, (3, 100, "b"))
     result = table.compact()

@@ -1,4 +1,4 @@
-"""Compaction plans: what is due and why, order, bounds, groups, and counts that agree with the tiles."""
+"""Compaction plans: what is due and why, order, bounds, groups, and counts that agree with the file slices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.plan.loads import TileLoad, tile_loads
+from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from lakemerge import CompactionPlan, CompactionStrategy, FilterError, InputError, LakeTable, Settings, StoreError
 from lakemerge.handle import Handle
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.testing.faults import Call, Fault
 from lakemerge.write import upsert
 from tests.unit.faults import create, frame, listing, open_over, state_of
@@ -57,9 +57,9 @@ def test_everything_with_logs_is_due_by_default(tmp_path: Path) -> None:
     plan = table.compact(dry_run=True)
     assert partitions_of(plan) == ["p0", "p1", "p2"], "oldest first"
     assert (plan.version, plan.mode, plan.slices, plan.tiles, plan.postponed) == (6, "full", 3, 3, 0)
-    tiles = [tile for tile in table.view.tiles if tile.blocks]
-    assert plan.bytes_read == sum(tile.stored_bytes for tile in tiles)
-    assert plan.merged_bytes == sum(tile.log_bytes for tile in tiles)
+    file_slices = [file_slice for file_slice in table.view.file_slices if file_slice.blocks]
+    assert plan.bytes_read == sum(file_slice.stored_bytes for file_slice in file_slices)
+    assert plan.merged_bytes == sum(file_slice.log_bytes for file_slice in file_slices)
     assert plan.amplification_before == pytest.approx(table.detail().read_amplification)
     assert plan.amplification_after == 1
     assert listing(tmp_path / "t") == before, "a plan changes nothing"
@@ -110,12 +110,16 @@ def test_any_threshold_makes_a_base_file_due(tmp_path: Path, strategy: Compactio
         assert plan.reasons == ("after_commits >= 3: 1",)
     result = table.compact(strategy=strategy)
     assert (result.tiles, result.plan) == (len(due), plan)
-    assert {tile.bucket_id.partition[0] for tile in table.view.tiles if tile.blocks} == {"p0", "p1", "p2"} - {*due}
+    assert {file_slice.bucket_id.partition[0] for file_slice in table.view.file_slices if file_slice.blocks} == {
+        "p0",
+        "p1",
+        "p2",
+    } - {*due}
 
 
 def test_bytes_and_ratio_are_of_one_base_file(tmp_path: Path) -> None:
     table = dirty(tmp_path / "t")
-    by_partition = {tile.bucket_id.partition[0]: tile for tile in table.view.tiles}
+    by_partition = {file_slice.bucket_id.partition[0]: file_slice for file_slice in table.view.file_slices}
     heavy = by_partition["p0"]
     assert heavy.base is not None
     bytes_due = table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=heavy.log_bytes))
@@ -127,7 +131,7 @@ def test_bytes_and_ratio_are_of_one_base_file(tmp_path: Path) -> None:
     assert partitions_of(ratio_due) == [
         name
         for name in ("p0", "p1", "p2")
-        if (tile := by_partition[name]).base and tile.log_bytes / tile.base.add.size_bytes >= ratio
+        if (file_slice := by_partition[name]).base and file_slice.log_bytes / file_slice.base.add.size_bytes >= ratio
     ]
 
 
@@ -209,7 +213,7 @@ def test_a_minor_plan_and_what_a_full_one_finds_after_it(tmp_path: Path) -> None
     assert not table.compact(minor=True, dry_run=True).groups
     full = table.compact(dry_run=True)
     assert (full.slices, full.merged_bytes) == (3, 0)
-    assert full.winner_bytes == sum(w.size_bytes for t in table.view.tiles if t.minor for w in t.minor.winners)
+    assert full.winner_bytes == sum(w.size_bytes for t in table.view.file_slices if t.minor for w in t.minor.winners)
     assert {part.oldest_version for group in full.groups for part in group.slices} == {1}
     assert partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_commits=1))) == []
     assert len(partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=1)))) == 3
@@ -230,24 +234,24 @@ def test_strategies_are_checked(wrong: dict[str, Any]) -> None:
         CompactionStrategy(**wrong)
 
 
-def counted(tile: Tile) -> TileLoad:
-    """What :func:`tile_loads` should say of a tile, from its blocks one by one."""
+def counted(file_slice: FileSlice) -> FileSliceLoad:
+    """What :func:`file_slice_loads` should say of a file slice, from its blocks one by one."""
     versions = [
-        block.version if block.packed_from is None else max(block.packed_from, tile.merged_through + 1)
-        for block in tile.blocks
+        block.version if block.packed_from is None else max(block.packed_from, file_slice.merged_through + 1)
+        for block in file_slice.blocks
     ]
-    if tile.base is not None and tile.minor is not None:
-        versions.append(tile.base.merged_through + 1)
-    winners = () if tile.minor is None else tile.minor.winners
-    return TileLoad(
-        bucket_id=tile.bucket_id,
-        file=None if tile.base is None else tile.base.add.path,
-        base_bytes=0 if tile.base is None else tile.base.add.size_bytes,
+    if file_slice.base is not None and file_slice.minor is not None:
+        versions.append(file_slice.base.merged_through + 1)
+    winners = () if file_slice.minor is None else file_slice.minor.winners
+    return FileSliceLoad(
+        bucket_id=file_slice.bucket_id,
+        file=None if file_slice.base is None else file_slice.base.add.path,
+        base_bytes=0 if file_slice.base is None else file_slice.base.add.size_bytes,
         winner_bytes=sum(winner.size_bytes for winner in winners),
-        log_blocks=len(tile.blocks),
-        log_commits=len({block.version for block in tile.blocks}),
-        log_rows=sum(block.rows for block in tile.blocks),
-        log_bytes=sum(block.data_bytes for block in tile.blocks),
+        log_blocks=len(file_slice.blocks),
+        log_commits=len({block.version for block in file_slice.blocks}),
+        log_rows=sum(block.rows for block in file_slice.blocks),
+        log_bytes=sum(block.data_bytes for block in file_slice.blocks),
         oldest_version=min(versions, default=None),
     )
 
@@ -280,8 +284,8 @@ def test_loads_are_those_of_the_tiles(
             table.rescale(buckets=4 if step == "split" else 2)
         else:
             table.compact(minor=step == "minor")
-        found = tile_loads(table.view)
-        expected = [counted(tile) for tile in table.view.tiles]
+        found = file_slice_loads(table.view)
+        expected = [counted(file_slice) for file_slice in table.view.file_slices]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
@@ -303,8 +307,10 @@ def test_blocks_of_other_bucket_counts_are_counted_where_they_may_reach(
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent"))
     assert table.upsert(frame(rows)).mode == "append"
     view = LakeTable.open(path).view
-    assert {block.buckets for tile in view.tiles for block in tile.blocks} == {mine}
-    assert sorted(tile_loads(view), key=repr) == sorted((counted(tile) for tile in view.tiles), key=repr)
+    assert {block.buckets for file_slice in view.file_slices for block in file_slice.blocks} == {mine}
+    assert sorted(file_slice_loads(view), key=repr) == sorted(
+        (counted(file_slice) for file_slice in view.file_slices), key=repr
+    )
 
 
 def test_slices_that_a_rescale_has_yet_to_come_to_are_counted_once(tmp_path: Path) -> None:
@@ -324,8 +330,12 @@ def test_slices_that_a_rescale_has_yet_to_come_to_are_counted_once(tmp_path: Pat
         halfway.rescale(buckets=4)
     view = LakeTable.open(path).view
     assert view.layout.counts == (2,)
-    assert sorted(tile_loads(view), key=repr) == sorted((counted(tile) for tile in view.tiles), key=repr)
+    assert sorted(file_slice_loads(view), key=repr) == sorted(
+        (counted(file_slice) for file_slice in view.file_slices), key=repr
+    )
     LakeTable.open(path).upsert(frame(rows))
     view = LakeTable.open(path).view
-    assert {block.buckets for tile in view.tiles for block in tile.blocks} >= {4}
-    assert sorted(tile_loads(view), key=repr) == sorted((counted(tile) for tile in view.tiles), key=repr)
+    assert {block.buckets for file_slice in view.file_slices for block in file_slice.blocks} >= {4}
+    assert sorted(file_slice_loads(view), key=repr) == sorted(
+        (counted(file_slice) for file_slice in view.file_slices), key=repr
+    )

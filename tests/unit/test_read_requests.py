@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     table.upsert(frame([(k, 1, "base") for k in range(ROWS)]))
     for number in range(COMMITS):
         table.upsert(frame([(k, 2 + number, f"new {number}") for k in range(ROWS)]))
-    assert len(table.view.tiles) == BUCKETS
+    assert len(table.view.file_slices) == BUCKETS
     return tmp_path / "t"
 
 

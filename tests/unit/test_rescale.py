@@ -16,7 +16,7 @@ from lakemerge.layout.bucket_counts import Layout
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.testing.faults import Call, Fault, Kill
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
-from tests.unit.test_view import base, block, tiles
+from tests.unit.test_view import base, block, file_slices
 
 ROWS = [(k, 1, f"base{k}") for k in range(40)]
 GROUPWISE = Settings(target_task_bytes=1, threads=1)
@@ -262,7 +262,8 @@ def test_counts_that_cannot_be(buckets: object, tmp_path: Path) -> None:
 
 
 def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> None:
-    """Ranges of one row each: files tile the keys of every bucket afterwards, and tombstones stand with their keys."""
+    """Ranges of one row each: files file slice the keys of every bucket afterwards, and tombstones stand with their
+    keys."""
     path = tmp_path / "t"
     tiny = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, target_task_bytes=1, threads=1)
     table = create(path, buckets=4, settings=tiny)
@@ -276,10 +277,11 @@ def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> No
         assert len(table.view.base_files) > 2 * count
         tombstones = sorted(
             (row["k"], row["o"], row["_lm_version"])
-            for tile in table.view.tiles
-            if tile.tombstones is not None
-            for row in pq.read_table(path / tile.tombstones).to_pylist()
-            if (tile.lower is None or tile.lower <= (row["k"],)) and (tile.upper is None or (row["k"],) < tile.upper)
+            for file_slice in table.view.file_slices
+            if file_slice.tombstones is not None
+            for row in pq.read_table(path / file_slice.tombstones).to_pylist()
+            if (file_slice.lower is None or file_slice.lower <= (row["k"],))
+            and (file_slice.upper is None or (row["k"],) < file_slice.upper)
         )
         assert tombstones == [(k, 9, 2) for k in range(0, 60, 7)]
     assert rows_of(table.to_arrow(filter="k in (1, 7, 8)")) == [(1, 2, "new"), (8, 2, "new")]
@@ -288,8 +290,8 @@ def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> No
 def test_coarse_slices_take_the_place_of_several() -> None:
     """Of 8 buckets, 1 and 5 are still the one bucket 1 of 4; by hand."""
     files = [base(None, bucket=1), base(None, bucket=0, buckets=8)]
-    found = tiles(files, [block(1, 2, bucket=5, buckets=8), block(3, 4, bucket=1, buckets=2)], buckets=8)
-    assert {(bucket, tile.buckets, len(tile.blocks)) for (bucket, _), tile in found.items()} == {
+    found = file_slices(files, [block(1, 2, bucket=5, buckets=8), block(3, 4, bucket=1, buckets=2)], buckets=8)
+    assert {(bucket, file_slice.buckets, len(file_slice.blocks)) for (bucket, _), file_slice in found.items()} == {
         (1, 4, 2), (0, 8, 0), (3, 8, 1), (7, 8, 1),
     }  # fmt: skip
     layout = Layout.of(files, 8)

@@ -77,12 +77,12 @@ def test_a_version_with_a_minor_compaction_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, _ = told(path)
     version, expected = table.version, rows_of(table.to_arrow())
-    (tile,) = table.view.tiles
-    assert tile.minor is not None
+    (file_slice,) = table.view.file_slices
+    assert file_slice.minor is not None
     table.compact()
     table.upsert(frame([(1, 99, "x")]))
     table.restore(version=version)
-    assert table.view.tiles == (tile,)
+    assert table.view.file_slices == (file_slice,)
     assert state_of(path) == expected
     table.compact()
     assert state_of(path) == expected

@@ -1,4 +1,5 @@
-"""Streaming merges: cut points by hand, what is fetched at once, one hot key, and the memory a large tile takes."""
+"""Streaming merges: cut points by hand, what is fetched at once, one hot key, and the memory a large file slice
+takes."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ def test_a_hot_key_in_a_table(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_by_the_budget(tmp_path: Path) -> None:
-    """One tile of 32 MiB with as much in its log, merged within 1 MiB: the peak is a small part of it."""
+    """One file slice of 32 MiB with as much in its log, merged within 1 MiB: the peak is a small part of it."""
     rows, budget = 64_000, 1 << 20
     written = Settings(row_group_rows=2000)
     table = LakeTable.create(

@@ -1,4 +1,4 @@
-"""Splits: how tiles become parts, which rows and files each part reads, how parts become tasks."""
+"""Splits: how file slices become parts, which rows and files each part reads, how parts become tasks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge.format.keys import KeySpan
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
-from lakemerge.read.splits import Part, split_tiles
+from lakemerge.read.splits import Part, split_file_slices
 from lakemerge.spark.transport.jobs import even_tasks
 from lakemerge.spark.transport.sending import pickled
 from tests.unit.faults import Row, create, frame, open_over
@@ -32,8 +32,8 @@ def spec_of(table: LakeTable) -> MergeSpec:
     return MergeSpec(table.handle.store, view.config, table.handle.merger(view), table.handle.settings)
 
 
-def in_parts(tile: Tile, count: int) -> list[Part]:
-    return [Part(tile, number, count, 0) for number in range(count)]
+def in_parts(file_slice: FileSlice, count: int) -> list[Part]:
+    return [Part(file_slice, number, count, 0) for number in range(count)]
 
 
 def read(table: LakeTable, part: Part, names: Sequence[str] = ("k", "o", "v")) -> list[Row]:
@@ -42,9 +42,9 @@ def read(table: LakeTable, part: Part, names: Sequence[str] = ("k", "o", "v")) -
     return [tuple(row.values()) for rows in found for row in rows.to_pylist()]
 
 
-def only_tile(table: LakeTable) -> Tile:
-    (tile,) = table.view.tiles
-    return tile
+def only_tile(table: LakeTable) -> FileSlice:
+    (file_slice,) = table.view.file_slices
+    return file_slice
 
 
 def hundred(path: Path) -> LakeTable:
@@ -77,9 +77,9 @@ def test_parts_are_key_ranges_that_begin_at_row_groups(tmp_path: Path, state: st
         rows = {k: row for k, row in rows.items() if k % 10}
     if state == "minor":
         table.compact(minor=True)
-    (tile,) = [tile for tile in table.view.tiles if not tile.is_empty]
-    assert (tile.base is None) == (state == "logs alone")
-    parts = [read(table, part) for part in in_parts(tile, count)]
+    (file_slice,) = [file_slice for file_slice in table.view.file_slices if not file_slice.is_empty]
+    assert (file_slice.base is None) == (state == "logs alone")
+    parts = [read(table, part) for part in in_parts(file_slice, count)]
     assert sorted(row for part in parts for row in part) == sorted(rows.values())
     filled = [sorted(part) for part in parts if part]
     assert all(part[-1] < following[0] for part, following in pairwise(filled))
@@ -87,7 +87,7 @@ def test_parts_are_key_ranges_that_begin_at_row_groups(tmp_path: Path, state: st
     begins = [keys.index(part[0][0]) // 10 for part in filled]
     assert begins == sorted({round(number * 10 / count) for number in range(count)} - {10})
     # Without the key among the columns asked for, too.
-    values = [read(table, part, ["v"]) for part in in_parts(tile, count)]
+    values = [read(table, part, ["v"]) for part in in_parts(file_slice, count)]
     assert sorted(value for part in values for value in part) == sorted((row[2],) for row in rows.values())
 
 
@@ -137,19 +137,20 @@ def test_an_expired_tombstone_and_late_records_in_parts(tmp_path: Path) -> None:
         assert sorted(found) == expected
 
 
-def sized(table: LakeTable, sizes: Sequence[int], **changes: Any) -> list[Tile]:
-    """Tiles as that of the table, of other sizes."""
-    tile = only_tile(table)
-    assert tile.base is not None
+def sized(table: LakeTable, sizes: Sequence[int], **changes: Any) -> list[FileSlice]:
+    """File slices as that of the table, of other sizes."""
+    file_slice = only_tile(table)
+    assert file_slice.base is not None
     return [
-        replace(tile, base=replace(tile.base, add=replace(tile.base.add, size_bytes=size)), **changes) for size in sizes
+        replace(file_slice, base=replace(file_slice.base, add=replace(file_slice.base.add, size_bytes=size)), **changes)
+        for size in sizes
     ]
 
 
 def test_only_what_is_larger_than_the_target_is_split(tmp_path: Path) -> None:
-    tiles = sized(hundred(tmp_path / "t"), [1, 100, 101, 950])
-    parts = split_tiles(tiles, 100)
-    counts = [(tiles.index(part.tile), part.number, part.count, part.stored_bytes) for part in parts]
+    file_slices = sized(hundred(tmp_path / "t"), [1, 100, 101, 950])
+    parts = split_file_slices(file_slices, 100)
+    counts = [(file_slices.index(part.file_slice), part.number, part.count, part.stored_bytes) for part in parts]
     assert counts == [
         (0, 0, 1, 1),
         (1, 0, 1, 100),
@@ -162,7 +163,7 @@ def test_only_what_is_larger_than_the_target_is_split(tmp_path: Path) -> None:
 def test_there_are_no_more_parts_than_rows(tmp_path: Path) -> None:
     """However small the target is; and cuts are sought among the row groups, of which there are ten."""
     table = hundred(tmp_path / "t")
-    parts = split_tiles(table.view.tiles, 1)
+    parts = split_file_slices(table.view.file_slices, 1)
     assert len(parts) == 100
     assert sum(part.count for part in parts) == 100 * 100
     found = [rows for part in parts if (rows := read(table, part, ["k"]))]
@@ -173,9 +174,9 @@ def test_a_log_over_many_tiles_counts_once(tmp_path: Path) -> None:
     table = hundred(tmp_path / "t")
     table.upsert(frame([(1, 2, "new")]))
     block = replace(only_tile(table).blocks[0], data_bytes=1000)
-    tiles = sized(table, [100] * 20, blocks=(block,))
-    assert [part.count for part in split_tiles(tiles, 120)] == [2] * 40
-    assert [part.count for part in split_tiles(tiles[:1], 120)] == [10] * 10
+    file_slices = sized(table, [100] * 20, blocks=(block,))
+    assert [part.count for part in split_file_slices(file_slices, 120)] == [2] * 40
+    assert [part.count for part in split_file_slices(file_slices[:1], 120)] == [10] * 10
 
 
 def test_what_is_asked_for_by_key_is_not_split(tmp_path: Path) -> None:
@@ -186,9 +187,9 @@ def test_what_is_asked_for_by_key_is_not_split(tmp_path: Path) -> None:
 
 
 def test_tasks_are_even(tmp_path: Path) -> None:
-    tiles = sized(hundred(tmp_path / "t"), [1000, 10, 10, 10, 10, 10, 10, 130, 70])
+    file_slices = sized(hundred(tmp_path / "t"), [1000, 10, 10, 10, 10, 10, 10, 130, 70])
     settings = Settings(target_task_bytes=100)
-    tasks = even_tasks(tiles, settings, at_least=1)
+    tasks = even_tasks(file_slices, settings, at_least=1)
     sizes = [sum(part.stored_bytes for part in parts) for parts in tasks]
     assert len(sizes) == 13  # 1,260 bytes
     assert sum(sizes) == 1260
@@ -201,15 +202,15 @@ def test_tasks_are_sent_what_they_read_and_no_statistics(tmp_path: Path) -> None
     table.upsert(frame([(1, 2, "a")]))
     table.compact(minor=True)
     table.delete(frame([(2, 9)], ["k", "o"]))
-    tile = only_tile(table)
-    assert tile.base is not None
-    assert tile.base.add.stats is not None
-    parts = in_parts(replace(tile, wanted=KeySpan((1,), None)), 2)
-    tile = parts[0].tile
-    assert tile.base is not None
-    add = replace(tile.base.add, stats=None, tags={})
-    lean = replace(tile, base=replace(tile.base, add=add))
-    assert pickle.loads(pickled(parts)) == [replace(part, tile=lean) for part in parts]
-    assert pickle.loads(pickled(tile)) == lean
-    assert tile.minor is not None
-    assert tile.blocks
+    file_slice = only_tile(table)
+    assert file_slice.base is not None
+    assert file_slice.base.add.stats is not None
+    parts = in_parts(replace(file_slice, wanted=KeySpan((1,), None)), 2)
+    file_slice = parts[0].file_slice
+    assert file_slice.base is not None
+    add = replace(file_slice.base.add, stats=None, tags={})
+    lean = replace(file_slice, base=replace(file_slice.base, add=add))
+    assert pickle.loads(pickled(parts)) == [replace(part, file_slice=lean) for part in parts]
+    assert pickle.loads(pickled(file_slice)) == lean
+    assert file_slice.minor is not None
+    assert file_slice.blocks

@@ -87,7 +87,10 @@ def check_readable(path: Path, seen: dict[int, list[Row]], oldest: int, *, saved
                 Handle(store, DeltaLog(store), handle.registry, handle.settings), view.snapshot, pinned=True, spark=None
             ).to_arrow()
             opened |= {call.path for call in store.calls if call.method in ("get", "open_input")}
-            named = [*(tile.tombstones for tile in view.tiles), *(base.tombstones for base in view.base_files)]
+            named = [
+                *(file_slice.tombstones for file_slice in view.file_slices),
+                *(base.tombstones for base in view.base_files),
+            ]
             opened |= {path for path in named if path is not None}
         else:
             with pytest.raises(VersionNotFoundError, match=f"version {version} "):

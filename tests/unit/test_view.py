@@ -1,4 +1,4 @@
-"""Tiles: which base file, which key range, which log blocks; made by hand, no files."""
+"""File slices: which base file, which key range, which log blocks; made by hand, no files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
-from lakemerge.layout.view import Tile, build_tiles
+from lakemerge.layout.view import FileSlice, build_file_slices
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
 
@@ -42,20 +42,22 @@ def block(
     return LogBlock(FILE, 0, 1, BucketId(partition, bucket), buckets, 2, 50, bounds[0], bounds[1], version)
 
 
-def tiles(files: list[BaseFile], blocks: list[LogBlock], buckets: int = 4) -> dict[tuple[int, Key | None], Tile]:
-    found = list(build_tiles(files, blocks, buckets=buckets))
-    assert len({(tile.bucket_id, tile.lower) for tile in found}) == len(found)
-    return {(tile.bucket_id.bucket, tile.lower): tile for tile in found}
+def file_slices(
+    files: list[BaseFile], blocks: list[LogBlock], buckets: int = 4
+) -> dict[tuple[int, Key | None], FileSlice]:
+    found = list(build_file_slices(files, blocks, buckets=buckets))
+    assert len({(file_slice.bucket_id, file_slice.lower) for file_slice in found}) == len(found)
+    return {(file_slice.bucket_id.bucket, file_slice.lower): file_slice for file_slice in found}
 
 
 def test_files_and_blocks_meet_in_their_slice() -> None:
-    found = tiles([base(None, bucket=1)], [block(1, 2, bucket=2), block(3, 4, bucket=1)])
+    found = file_slices([base(None, bucket=1)], [block(1, 2, bucket=2), block(3, 4, bucket=1)])
     assert found.keys() == {(1, None), (2, None)}
     assert found[1, None].blocks == (block(3, 4, bucket=1),)
     assert (found[2, None].base, found[2, None].merged_through, found[2, None].buckets) == (None, -1, 4)
     assert found[2, None].stored_bytes == 50
     assert found[1, None].stored_bytes == 1050
-    assert not tiles([], [])
+    assert not file_slices([], [])
 
 
 @pytest.mark.parametrize(
@@ -73,19 +75,23 @@ def test_files_and_blocks_meet_in_their_slice() -> None:
     ],
 )
 def test_a_block_is_live_where_its_keys_may_be(low: int | None, high: int | None, where: list[Key | None]) -> None:
-    """Bounds of a tile: the lower one belongs to it, the upper one to the next."""
-    found = tiles([base(20), base(None), base(10)], [block(low, high)])
-    assert [tile.lower for tile in found.values() if tile.blocks] == where
-    assert {tile.lower: tile.upper for tile in found.values()} == {None: (10,), (10,): (20,), (20,): None}
+    """Bounds of a file slice: the lower one belongs to it, the upper one to the next."""
+    found = file_slices([base(20), base(None), base(10)], [block(low, high)])
+    assert [file_slice.lower for file_slice in found.values() if file_slice.blocks] == where
+    assert {file_slice.lower: file_slice.upper for file_slice in found.values()} == {
+        None: (10,),
+        (10,): (20,),
+        (20,): None,
+    }
 
 
 def test_a_block_is_live_above_the_watermark_of_each_file() -> None:
     files = [base(None, through=6), replace(base(10, through=5))]
-    found = tiles(files, [block(0, 99, version=version) for version in (5, 6, 7)])
+    found = file_slices(files, [block(0, 99, version=version) for version in (5, 6, 7)])
     assert [b.version for b in found[0, None].blocks] == [7]
     assert [b.version for b in found[0, (10,)].blocks] == [6, 7]
     assert not found[0, None].is_clean
-    assert tiles(files, [block(0, 99, version=5)])[0, None].is_clean
+    assert file_slices(files, [block(0, 99, version=5)])[0, None].is_clean
 
 
 @pytest.mark.parametrize(
@@ -95,27 +101,30 @@ def test_a_block_is_live_above_the_watermark_of_each_file() -> None:
 def test_blocks_of_another_bucket_count(bucket: int, buckets: int, where: set[int]) -> None:
     """5 of 8 is 1 of 4; 1 of 2 is 1 or 3 of 4."""
     given = block(1, 2, bucket=bucket, buckets=buckets)
-    assert {tile.bucket_id.bucket for tile in tiles([], [given]).values()} == where
+    assert {file_slice.bucket_id.bucket for file_slice in file_slices([], [given]).values()} == where
     assert {number for number in range(4) if given.covers(BucketId((), number), 4)} == where
     assert not given.covers(BucketId(("x",), min(where)), 4)
 
 
 def test_partitions_are_kept_apart() -> None:
-    found = list(build_tiles([base(None, partition=("a",))], [block(1, 1, partition=("b",))], buckets=4))
-    assert {(tile.bucket_id.partition, tile.is_clean) for tile in found} == {(("a",), True), (("b",), False)}
+    found = list(build_file_slices([base(None, partition=("a",))], [block(1, 1, partition=("b",))], buckets=4))
+    assert {(file_slice.bucket_id.partition, file_slice.is_clean) for file_slice in found} == {
+        (("a",), True),
+        (("b",), False),
+    }
 
 
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ([base(10)], "do not tile"),
-        ([base(None), replace(base(None), ordinal=8)], "do not tile"),
+        ([base(10)], "do not file slice"),
+        ([base(None), replace(base(None), ordinal=8)], "do not file slice"),
         ([base(None, buckets=8)], "8 buckets in a table of 4"),
     ],
 )
 def test_files_that_make_no_layout(files: list[BaseFile], says: str) -> None:
     with pytest.raises(TableDamagedError, match=says):
-        tiles(files, [])
+        file_slices(files, [])
 
 
 KEYS: list[Key] = [

@@ -1,7 +1,7 @@
-"""Leaving out tiles that cannot hold a row a filter asks for.
+"""Leaving out file slices that cannot hold a row a filter asks for.
 
-A clean tile is judged by its file's statistics and partition values; others only by partition values,
-which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, tiles of other buckets
+A clean file slice is judged by its file's statistics and partition values; others only by partition values,
+which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, file slices of other buckets
 and key ranges go too, and log blocks of other keys: no merge changes a key.
 """
 
@@ -29,12 +29,12 @@ from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
-from lakemerge.layout.view import TableView, Tile
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import FileStats, Filter, prune
 from lakemerge.read.runs import key_position
 from mergers.keys import KeyColumns, key_columns, sort_order
 
-__all__ = ["prune_tiles", "tiles_of_keys"]
+__all__ = ["file_slices_of_keys", "prune_file_slices"]
 
 _FEW_KEYS = 100
 _MAX_KEYS = 10_000
@@ -43,15 +43,22 @@ _UNTYPED = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
 """What values of other types than the column's may raise."""
 
 
-def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
-    """The tiles that may hold matching rows; tiles without any row are left out too."""
+def prune_file_slices(view: TableView, condition: Filter | None) -> list[FileSlice]:
+    """The file slices that may hold matching rows; file slices without any row are left out too."""
     keys = None if condition is None else _keys_asked(condition, view.config)
-    there = [tile for tile in view.tiles if not tile.is_empty] if keys is None else tiles_of_keys(view, keys)
+    there = (
+        [file_slice for file_slice in view.file_slices if not file_slice.is_empty]
+        if keys is None
+        else file_slices_of_keys(view, keys)
+    )
     if condition is None or not there:
         return there
     with collector_paused():
         values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
-        stats = [_statistics(tile, values(tile.bucket_id.partition), view.config, condition.columns) for tile in there]
+        stats = [
+            _statistics(file_slice, values(file_slice.bucket_id.partition), view.config, condition.columns)
+            for file_slice in there
+        ]
         try:
             keep = prune(condition, stats)
         except _UNTYPED as error:
@@ -59,11 +66,11 @@ def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
             if damage is None:
                 raise
             raise damage from error
-    return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
+    return [file_slice for file_slice, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
-def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
-    """The tiles that may hold some of the keys, narrowed to these.
+def file_slices_of_keys(view: TableView, keys: pa.Table) -> list[FileSlice]:
+    """The file slices that may hold some of the keys, narrowed to these.
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
     """
@@ -87,15 +94,15 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
     for start, end in pairwise([*starts, len(slots)]):
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
-        tiles = view.tiles_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
-        narrowed += [_narrowed(tile, asked) for tile in tiles]
-    return [tile for tile in narrowed if tile is not None]
+        file_slices = view.file_slices_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
+        narrowed += [_narrowed(file_slice, asked) for file_slice in file_slices]
+    return [file_slice for file_slice in narrowed if file_slice is not None]
 
 
-def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
-    """:param keys: those of the tile's bucket, ascending."""
-    start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
-    end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
+def _narrowed(file_slice: FileSlice, keys: KeyColumns) -> FileSlice | None:
+    """:param keys: those of the file slice's bucket, ascending."""
+    start = 0 if file_slice.lower is None else key_position(keys, file_slice.lower, after=False)
+    end = len(keys[0]) if file_slice.upper is None else key_position(keys, file_slice.upper, after=False)
     if start >= end:
         return None
     inside = tuple(column.slice(start, end - start) for column in keys)
@@ -103,8 +110,8 @@ def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
     # Of many keys only the ends are held against a block.
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
-    blocks = tuple(block for block in tile.blocks if _may_hold(block, span, listed))
-    narrowed = replace(tile, blocks=blocks, wanted=span)
+    blocks = tuple(block for block in file_slice.blocks if _may_hold(block, span, listed))
+    narrowed = replace(file_slice, blocks=blocks, wanted=span)
     return None if narrowed.is_empty else narrowed
 
 
@@ -137,11 +144,13 @@ def _partition_values(partition: Partition, config: TableConfig, columns: frozen
     }
 
 
-def _statistics(tile: Tile, partition: Mapping[str, object], config: TableConfig, columns: frozenset[str]) -> FileStats:
-    if not tile.is_clean or tile.base is None or tile.base.add.stats is None:
+def _statistics(
+    file_slice: FileSlice, partition: Mapping[str, object], config: TableConfig, columns: frozenset[str]
+) -> FileStats:
+    if not file_slice.is_clean or file_slice.base is None or file_slice.base.add.stats is None:
         return FileStats(min={}, max={}, null_count={}, num_rows=None, partition_values=partition)
     try:
-        body = orjson.loads(tile.base.add.stats)
+        body = orjson.loads(file_slice.base.add.stats)
         return FileStats(
             min=_bounds(body.get("minValues", {}), config.schema, columns, upper=False),
             max=_bounds(body.get("maxValues", {}), config.schema, columns, upper=True),
@@ -150,18 +159,18 @@ def _statistics(tile: Tile, partition: Mapping[str, object], config: TableConfig
             partition_values=partition,
         )
     except (*_UNTYPED, KeyError, AttributeError) as error:
-        raise _damage(tile.base.add.path, error) from error
+        raise _damage(file_slice.base.add.path, error) from error
 
 
 def _damaged_statistics(
-    condition: Filter, tiles: Sequence[Tile], stats: Sequence[FileStats]
+    condition: Filter, file_slices: Sequence[FileSlice], stats: Sequence[FileStats]
 ) -> TableDamagedError | None:
     """What to say of the first file whose statistics are no values of the columns."""
-    for tile, one in zip(tiles, stats, strict=True):
+    for file_slice, one in zip(file_slices, stats, strict=True):
         try:
             prune(condition, [one])
         except _UNTYPED as error:
-            return None if tile.base is None else _damage(tile.base.add.path, error)
+            return None if file_slice.base is None else _damage(file_slice.base.add.path, error)
     return None
 
 

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import LakeMergeError
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.options import Settings
-from lakemerge.read.splits import Part, split_tiles
+from lakemerge.read.splits import Part, split_file_slices
 from lakemerge.spark.transport.portable import carried, portable
 from lakemerge.spark.workers import prepare_workers
 
@@ -62,9 +62,10 @@ def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
     return index, function(item)
 
 
-def even_tasks(tiles: Sequence[Tile], settings: Settings, *, at_least: int) -> list[list[Part]]:
-    """What tasks of about ``settings.target_task_bytes`` read: parts of large tiles, several small ones together."""
-    parts = split_tiles(tiles, settings.target_task_bytes)
+def even_tasks(file_slices: Sequence[FileSlice], settings: Settings, *, at_least: int) -> list[list[Part]]:
+    """What tasks of about ``settings.target_task_bytes`` read: parts of large file slices, several small ones
+    together."""
+    parts = split_file_slices(file_slices, settings.target_task_bytes)
     sizes = [part.stored_bytes for part in parts]
     groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
     return [[parts[index] for index in group] for group in groups]

@@ -1,4 +1,5 @@
-"""What tasks are told of a plan, as bytes: a read of 100,000 files sends tens of thousands of tasks their tiles."""
+"""What tasks are told of a plan, as bytes: a read of 100,000 files sends tens of thousands of tasks their file
+slices."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lakemerge.delta import AddFile
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
-from lakemerge.layout.view import Tile
+from lakemerge.layout.view import FileSlice
 from lakemerge.read.splits import Part
 
 __all__ = ["pickled"]
@@ -20,7 +21,7 @@ __all__ = ["pickled"]
 _Reducer = Callable[[Any], tuple[Any, ...]]
 
 
-def pickled(value: Tile | list[Part] | list[list[Part]]) -> bytes:
+def pickled(value: FileSlice | list[Part] | list[list[Part]]) -> bytes:
     """The value, which ``pickle.loads`` gives back, but for its files' statistics and tags: these serve planning
     alone, and would be most of it."""
     sink = io.BytesIO()
@@ -40,5 +41,5 @@ def _without_statistics(add: AddFile) -> tuple[Any, ...]:
     return AddFile, (add.path, add.partition_values, add.size_bytes, add.modification_time_ms, add.data_change)
 
 
-_REDUCERS: dict[type, _Reducer] = dict(map(_by_fields, (Tile, Part, BucketId, BaseFile, LogBlock, LogFile)))
+_REDUCERS: dict[type, _Reducer] = dict(map(_by_fields, (FileSlice, Part, BucketId, BaseFile, LogBlock, LogFile)))
 _REDUCERS[AddFile] = _without_statistics

@@ -1,4 +1,4 @@
-"""Compacting tiles: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
+"""Compacting file slices: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lakemerge.format.keys import BucketId
 from lakemerge.format.minor import Minor, RowFile, write_positions
 from lakemerge.format.names import MERGED_FOLDER
 from lakemerge.handle import Handle
-from lakemerge.layout.view import Tile
-from lakemerge.read.merge import MergeSpec, changed_ranges, merge_tile
+from lakemerge.layout.view import FileSlice
+from lakemerge.read.merge import MergeSpec, changed_ranges, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.superseded import Superseded
 from lakemerge.results.results import SkippedTile
@@ -23,29 +23,29 @@ from lakemerge.write.base_file import BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 
-__all__ = ["Merged", "Rewritten", "TileJob", "run_job", "skipped_tile"]
+__all__ = ["FileSliceJob", "Merged", "Rewritten", "run_job", "skipped_file_slice"]
 
 
 @dataclass(frozen=True, slots=True)
-class TileJob:
-    """A tile to compact, or neighbours in a bucket whose base files become one run of files. Picklable."""
+class FileSliceJob:
+    """A file slice to compact, or neighbours in a bucket whose base files become one run of files. Picklable."""
 
-    tiles: tuple[Tile, ...]
+    file_slices: tuple[FileSlice, ...]
     """By key."""
     minor: bool
-    """Whether the base file stays; then there is one tile, and it has one."""
+    """Whether the base file stays; then there is one file slice, and it has one."""
     first_ordinal: int
     ordinals: int
 
     @property
     def bytes(self) -> int:
         """To be read, as estimated."""
-        return sum(tile.stored_bytes for tile in self.tiles)
+        return sum(file_slice.stored_bytes for file_slice in self.file_slices)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """New base files, with all that the tiles hold."""
+    """New base files, with all that the file slices hold."""
 
     adds: list[AddFile]
 
@@ -61,20 +61,20 @@ class Merged:
     """Of all files written."""
 
 
-def run_job(job: TileJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
-    """Merge the logs of a job's tiles. Of a job that is skipped some files may have been written."""
-    first = job.tiles[0]
+def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
+    """Merge the logs of a job's file slices. Of a job that is skipped some files may have been written."""
+    first = job.file_slices[0]
     try:
         with ParquetFiles(merge.store) as files:
             if job.minor and first.base is not None:
                 return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
             return Rewritten(_rewrite(job, merge, write, files))
     except MergeOverflowError as error:
-        return skipped_tile(first.bucket_id, error)
+        return skipped_file_slice(first.bucket_id, error)
 
 
-def skipped_tile(part: BucketId, error: MergeOverflowError) -> SkippedTile:
-    """What is reported of a tile, or a whole bucket, with a total that does not fit."""
+def skipped_file_slice(part: BucketId, error: MergeOverflowError) -> SkippedTile:
+    """What is reported of a file slice, or a whole bucket, with a total that does not fit."""
     key = error.facts.get("key")
     return SkippedTile(
         partition=part.partition,
@@ -85,9 +85,11 @@ def skipped_tile(part: BucketId, error: MergeOverflowError) -> SkippedTile:
     )
 
 
-def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
-    columns, first = merge.config.schema.names, job.tiles[0]
-    ranges = (merge_tile(merge, tile, columns=columns, sort=True, files=files) for tile in job.tiles)
+def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
+    columns, first = merge.config.schema.names, job.file_slices[0]
+    ranges = (
+        merge_file_slice(merge, file_slice, columns=columns, sort=True, files=files) for file_slice in job.file_slices
+    )
     return write_base_files(
         chain.from_iterable(ranges),
         replace(write, buckets=first.buckets),
@@ -99,17 +101,17 @@ def _rewrite(job: TileJob, merge: MergeSpec, write: BaseWriteSpec, files: Parque
 
 
 def _merge_beside(
-    tile: Tile, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
+    file_slice: FileSlice, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
 ) -> Merged:
-    """Write the tile's changed rows as a winner file, and which stored rows they supersede."""
-    prefix = f"{MERGED_FOLDER}/{write.name}/{tile.bucket_id.bucket:05d}-{ordinal:010d}"
+    """Write the file slice's changed rows as a winner file, and which stored rows they supersede."""
+    prefix = f"{MERGED_FOLDER}/{write.name}/{file_slice.bucket_id.bucket:05d}-{ordinal:010d}"
     config = write.config
-    gone = Superseded(write.store, tile, files)
+    gone = Superseded(write.store, file_slice, files)
     with contextlib.ExitStack() as on_error:
         tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
         on_error.callback(tombstones.abandon)
         winners = None
-        for part in changed_ranges(merge, tile, columns=config.schema.names, files=files):
+        for part in changed_ranges(merge, file_slice, columns=config.schema.names, files=files):
             gone.mark(part.superseded)
             tombstones.add(part.tombstones)
             if part.rows.num_rows and winners is None:
@@ -122,7 +124,7 @@ def _merge_beside(
             winners.close()
         tombstones_path = tombstones.close()
         on_error.pop_all()
-    earlier = () if tile.minor is None else tile.minor.winners
+    earlier = () if file_slice.minor is None else file_slice.minor.winners
     left = [winner for winner in earlier if not gone.is_whole(winner.ordinal)]
     rows = size = 0
     if winners is not None:
