@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,11 +25,12 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.table.create import create_table
 from lakemerge.table.definition import TableDefinition
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
+from lakemerge.table.engine import deleting, is_spark_frame
 from lakemerge.table.opening import open_handle
 from lakemerge.table.services import TableServices
 from lakemerge.table.session import TableSession
 from lakemerge.table.versions import TableVersions
-from lakemerge.write.delete import delete_matching, delete_where
+from lakemerge.write.delete import delete_where
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
 
@@ -222,7 +223,12 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         """
         begin = self._writable()
         with unless_vacuumed(self._handle.log, begin.snapshot):
-            result = delete_where(self._handle, begin, condition, delete=self._deleting(condition, info or {}))
+            result = delete_where(
+                self._handle,
+                begin,
+                condition,
+                delete=deleting(self._handle, self._session.of_services(), condition, info or {}),
+            )
         self._follow()
         self._maintain_inline()
         return result
@@ -354,7 +360,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         begin = self._writable()
         arguments: dict[str, Any] = {"kind_column": kind_column, "deletes": deletes, "txn": txn, "info": info or {}}
         arguments["merge_schema"] = merge_schema
-        if _is_spark_frame(frame):
+        if is_spark_frame(frame):
             from lakemerge.spark.writer import upsert_dataframe
 
             result = upsert_dataframe(self._handle, begin, frame, **arguments)
@@ -363,16 +369,6 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         self._follow()
         self._maintain_inline()
         return result
-
-    def _deleting(
-        self, condition: str, info: Mapping[str, object]
-    ) -> Callable[[TableView, Sequence[str]], UpsertResult]:
-        spark = self._session.of_services()
-        if spark is None:
-            return partial(delete_matching, self._handle, condition=condition, info=info)
-        from lakemerge.spark.writer import delete_matching_dataframe
-
-        return partial(delete_matching_dataframe, spark, self._handle, condition=condition, info=info)
 
     def _current(self) -> TableView:
         """The version to read; for a table that follows the tip, the latest."""
@@ -398,10 +394,3 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
                 version=self._view.version,
             )
         return self._current()
-
-
-def _is_spark_frame(frame: object) -> bool:
-    """By name, so that pyspark is not imported for other frames."""
-    return any(
-        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
-    )

@@ -15,8 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
-SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
+SPARK_DOORS = ("lakemerge.spark", "lakemerge.ingest.spark", "lakemerge.merge_source.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.table.services"
+LOOSE = {"bins", "errors", "frames", "handle", "options", "quantities"}
+ABOVE = frozenset({"lakemerge", "lakemerge.table.services", "lakemerge.spark.source"})
+"""They import what stands above their package: the root gives the public names, the services open the door to
+``compaction``, and Spark's data source is a user of the table."""
+PACKAGE_DOORS = frozenset({"compaction", "mergers"})
+"""What these give is imported from the package itself."""
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
 )
@@ -214,6 +220,32 @@ def test_pyspark_stays_behind_its_door() -> None:
         if item.top == "pyspark" and not inside(item.source, SPARK_DOORS) and not item.for_types
     ]
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def package_of(module: str) -> str:
+    """The folder that a module stands in; a loose module of ``lakemerge`` or ``compaction`` counts as one."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_packages_do_not_import_each_other_in_circles() -> None:
+    """Imports inside functions count, and those for types."""
+    modules = {module_name(path) for path in product_files()}
+    below: dict[str, set[str]] = {}
+    for item in product_imports():
+        target = item.target if item.target in modules else item.target.rpartition(".")[0]
+        source, imported = package_of(item.source), package_of(target)
+        if target in modules and source != imported and item.source not in ABOVE and target not in PACKAGE_DOORS:
+            below.setdefault(source, set()).add(imported)
+    while leaves := {name for names in below.values() for name in names} - below.keys():
+        below = {name: names - leaves for name, names in below.items()}
+        below = {name: names for name, names in below.items() if names}
+    circles = "\n".join(f"{name} imports {', '.join(sorted(names))}" for name, names in sorted(below.items()))
+    assert not below, circles
+
+
+def test_few_modules_stand_loose() -> None:
+    loose = {path.stem for path in (ROOT / "lakemerge").glob("*.py")} - {"__init__", "__main__"}
+    assert loose == LOOSE
 
 
 def test_the_log_knows_the_delta_protocol_only() -> None:
