@@ -118,12 +118,12 @@ def natively(plan: str) -> bool:
     return "FileScan parquet" in plan and "InArrow" not in plan
 
 
-def test_the_jars_are_those_of_the_hadoop_in_spark_and_of_the_readme() -> None:
+def test_the_jars_are_those_of_the_hadoop_in_spark_and_of_the_guide() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     assert [jar.name for jar in jars.glob("hadoop-client-api-*.jar")] == [f"hadoop-client-api-{HADOOP}.jar"]
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    guide = (Path(__file__).resolve().parents[2] / "docs/guides/stores.md").read_text()
     told = [PACKAGES[0], f"`{AWS_SDK}`", LEFT_OUT, *(f"`{package.split(':')[1]}`" for package in PACKAGES[1:])]
-    assert [text for text in told if text not in readme] == []
+    assert [text for text in told if text not in guide] == []
 
 
 def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, application: Application) -> None:
