@@ -18,7 +18,7 @@ from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.service import run_maintenance, stopping
-from lakemerge.cli.tables import shown_detail, shown_history, shown_plan, shown_result, shown_slices, shown_vacuum
+from lakemerge.cli.tables import shown_buckets, shown_detail, shown_history, shown_plan, shown_result, shown_vacuum
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table import LakeTable
 
@@ -66,13 +66,14 @@ def history(
 
 
 @app.command()
-def slices(
+@app.command("slices", hidden=True)
+def buckets(
     path: PathArgument,
     storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the costliest to read.")] = 50,
 ) -> None:
     """Show the buckets of a table, the costliest to read first."""
-    shown_slices(opened(path, storage_options).slices(), limit=limit)
+    shown_buckets(opened(path, storage_options).slices(), limit=limit)
 
 
 @app.command()

@@ -25,6 +25,7 @@ from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
 
 __all__ = [
+    "shown_buckets",
     "shown_detail",
     "shown_history",
     "shown_ingest",
@@ -34,7 +35,6 @@ __all__ = [
     "shown_plan",
     "shown_rejects",
     "shown_result",
-    "shown_slices",
     "shown_vacuum",
 ]
 
@@ -53,7 +53,7 @@ def shown_detail(table: LakeTable) -> None:
         ("ordering", ", ".join(detail.ordering) or "commit order"),
         ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
         ("buckets", "not chosen yet" if detail.buckets is None else str(detail.buckets)),
-        ("slices", f"{detail.slices}, {detail.dirty_slices} of them with live logs"),
+        ("buckets with rows", f"{detail.slices}, {detail.dirty_slices} of them with live logs"),
         ("base", f"{detail.base_files} files, {detail.base_rows:,} rows, {readable_bytes(detail.base_bytes)}"),
         ("winners", f"{detail.winner_files} files, {detail.winner_rows:,} rows, {readable_bytes(detail.winner_bytes)}"),
         ("live logs", live),
@@ -77,7 +77,7 @@ def shown_history(entries: Sequence[HistoryEntry]) -> None:
     _print(table)
 
 
-def shown_slices(slices: Sequence[SliceInfo], *, limit: int) -> None:
+def shown_buckets(slices: Sequence[SliceInfo], *, limit: int) -> None:
     table = _columns("partition", "bucket", "base files", "rows", "base", "winners", "log blocks", "logs", "amplified")
     costly = sorted(slices, key=lambda part: -part.read_amplification)
     for part in costly[:limit]:

@@ -175,7 +175,7 @@ def _unscaled(value: Any, scale: int) -> Decimal:
     except (binascii.Error, ValueError, TypeError) as error:
         raise ValueError(
             f"{value!r} is no decimal as Debezium writes them by default; where they are texts "
-            "(decimal.handling.mode=string), say options={'decimals': 'string'}"
+            "(decimal.handling.mode is string), set the option decimals to 'string'"
         ) from error
     number = int.from_bytes(data, "big", signed=True)
     sign, digits = int(number < 0), tuple(map(int, str(abs(number))))
@@ -185,7 +185,7 @@ def _unscaled(value: Any, scale: int) -> Decimal:
 def _moment(value: int, unit: str | None, kind: pa.DataType) -> dt.datetime:
     if unit is None:
         raise ValueError(
-            f"the time {value} is a number without a unit; say options={{'timestamp_unit': 'ms'}}, or 'us' or 'ns'"
+            f"the time {value} is a number without a unit; the option timestamp_unit says which: 'ms', 'us' or 'ns'"
         )
     factor = _UNITS[unit]
     if factor < 0 and value % -factor:

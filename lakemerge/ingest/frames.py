@@ -19,6 +19,7 @@ from lakemerge.ingest.casting import fits
 from lakemerge.ingest.envelopes import KIND, OP
 from lakemerge.ingest.formats.base import Format, Frame, Peek
 from lakemerge.schema.evolution import with_columns_of_frame
+from mergers.wording import argument, in_python
 
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 
@@ -162,8 +163,8 @@ def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
     if place >= 0 and config.schema.field(place).type == pa.string() and config.schema.field(place).nullable:
         return None
     return InputError(
-        f"rescued_column {rescued!r} must be a STRING column of the table that may be null: "
-        f'table.alter(add_columns="{rescued} STRING")',
+        f"{argument('rescued_column')} {rescued!r} must be a STRING column of the table that may be null"
+        + in_python(f': table.alter(add_columns="{rescued} STRING")'),
         column=rescued,
     )
 
@@ -184,6 +185,7 @@ def _twice(names: Sequence[str]) -> list[str]:
 
 def _unknown(name: str, config: TableConfig) -> str:
     return (
-        f"the table has no column {name!r}, only {', '.join(config.schema.names)}: add it (merge_schema=True, or "
-        "table.alter), keep it in a column (rescued_column), or name the columns to read (columns=)"
+        f"the table has no column {name!r}, only {', '.join(config.schema.names)}: add it "
+        f"({argument('merge_schema', True)}, or table.alter), keep it in a column ({argument('rescued_column')}), "
+        f"or name the columns to read ({argument('columns')})"
     )

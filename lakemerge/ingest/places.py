@@ -18,6 +18,7 @@ from lakemerge.ingest.source import Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
 from lakemerge.ingest.source_s3 import S3Source
 from lakemerge.ingest.spill import SortedSpill
+from mergers.wording import argument
 
 __all__ = ["LISTING", "Places", "whole_path"]
 
@@ -112,7 +113,10 @@ def whole_path(location: str | os.PathLike[str]) -> str:
     bucket, _, key = match["rest"][2:].partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]+", bucket):
         # The URL is not quoted: people put credentials in front of the bucket.
-        raise InputError("an S3 URL is s3://bucket/prefix with a plain bucket name; credentials are storage_options")
+        raise InputError(
+            "an S3 URL is s3://bucket/prefix with a plain bucket name; credentials go into "
+            f"{argument('storage_options')}"
+        )
     return f"s3://{bucket}/{key.rstrip('/')}{end if key else ''}"
 
 

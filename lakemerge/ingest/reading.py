@@ -22,6 +22,7 @@ from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
 from mergers import RowKind
+from mergers.wording import argument
 
 __all__ = ["BadRecordError", "NewFieldsError", "Reading", "Rejects", "readable"]
 
@@ -66,7 +67,7 @@ def refused(reject: Reject, limit: int) -> BadRecordError:
     many = f"more than {limit} bad records; the last: " if limit else ""
     return BadRecordError(
         f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or set such records aside "
-        "(bad_records='quarantine', max_bad_records=...), and retry",
+        f"({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and retry",
         path=reject.path,
         offset=origin.offset,
     )

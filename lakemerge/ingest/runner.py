@@ -30,6 +30,7 @@ from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.write.upsert import LoadFileSlices, Write
+from mergers.wording import argument
 
 __all__ = ["Engine", "Runner", "fails_window"]
 
@@ -253,7 +254,9 @@ class Runner:
     def _check_limit(self, done: list[Done]) -> None:
         rejected = sum(count for task in done for _, _, count in task.counts)
         if self.limit is not None and rejected > self.limit:
-            raise BadRecordError(f"the window has {rejected} bad records; max_bad_records allows {self.limit}")
+            raise BadRecordError(
+                f"the window has {rejected} bad records; {argument('max_bad_records')} allows {self.limit}"
+            )
 
     def _empty(self, standing: Standing, window: Window, windows: Windows) -> Standing:
         """Files without so much as a header."""

@@ -28,6 +28,7 @@ from lakemerge.ingest.windows import Gathering
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import bytes_of
 from lakemerge.write.upsert import load_in_process
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,19 +229,20 @@ def _wrong_envelope(files: Any, envelope: Any, kind_column: Any) -> Iterator[str
     elif isinstance(files, Files) and files.format not in _ENVELOPES[envelope]:
         yield f"files of format {files.format!r} have no {envelope} envelope"
     if kind_column is not None:
-        yield "the envelope tells the kind of a record; kind_column is for files without one"
+        yield f"the envelope tells the kind of a record; {argument('kind_column')} is for files without one"
 
 
 def _wrong_numbers(bad_records: Any, max_bad_records: Any, blocks: Any, amplification: Any) -> Iterator[str]:
     if bad_records not in ("fail", "quarantine"):
-        yield f"bad_records must be 'fail' or 'quarantine', not {bad_records!r}"
+        yield f"{argument('bad_records')} must be 'fail' or 'quarantine', not {bad_records!r}"
     if max_bad_records is not None and (type(max_bad_records) is not int or max_bad_records < 0):
-        yield f"max_bad_records must be a number from 0 on, or None for any number, not {max_bad_records!r}"
+        name = argument("max_bad_records")
+        yield f"{name} must be a number from 0 on, or None for any number, not {max_bad_records!r}"
     if type(blocks) is not int or blocks < 1:
-        yield f"blocks_per_window must be a number from 1 on, not {blocks!r}"
+        yield f"{argument('blocks_per_window')} must be a number from 1 on, not {blocks!r}"
     is_number = isinstance(amplification, int | float) and not isinstance(amplification, bool)
     if amplification is not None and not (is_number and amplification >= 1):
-        yield f"max_read_amplification must be a number from 1 on, not {amplification!r}"
+        yield f"{argument('max_read_amplification')} must be a number from 1 on, not {amplification!r}"
 
 
 def _wrong_archive(files: Any, archive: Archive) -> Iterator[str]:

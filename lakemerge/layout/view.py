@@ -292,7 +292,7 @@ def _file_slices_of(
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
     if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):
         raise TableDamagedError(
-            f"the base files of bucket {bucket_id} do not file slice its keys: {[file.add.path for file in ordered]}",
+            f"the base files of bucket {bucket_id} do not divide its keys: {[file.add.path for file in ordered]}",
             bucket_id=bucket_id,
         )
     bounds = [file.lower for file in ordered[1:] if file.lower is not None]

@@ -60,6 +60,6 @@ def running_session(given: SparkSession | None) -> SparkSession:
     if session is None:
         raise InputError(
             "the Spark session that this table was opened with was stopped, and no other one is active; start one and "
-            "call again, or open the table without spark=... to work in this process"
+            f"call again, or open the table without {argument('spark', '...')} to work in this process"
         )
     return session

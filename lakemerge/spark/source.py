@@ -42,6 +42,7 @@ from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers import Merger, default_registry
+from mergers.wording import argument
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
@@ -108,14 +109,15 @@ class LakeMergeDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         raise InputError(
-            'format("lakemerge") cannot be read as a stream; use LakeTable.open(path).changes(since=version), which '
-            "gives what each commit after that version changed"
+            'format("lakemerge") cannot be read as a stream; use LakeTable.open(path).changes('
+            f"{argument('since', 'version')}), which gives what each commit after that version changed"
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         raise InputError(
             'format("lakemerge") cannot be written as a stream; use df.writeStream.foreachBatch(f), where f(batch, '
-            "batch_id) calls table.upsert(batch, txn=(app, batch_id)): each batch is then written exactly once"
+            f"batch_id) calls table.upsert(batch, {argument('txn', '(app, batch_id)')}): each batch is then written "
+            "exactly once"
         )
 
     def _pinned(self) -> TableView:

@@ -157,6 +157,11 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         return self._view.config.ordering
 
     @property
+    def buckets(self) -> int | None:
+        """How many buckets each partition has; ``None`` before the first write, which chooses."""
+        return self._current().config.buckets
+
+    @property
     def url(self) -> str:
         return self._handle.store.url
 

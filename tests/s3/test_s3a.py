@@ -18,7 +18,7 @@ import pytest
 
 from lakemerge import LakeTable
 from lakemerge.read import premerge as beside
-from lakemerge.spark import access, files
+from lakemerge.spark import access, scans
 from lakemerge.storage import Store, open_store
 from tests.model import ModelTable
 from tests.s3.servers import INTRUDER, SECRET, Endpoint, S3Server
@@ -157,7 +157,7 @@ def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, ap
 
 def _read_with_bitmaps_from_there(spark: SparkSession, url: str, options: dict[str, object]) -> tuple[Rows, str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_FEW_BITS", 0)
+        patch.setattr(scans, "_FEW_BITS", 0)
         return _read(spark, url, options, {})
 
 

@@ -47,9 +47,9 @@ said["merged first"] = [table.explain_read().first > 0, table.explain_read().mer
 said["places"] = look()
 twice = table.to_df(columns=["id", "at"])
 said["joined"] = twice.join(table.to_df(), "id").count()
-said["merged beside"] = [table.compact(minor=True).file slices > 0, table.explain_read().merged]
+said["merged beside"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
 said["minor"] = look()
-said["compacted"] = [table.compact().file slices > 0, table.compact().file slices]
+said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
 door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
 door.write.format("lakemerge").mode("append").save(path)

@@ -59,7 +59,7 @@ def test_show(path: str, capsys: Captured) -> None:
     assert shown["version"] == "3"
     assert shown["merger"] == "event-time"
     assert (shown["key"], shown["ordering"], shown["partitioned by"]) == ("p, k", "o", "p")
-    assert shown["slices"] == "2, 1 of them with live logs"
+    assert shown["buckets with rows"] == "2, 1 of them with live logs"
     assert shown["base"].startswith("2 files, 20 rows, ")
     assert shown["live logs"].startswith("2 blocks of 2 commits, ")
     assert shown["column k"] == "BIGINT NOT NULL"
@@ -77,11 +77,12 @@ def test_history(path: str, capsys: Captured) -> None:
     assert [line[0] for line in lines_of(capsys)] == ["version", "3"]
 
 
-def test_slices(path: str, capsys: Captured) -> None:
-    assert main(["slices", path]) == 0
+@pytest.mark.parametrize("command", ["buckets", "slices"], ids=["name", "earlier name"])
+def test_buckets(path: str, capsys: Captured, command: str) -> None:
+    assert main([command, path]) == 0
     lines = lines_of(capsys)
     assert [(line[0], line[6]) for line in lines[1:]] == [("p=p0", "2"), ("p=p1", "0")], "the costliest first"
-    assert main(["slices", path, "--limit", "1"]) == 0
+    assert main([command, path, "--limit", "1"]) == 0
     assert lines_of(capsys)[2] == ["1 more buckets; --limit shows them"]
 
 

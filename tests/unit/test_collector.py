@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemerge import LakeTable, Settings, collector
+from lakemerge import LakeTable, Settings
+from lakemerge._internal import collector
 from lakemerge._internal.collector import collector_paused
 from lakemerge.storage import LocalStore
 from tests.unit.test_decoded_logs import stored_in

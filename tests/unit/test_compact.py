@@ -283,7 +283,7 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     result = table.compact()
     assert (result.version, result.rows, result.files, result.replaced_files) == (4, 3, 1, 1)
     assert result.bytes == sum(base.add.size_bytes for base in table.view.base_files)
-    assert repr(result).startswith("CompactionResult(version=4, file slices=1, rows=3, files=1, ")
+    assert repr(result).startswith("CompactionResult(version=4, tiles=1, rows=3, files=1, ")
     entry = table.history(limit=1)[0]
     assert entry.operation == "COMPACT"
     assert entry.parameters == {

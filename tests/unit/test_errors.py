@@ -293,7 +293,7 @@ def test_a_file_that_another_writer_added(tmp_path: Path) -> None:
             del action["add"]["tags"]
 
     rewrite(tmp_path, 4, untag)
-    with pytest.raises(TableDamagedError, match=r"base/.*without a readable 'lakemerge.bucket' tag.*another writer"):
+    with pytest.raises(TableDamagedError, match=r"base/.*without a readable 'lakemerge.slice' tag.*another writer"):
         LakeTable.open(tmp_path).to_arrow()
 
 
@@ -398,7 +398,7 @@ def test_base_files_that_do_not_tile(tmp_path: Path) -> None:
             del action["remove"]
 
     rewrite(tmp_path, 4, keep)
-    with pytest.raises(TableDamagedError, match="do not file slice"):
+    with pytest.raises(TableDamagedError, match="do not divide its keys"):
         LakeTable.open(tmp_path).to_arrow()
     assert pq.read_table(tmp_path / "base").num_rows == 3
 

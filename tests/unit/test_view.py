@@ -117,8 +117,8 @@ def test_partitions_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ([base(10)], "do not file slice"),
-        ([base(None), replace(base(None), ordinal=8)], "do not file slice"),
+        ([base(10)], "do not divide its keys"),
+        ([base(None), replace(base(None), ordinal=8)], "do not divide its keys"),
         ([base(None, buckets=8)], "8 buckets in a table of 4"),
     ],
 )

@@ -112,6 +112,6 @@ def _kind(value: Any) -> pa.DataType:
 
 def unknown_field(name: str) -> str:
     return (
-        f"the table has no column {name!r}: add it (merge_schema=True, or table.alter), keep such fields in a column "
-        "(rescued_column), or name the columns to read"
+        f"the table has no column {name!r}: add it by a merge of the schema or by table.alter, keep such fields in a "
+        "rescued column, or name the columns to read"
     )
