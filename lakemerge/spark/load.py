@@ -9,10 +9,8 @@ the kernel.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +30,7 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_arrow_schema, type_ddl
 from lakemerge.spark.fitting import fitting
 from lakemerge.spark.names import quoted, sql_names
+from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import discard_base_files
@@ -50,7 +49,13 @@ _WRITER = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _logger = logging.getLogger(__name__)
-_settings_in_use = threading.Lock()
+_FILES = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.files.maxRecordsPerFile": "0",
+}
+"""What the files of a table need. Spark has no options of a single write for it."""
 _LEAST_DICTIONARY_BYTES = 64 * 2**10
 _MOST_DICTIONARY_BYTES = 2**20  # parquet-mr's default
 _ROWS_TO_DICTIONARY = 512
@@ -86,7 +91,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
     folder = f"{BASE_FOLDER}/{write.pack.name}"
     spark = frame.sparkSession
     try:
-        with _parquet_session(spark):
+        with session_settings(spark, _FILES):
             writer = _shaped(frame, write).write.options(**_WRITER)
             writer = writer.option(
                 "parquet.dictionary.page.size", _dictionary_bytes(estimated_bytes, write.pack.buckets)
@@ -175,30 +180,6 @@ def _dictionary_bytes(estimated_bytes: int | None, buckets: int) -> int:
         return _MOST_DICTIONARY_BYTES
     wanted = estimated_bytes // buckets // _ROWS_TO_DICTIONARY
     return min(max(wanted, _LEAST_DICTIONARY_BYTES), _MOST_DICTIONARY_BYTES)
-
-
-@contextlib.contextmanager
-def _parquet_session(spark: SparkSession) -> Iterator[None]:
-    """Session settings that files of a table need; put back afterwards.
-
-    Spark has no options of a single write for them. One load of the process at a time: else one that
-    ends would put them back under another.
-    """
-    wanted = {
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-        "spark.sql.parquet.writeLegacyFormat": "false",
-        "spark.sql.files.maxRecordsPerFile": "0",
-    }
-    with _settings_in_use:
-        before = {name: str(spark.conf.get(name)) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                spark.conf.set(name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                spark.conf.set(name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import cast
 
@@ -27,6 +28,7 @@ from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.access import parquet_files
 from lakemerge.spark.names import selected
+from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.sessions import jvm_session, session_id
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves
@@ -281,16 +283,8 @@ def _listed(
         return parquet_files(reader, handle.store, paths, sizes)
 
 
-@contextlib.contextmanager
-def _listed_by_the_driver(spark: SparkSession) -> Iterator[None]:
+def _listed_by_the_driver(spark: SparkSession) -> AbstractContextManager[None]:
     """Spark asks for the size of each file that a scan names. Of more than 32 it does that in a job of up to 10,000
     tasks, which takes ten times as long as the driver needs for files of a local disk. A setting of the
     session's own stays."""
-    if spark.conf.get(_LISTING, None) is not None:
-        yield
-        return
-    spark.conf.set(_LISTING, str(2**31 - 1))
-    try:
-        yield
-    finally:
-        spark.conf.unset(_LISTING)
+    return session_settings(spark, {_LISTING: str(2**31 - 1)}, only_unset=True)

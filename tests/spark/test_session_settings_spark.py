@@ -1,0 +1,80 @@
+"""Settings that jobs of ours hold in a session: shared, put back, and nothing that anybody waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemerge import LakeTable
+from lakemerge.spark.session_settings import session_settings
+
+TYPE = "spark.sql.parquet.outputTimestampType"
+UNSET = "spark.lakemerge.test.unset"
+SECONDS = 120
+
+
+def test_two_first_loads_of_one_process_do_not_wait_for_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    """The first load's rows are there only once the second load has ended."""
+    before = spark.conf.get(TYPE)
+    started, go_on = tmp_path / "started", tmp_path / "go on"
+
+    def waiting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        started.touch()
+        for _ in range(10 * SECONDS):
+            if go_on.exists():
+                break
+            time.sleep(0.1)
+        else:
+            raise TimeoutError("the second load waits for the first")
+        yield from batches
+
+    slow, quick = (
+        LakeTable.create(tmp_path / name, "id BIGINT NOT NULL, t TIMESTAMP", key=["id"], spark=spark)
+        for name in ("slow", "quick")
+    )
+    rows = spark.sql("SELECT id, TIMESTAMP'2020-01-01' AS t FROM range(0, 10, 1, 1)")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(slow.upsert, rows.mapInArrow(waiting, "id BIGINT, t TIMESTAMP"))
+        while not started.exists() and not first.done():
+            time.sleep(0.1)
+        try:
+            quick.upsert(rows)
+        finally:
+            go_on.touch()
+        first.result()
+    assert slow.to_arrow().num_rows == quick.to_arrow().num_rows == 10
+    assert spark.conf.get(TYPE) == before
+
+
+@pytest.mark.parametrize("before", [None, "mine"])
+def test_the_last_block_puts_back_what_was_there_before_the_first(spark: SparkSession, before: str | None) -> None:
+    if before is not None:
+        spark.conf.set(UNSET, before)
+    try:
+        with ExitStack() as second:
+            with session_settings(spark, {UNSET: "ours"}):
+                second.enter_context(session_settings(spark, {UNSET: "ours"}))
+                assert spark.conf.get(UNSET, None) == "ours"
+            assert spark.conf.get(UNSET, None) == "ours"
+        assert spark.conf.get(UNSET, None) == before
+        with session_settings(spark, {UNSET: "ours"}, only_unset=True):
+            assert spark.conf.get(UNSET, None) == (before or "ours")
+        assert spark.conf.get(UNSET, None) == before
+    finally:
+        spark.conf.unset(UNSET)
+
+
+def test_other_sessions_keep_their_settings(spark: SparkSession) -> None:
+    other = spark.newSession()
+    with session_settings(spark, {UNSET: "ours"}):
+        assert other.conf.get(UNSET, None) is None
+        with session_settings(other, {UNSET: "theirs"}):
+            assert (spark.conf.get(UNSET, None), other.conf.get(UNSET, None)) == ("ours", "theirs")
+    assert (spark.conf.get(UNSET, None), other.conf.get(UNSET, None)) == (None, None)
