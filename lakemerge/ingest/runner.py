@@ -29,6 +29,7 @@ from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import LoadFileSlices, Write
 from mergers.wording import argument
 
@@ -240,12 +241,8 @@ class Runner:
             handle,
             view,
             frame.schema,
-            kind_column=frame.kind_column,
-            deletes=False,
-            txn=None,
-            info={},
+            WriteRequest(kind_column=frame.kind_column, merge_schema=merge_schema),
             estimated_bytes=size * _INFLATED.get(self.gathering.format.name, 1),
-            merge_schema=merge_schema,
         )
         if isinstance(write, UpsertResult):
             raise AssertionError("a write without an application transaction is never done already")

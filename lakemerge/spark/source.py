@@ -40,6 +40,7 @@ from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers import Merger, default_registry
 from mergers.wording import argument
@@ -211,12 +212,12 @@ class _Writer(DataSourceArrowWriter):
             table.handle,
             table.view,
             frame_schema(schema),
-            kind_column=options.get("kindColumn"),
-            deletes=False,
-            txn=None if app is None or number is None else (app, number),
-            info={},
+            WriteRequest(
+                kind_column=options.get("kindColumn"),
+                txn=None if app is None or number is None else (app, number),
+                merge_schema=_flag(options, "mergeSchema"),
+            ),
             estimated_bytes=None,
-            merge_schema=_flag(options, "mergeSchema"),
         )
         # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
         self._handle = table.handle

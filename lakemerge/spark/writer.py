@@ -35,6 +35,7 @@ from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, discard, finish, load_file_slice
 
 __all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
@@ -51,30 +52,19 @@ def upsert_dataframe(
     handle: Handle,
     begin: TableView,
     frame: DataFrame,
-    *,
-    kind_column: str | None,
-    deletes: bool,
-    txn: tuple[str, int] | None,
-    info: Mapping[str, object],
-    only_onto_begin: bool = False,
-    merge_schema: bool = False,
+    request: WriteRequest,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
     if not is_running(frame.sparkSession):
         raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
-    frame = _without_void(frame, begin, merge_schema)
+    frame = _without_void(frame, begin, request.merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(
         handle,
         begin,
         frame_schema(frame.schema),
-        kind_column=kind_column,
-        deletes=deletes,
-        txn=txn,
-        info=info,
+        request,
         estimated_bytes=estimated_bytes,
-        only_onto_begin=only_onto_begin,
-        merge_schema=merge_schema,
     )
     if isinstance(write, UpsertResult):
         return write
@@ -112,9 +102,7 @@ def delete_matching_dataframe(
     known = {"predicate": condition, **info}
     with judging():
         keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
-        return upsert_dataframe(
-            handle, view, keys, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True
-        )
+        return upsert_dataframe(handle, view, keys, WriteRequest(deletes=True, info=known, only_onto_begin=True))
 
 
 def frame_schema(schema: StructType) -> pa.Schema:

@@ -31,6 +31,7 @@ from lakemerge.table.services import TableServices
 from lakemerge.table.session import TableSession
 from lakemerge.table.versions import TableVersions
 from lakemerge.write.delete import delete_where
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
 
@@ -201,7 +202,8 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
             same name and another type; nothing was committed.
         :raises lakemerge.OutcomeUnknownError: the store did not tell whether the commit landed.
         """
-        return self._write(frame, kind_column=kind_column, deletes=False, txn=txn, info=info, merge_schema=merge_schema)
+        request = WriteRequest(kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema)
+        return self._write(frame, request)
 
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
@@ -212,7 +214,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
         :param keys: a frame as for :meth:`upsert`. With all ordering columns a delete applies only
             where it is newer; with none of them it is unconditional.
         """
-        return self._write(keys, kind_column=None, deletes=True, txn=txn, info=info)
+        return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
     def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
         """Delete the rows that meet a SQL condition, each at its own ordering: records that are
@@ -352,25 +354,14 @@ class LakeTable(TableServices, TableVersions, TableDefinition):
             f"merger={config.merger_name!r}, buckets={config.buckets})"
         )
 
-    def _write(
-        self,
-        frame: Any,
-        *,
-        kind_column: str | None,
-        deletes: bool,
-        txn: tuple[str, int] | None,
-        info: Mapping[str, object] | None,
-        merge_schema: bool = False,
-    ) -> UpsertResult:
+    def _write(self, frame: Any, request: WriteRequest) -> UpsertResult:
         begin = self._writable()
-        arguments: dict[str, Any] = {"kind_column": kind_column, "deletes": deletes, "txn": txn, "info": info or {}}
-        arguments["merge_schema"] = merge_schema
         if is_spark_frame(frame):
             from lakemerge.spark.writer import upsert_dataframe
 
-            result = upsert_dataframe(self._handle, begin, frame, **arguments)
+            result = upsert_dataframe(self._handle, begin, frame, request)
         else:
-            result = upsert_arrow(self._handle, begin, frame, **arguments)
+            result = upsert_arrow(self._handle, begin, frame, request)
         self._follow()
         self._maintain_inline()
         return result

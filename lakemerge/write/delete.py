@@ -10,6 +10,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
 from lakemerge.results.results import UpsertResult
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers.wording import in_python
 
@@ -52,7 +53,7 @@ def delete_matching(
     """Without Spark: one commit that holds only if no rows were written since ``view``."""
     rows = scan(handle, view, columns=columns, filter=condition)
     known = {"predicate": condition, **info}
-    return upsert_arrow(handle, view, rows, kind_column=None, deletes=True, txn=None, info=known, only_onto_begin=True)
+    return upsert_arrow(handle, view, rows, WriteRequest(deletes=True, info=known, only_onto_begin=True))
 
 
 def _check_removes(handle: Handle, view: TableView) -> None:

@@ -51,6 +51,7 @@ from lakemerge.write.base_file import (
 )
 from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.pack import Packed, PackSpec, pack
+from lakemerge.write.request import WriteRequest
 from mergers.wording import argument
 
 __all__ = [
@@ -83,23 +84,19 @@ class Write:
         handle: Handle,
         begin: TableView,
         frame_schema: pa.Schema,
+        request: WriteRequest,
         *,
-        kind_column: str | None,
-        deletes: bool,
-        txn: tuple[str, int] | None,
-        info: Mapping[str, object],
         estimated_bytes: int | None,
-        only_onto_begin: bool = False,
-        merge_schema: bool = False,
     ) -> Write | UpsertResult:
-        """Check everything that can be checked before data is read; a result if ``txn`` is done."""
+        """Check everything that can be checked before data is read; a result if the request's ``txn`` is done."""
         started = time.monotonic()
-        if merge_schema:
+        kind_column, deletes = request.kind_column, request.deletes
+        if request.merge_schema:
             begin = _with_columns_of(handle, begin, frame_schema, kind_column)
         merger = handle.merger(begin)
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
-        txn = _checked_txn(txn)
-        _check_info(info)
+        txn = _checked_txn(request.txn)
+        _check_info(request.info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
         txn_id = handle.new_txn_id()
@@ -116,9 +113,11 @@ class Write:
             settings=handle.settings,
             name=handle.write_name(begin, txn_id),
         )
-        if merge_schema:
+        if request.merge_schema:
             parameters["mergeSchema"] = True
-        provenance = Provenance(operation, parameters, txn_id, txn, info, only_onto_begin, merge_schema)
+        provenance = Provenance(
+            operation, parameters, txn_id, txn, request.info, request.only_onto_begin, request.merge_schema
+        )
         return Write(handle, begin, frame, spec, provenance, started)
 
     def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
@@ -150,13 +149,7 @@ def upsert_arrow(
     handle: Handle,
     begin: TableView,
     frame: object,
-    *,
-    kind_column: str | None,
-    deletes: bool,
-    txn: tuple[str, int] | None,
-    info: Mapping[str, object],
-    only_onto_begin: bool = False,
-    merge_schema: bool = False,
+    request: WriteRequest,
 ) -> UpsertResult:
     """Upsert a frame that speaks Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = collected(frame)
@@ -165,13 +158,8 @@ def upsert_arrow(
         handle,
         begin,
         reader.schema,
-        kind_column=kind_column,
-        deletes=deletes,
-        txn=txn,
-        info=info,
+        request,
         estimated_bytes=_size(frame),
-        only_onto_begin=only_onto_begin,
-        merge_schema=merge_schema,
     )
     if isinstance(write, UpsertResult):
         return write

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from lakemerge import LakeTable
 from lakemerge.layout.view import TableView
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.model import ModelTable
@@ -90,8 +91,7 @@ class Story:
         columns = [name for name in begin.config.schema.names if name not in ("k", "o", "s", "l")]
         frame, rows = self.frame(*self.known(fields, columns))
         # A load that finds the table changed becomes an append, so this lands from any version.
-        arguments: dict[str, Any] = {"kind_column": None, "deletes": False, "txn": None, "info": {}}
-        upsert_arrow(self.table.handle, begin, frame, **arguments)
+        upsert_arrow(self.table.handle, begin, frame, WriteRequest())
         self.landed_late += begin.config.schema != self.table.schema
         self.told(frame, rows)
 

@@ -29,7 +29,9 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, Str
 from lakemerge import FrameError, LakeTable, Settings
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.spark import load, writer
+from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.writer import upsert_dataframe
+from lakemerge.write.request import WriteRequest
 
 DDL = "id BIGINT, at INT, v STRING"
 
@@ -357,7 +359,7 @@ def test_a_txn_that_landed_meanwhile_leaves_no_files(spark: SparkSession, tmp_pa
     landed = table.upsert(spark.createDataFrame([(1, 1, "a")], DDL), txn=("app", 1))
     before = objects(tmp_path)
     frame = spark.createDataFrame([(1, 2, "again"), (2, 2, "again")], DDL)
-    result = upsert_dataframe(table.handle, stale, frame, kind_column=None, deletes=False, txn=("app", 1), info={})
+    result = upsert_dataframe(table.handle, stale, frame, WriteRequest(txn=("app", 1)))
     assert (result.mode, result.version, result.rows) == ("repeated", landed.version, 0)
     assert objects(tmp_path) == before
     assert (1, 1, "a") in rows(table)
@@ -369,7 +371,7 @@ def test_a_load_that_lost_the_race_becomes_an_append(spark: SparkSession, tmp_pa
     table.upsert(spark.createDataFrame([(1, 5, "first"), (2, 1, "first")], DDL))
     before = objects(tmp_path)
     frame = spark.createDataFrame([(1, 4, "late"), (2, 2, "new"), (3, 1, "new")], DDL).coalesce(1)
-    result = upsert_dataframe(table.handle, stale, frame, kind_column=None, deletes=False, txn=None, info={})
+    result = upsert_dataframe(table.handle, stale, frame, WriteRequest())
     assert (result.mode, result.version, result.files) == ("append", 2, 2)
     assert len(objects(tmp_path) - before) == 2
     assert rows(table) == [(1, 5, "first"), (2, 2, "new"), (3, 1, "new")]
@@ -500,13 +502,13 @@ def test_loads_in_threads_put_the_sessions_settings_back(spark: SparkSession) ->
         entered, left = threading.Event(), threading.Event()
 
         def second() -> str:
-            with load._parquet_session(spark):
+            with session_settings(spark, load._FILES):
                 entered.set()
                 left.wait(60)
                 return str(spark.conf.get(name))
 
         with ThreadPoolExecutor(1) as pool:
-            with load._parquet_session(spark):
+            with session_settings(spark, load._FILES):
                 other = pool.submit(second)
                 entered.wait(2)
             left.set()

@@ -23,6 +23,7 @@ from lakemerge import (
     SchemaError,
     UpsertResult,
 )
+from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import TableShape
 from tests.unit.faults import create, frame, listing, rows_of, state_of
@@ -228,7 +229,7 @@ def test_a_write_planned_before_a_change_of_columns_lands(tmp_path: Path) -> Non
     table.upsert(table_of([old(1, 5), old(2, 5)], OLD))
     stale = table.view
     table.alter(add_columns=MORE, order=["m"], comments={"a.s": "street"})
-    upsert_arrow(table.handle, stale, table_of([old(1, 6)], OLD), kind_column=None, deletes=False, txn=None, info={})
+    upsert_arrow(table.handle, stale, table_of([old(1, 6)], OLD), WriteRequest())
     assert found(LakeTable.open(tmp_path).to_arrow()) == [widened(old(1, 6)), widened(old(2, 5))]
 
 
@@ -327,8 +328,7 @@ def test_the_merger_has_to_take_the_columns(tmp_path: Path) -> None:
 def writing(table: LakeTable, **options: Any) -> Callable[[pa.Table], UpsertResult]:
     """Upserts as of now, however much later they are called."""
     handle, stale = table.handle, table.view
-    given: dict[str, Any] = {"kind_column": None, "deletes": False, "txn": None, "info": {}, **options}
-    return lambda data: upsert_arrow(handle, stale, data, **given)
+    return lambda data: upsert_arrow(handle, stale, data, WriteRequest(**options))
 
 
 def test_writers_that_add_columns_at_once_all_land(tmp_path: Path) -> None:
