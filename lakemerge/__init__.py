@@ -57,6 +57,7 @@ from lakemerge.results.results import (
 )
 from lakemerge.spark.registration import register
 from lakemerge.table import LakeTable
+from lakemerge.table.earlier import know_earlier_names
 from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
 
 __all__ = [
@@ -118,3 +119,5 @@ __all__ = [
     "register",
     "register_merger",
 ]
+
+know_earlier_names()

@@ -266,7 +266,7 @@ class RescaleResult:
         skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
         return (
             f"RescaleResult(version={self.version}, buckets={self.buckets}, before={self.before}, "
-            f"commits={self.commits}, buckets={self.slices}, rows={self.rows:,}, files={self.files}, "
+            f"commits={self.commits}, slices={self.slices}, rows={self.rows:,}, files={self.files}, "
             f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
         )
 
