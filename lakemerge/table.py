@@ -20,6 +20,7 @@ from lakemerge.handle import Handle
 from lakemerge.log import Snapshot
 from lakemerge.opening import open_handle
 from lakemerge.options import Settings
+from lakemerge.provenance.table import TableProvenance
 from lakemerge.read.changes import read_changes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
@@ -41,7 +42,7 @@ __all__ = ["LakeTable"]
 _logger = logging.getLogger(__name__)
 
 
-class LakeTable(TableServices, TableVersions, TableDefinition):
+class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance):
     """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
 
     A table opened without a version follows the tip: each call first looks for newer commits. One
