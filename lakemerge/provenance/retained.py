@@ -68,7 +68,7 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
     if 0 < since < oldest:
         raise VersionNotFoundError(
             f"records after version {since} are not all there any more: they are known from version {oldest} on. "
-            f"{argument('since')}=0 takes as many as there are",
+            f"{argument('since', 0)} takes as many as there are",
             version=since,
             earliest=oldest,
         )

@@ -80,9 +80,10 @@ class TableProvenance(ABC):
 
         :param merger: as for :meth:`create`; by default the table's own.
         :param options: of that merger; of the table's own merger, in the place of those it has.
-        :param since: the records after this version, on the rows as they were then; 0: as far as history goes. By
-            default those that are not compacted yet.
+        :param since: the records after this version, and those that were not compacted then, on the base files as they
+            were then; 0: as far as history goes. By default the records that are not compacted now.
         :raises lakemerge.VersionNotFoundError: the records after ``since`` are not all there any more.
+        :raises lakemerge.InputError: old deletes were forgotten in between; the message says where to begin.
         """
         from lakemerge.provenance.what_if import what_if
 
