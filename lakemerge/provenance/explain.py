@@ -49,9 +49,10 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
         return Explanation(key=named, version=tip.version, begins=known.start.version, notes=tuple(notes))
     shown_after = since or -1
     records = read_records(handle, tile, known.config_at)
-    begun = find_commits(handle, _told_of(tile, records, shown_after))
+    expiries = _expiries(known, tile)
+    begun = find_commits(handle, _told_of(tile, records, expiries, shown_after))
     story = _Story.begin(handle, known, tile, begun, shown_after)
-    for event in sorted([*records, *_expiries(known, tile)], key=_order):
+    for event in sorted([*records, *expiries], key=_order):
         story.take(event)
     if any(record.is_packed for record in records):
         notes.append(
@@ -95,9 +96,10 @@ class _Known:
         return self.configs[max(0, place - 1)][1]
 
 
-def _told_of(tile: Tile, records: Sequence[KeyRecord], shown_after: int) -> set[int]:
+def _told_of(tile: Tile, records: Sequence[KeyRecord], expiries: Sequence[Expiry], shown_after: int) -> set[int]:
     """The versions whose commits are read: those of the records, and the first load where it may be the base file."""
-    versions = {record.version for record in records if record.version > shown_after and not record.is_packed}
+    told = [*(record.version for record in records if not record.is_packed), *(expiry.version for expiry in expiries)]
+    versions = {version for version in told if version > shown_after}
     return versions if tile.base is None else versions | {tile.merged_through + 1}
 
 

@@ -38,6 +38,8 @@ class Retained:
     commits: tuple[PastCommit, ...]
     """After ``start``, without what was restored away."""
     expiries: tuple[Expiry, ...]
+    is_loaded: bool
+    """Whether ``start`` is the first load of the table, whose records became its base files."""
     notes: tuple[str, ...]
     """What is not known any more, a sentence each."""
 
@@ -75,9 +77,10 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
     first = max(since, oldest)
     if first >= tip.version:
         return _assembled(handle, tip, tip, (), unpack=True)
-    past = _after_load(standing(read_commits(handle, since=first, until=tip.version), first))
+    whole = standing(read_commits(handle, since=first, until=tip.version), first)
+    past = _after_load(whole)
     start = handle.view_at(past.start, of=tip.snapshot)
-    return _assembled(handle, tip, start, past.commits, unpack=since == 0)
+    return _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
 
 
 def unpacked(handle: Handle, view: TableView) -> TableView:
@@ -96,7 +99,13 @@ def _after_load(past: Past) -> Past:
 
 
 def _assembled(
-    handle: Handle, tip: TableView, start: TableView, commits: tuple[PastCommit, ...], *, unpack: bool
+    handle: Handle,
+    tip: TableView,
+    start: TableView,
+    commits: tuple[PastCommit, ...],
+    *,
+    unpack: bool,
+    is_loaded: bool = False,
 ) -> Retained:
     domains = dict(start.snapshot.domains)
     if unpack:
@@ -129,7 +138,7 @@ def _assembled(
         "the others came from, are not known any more"
         for commit in packed
     )
-    return Retained(tip, start, view, commits, ordered, notes)
+    return Retained(tip, start, view, commits, ordered, is_loaded, notes)
 
 
 def _with_domains(handle: Handle, view: TableView, domains: Mapping[str, DomainMetadata]) -> TableView:
