@@ -18,7 +18,7 @@ PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.services"
 CLI_COMMANDS = tuple(
-    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
+    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "provenance", "service", "tables")
 )
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
