@@ -224,6 +224,17 @@ class Merger(ABC):
         """
         return False
 
+    def describe_step(
+        self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind
+    ) -> Mapping[str, str]:
+        """Words for people about one record, which decide nothing: by column what is computed of the stored value
+        and the record's, such as ``total is sum 7 + 3``, and under ``""`` a remark.
+
+        :param before: the row that the record meets, as ``pa.Table.to_pylist`` gives it.
+        :param record: the columns that it carries.
+        """
+        return {}
+
     @abstractmethod
     def merge_groups(self, groups: Groups) -> Merged:
         """Fold each group from its first record to its last."""

@@ -35,6 +35,7 @@ __all__ = [
     "shown_plan",
     "shown_rejects",
     "shown_result",
+    "shown_rows",
     "shown_vacuum",
 ]
 
@@ -115,6 +116,15 @@ def shown_result(result: CompactionResult) -> None:
         _print(_facts(result.report()))
     else:
         _say(str(result.plan))
+
+
+def shown_rows(rows: pa.Table, *, limit: int) -> None:
+    table = _columns(*rows.column_names)
+    for row in rows.slice(0, limit).to_pylist():
+        table.add_row(*("null" if value is None else str(value) for value in row.values()))
+    _print(table)
+    if rows.num_rows > limit:
+        _say(f"{rows.num_rows - limit} more rows; --limit shows them")
 
 
 def shown_ingest(result: IngestResult) -> None:

@@ -21,12 +21,12 @@ from lakemerge.read.sources import MergeSpec
 from lakemerge.schema.casts import castable, safe_cast
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
-__all__ = ["find_rows", "look_up"]
+__all__ = ["find_rows", "look_up", "sorted_keys"]
 
 
 def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str] | None) -> pa.Table:
     """The rows whose key is among ``keys``; see :meth:`lakemerge.LakeTable.get`."""
-    wanted = _sorted_keys(keys, view.config)
+    wanted = sorted_keys(keys, view.config)
     names = asked_columns(view, columns)
     if not names:
         raise InputError("a look-up asks for at least one column")
@@ -64,7 +64,7 @@ def _matches(
                 yield part.rows.filter(pa.array(found))
 
 
-def _sorted_keys(keys: object, config: TableConfig) -> pa.Table:
+def sorted_keys(keys: object, config: TableConfig) -> pa.Table:
     """Distinct keys in key order, typed as the table. Raises :class:`FrameError`."""
     given = _as_table(keys, config)
     unknown = [name for name in given.column_names if name not in config.key]

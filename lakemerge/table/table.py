@@ -18,6 +18,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
+from lakemerge.provenance.table import TableProvenance
 from lakemerge.read.changes import read_changes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
@@ -43,7 +44,7 @@ __all__ = ["LakeTable"]
 _logger = logging.getLogger(__name__)
 
 
-class LakeTable(TableServices, TableVersions, TableDefinition):
+class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance):
     """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
 
     A table opened without a version follows the tip: each call first looks for newer commits. One

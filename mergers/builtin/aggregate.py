@@ -13,6 +13,7 @@ from mergers.builtin.aggregates import (
     Choices,
     check_retraction_kinds,
     check_values,
+    described,
     functions_of,
     irretractable,
     read_choices,
@@ -103,6 +104,11 @@ class Aggregate(Merger):
 
     def bare_delete_removes(self, shape: TableShape) -> bool:
         return self.remove_record_on_delete
+
+    def describe_step(
+        self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind
+    ) -> Mapping[str, str]:
+        return described(self.functions, self.ignore_retract, before, record, kind)
 
     def merge_groups(self, groups: Groups) -> Merged:
         upserts = upserts_of(groups)

@@ -13,7 +13,15 @@ from mergers.builtin.values import frozen, thawed
 from mergers.contract import Kinds, RowKind
 from mergers.errors import RecordRefusedError
 
-__all__ = ["Choices", "check_retraction_kinds", "check_values", "functions_of", "irretractable", "read_choices"]
+__all__ = [
+    "Choices",
+    "check_retraction_kinds",
+    "check_values",
+    "described",
+    "functions_of",
+    "irretractable",
+    "read_choices",
+]
 
 Choices = Mapping[str, object]
 """Column to what the option says: a name, or an object of ``function`` and its options."""
@@ -86,3 +94,39 @@ def check_values(
             problem = function.check_retractions(values.filter(pa.array(retracts)))
         if problem is not None:
             raise RecordRefusedError(f"column {column!r}: {problem}", column=column)
+
+
+def described(
+    functions: Mapping[str, Function],
+    ignored: Sequence[str],
+    before: Mapping[str, object] | None,
+    record: Mapping[str, object],
+    kind: RowKind,
+) -> Mapping[str, str]:
+    """See :meth:`mergers.Merger.describe_step`. Functions that take the record's own value compute nothing."""
+    if before is None:
+        return {}
+    adds = kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)
+    words = {}
+    for column, function in functions.items():
+        if column not in record or (adds and function.name in _TAKEN) or (not adds and column in ignored):
+            continue
+        stored, value = _shown(before.get(column)), _shown(record[column])
+        sign = "+" if adds else "-"
+        if function.name == "sum":
+            words[column] = f"{column} is sum {stored} {sign} {value}"
+        elif function.name == "count":
+            # It counts one for each value, whatever that is.
+            words[column] = f"{column} is count {stored} {sign} {int(record[column] is not None)}"
+        else:
+            words[column] = f"{column} is {function.name} of {stored} {'and' if adds else 'without'} {value}"
+    return words
+
+
+def _shown(value: object) -> str:
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"
+
+
+_LONGEST = 60
+_TAKEN = ("last_value", "last_non_null_value")

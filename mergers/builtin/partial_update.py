@@ -101,6 +101,11 @@ class PartialUpdate(Merger):
     def only_picks(self, shape: TableShape) -> bool:
         return self.unset.mode != "default" and (self.groups is None or not self.groups.functions)
 
+    def describe_step(
+        self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind
+    ) -> Mapping[str, str]:
+        return {} if self.groups is None else self.groups.described(shape, before, record, kind)
+
     def merge_groups(self, groups: Groups) -> Merged:
         if self.groups is not None:
             return self.groups.merge(groups, self.unset)

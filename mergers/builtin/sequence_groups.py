@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from mergers.builtin.aggregates import Choices, functions_of, irretractable, read_choices
+from mergers.builtin.aggregates import Choices, described, functions_of, irretractable, read_choices
 from mergers.builtin.functions import ColumnEvents, Function
 from mergers.builtin.functions.picks import settle, take
 from mergers.builtin.history import carried, upserts_of
@@ -21,7 +21,7 @@ from mergers.builtin.removals import Turns, last_removals
 from mergers.builtin.segments import Segments
 from mergers.builtin.unset import Unset
 from mergers.builtin.values import frozen, thawed
-from mergers.contract import Bools, Groups, Ints, Merged, RowKind, Status
+from mergers.contract import Bools, Groups, Ints, Merged, RowKind, Status, TableShape
 from mergers.errors import RecordRefusedError
 from mergers.ordering import order_codes
 
@@ -120,6 +120,32 @@ class SequenceGroups:
         if self.removing:
             given["remove_record_on_sequence_group"] = list(self.removing)
         return given
+
+    def described(
+        self, shape: TableShape, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind
+    ) -> Mapping[str, str]:
+        """See :meth:`mergers.Merger.describe_step`."""
+        remarks = [] if before is None else [self._lost(group, shape, before, record) for group in self.groups]
+        said = "; ".join(remark for remark in remarks if remark is not None)
+        words = dict(described(self.functions, self.ignore_retract, before, record, kind))
+        return {**words, "": said} if said else words
+
+    @staticmethod
+    def _lost(
+        group: SequenceGroup, shape: TableShape, before: Mapping[str, object], record: Mapping[str, object]
+    ) -> str | None:
+        """Why the record does not count as newer in a group, where it carries its sequence."""
+        if not set(group.sequence) <= record.keys():
+            return None
+        if all(record[name] is None for name in group.sequence):
+            return f"group {group.name} is skipped, since its sequence is null"
+        kinds = [shape.schema.field(name).type for name in group.sequence]
+        pairs = [(record[name], before.get(name)) for name in group.sequence]
+        own, stored = order_codes([pa.array(pair, kind) for pair, kind in zip(pairs, kinds, strict=True)]).tolist()
+        if own >= stored:
+            return None
+        sides = (", ".join(map(str, side)) for side in zip(*pairs, strict=True))
+        return "group {}: {} is older than {}".format(group.name, *sides)
 
     def needs(self, columns: Collection[str]) -> frozenset[str]:
         """The sequence of every group that shows in ``columns`` or decides whether there is a row."""

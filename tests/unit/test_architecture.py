@@ -24,7 +24,7 @@ ABOVE = frozenset({"lakemerge", "lakemerge.table.services", "lakemerge.spark.sou
 PACKAGE_DOORS = frozenset({"compaction", "mergers"})
 """What these give is imported from the package itself."""
 CLI_COMMANDS = tuple(
-    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
+    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "provenance", "service", "tables")
 )
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})

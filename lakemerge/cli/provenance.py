@@ -1,0 +1,145 @@
+"""``lakemerge explain``, ``lineage``, ``what-if``, ``replay`` and ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import pyarrow as pa
+import typer
+
+from lakemerge.cli.arguments import storage_options as parsed_options
+from lakemerge.cli.common import PathArgument, StorageOption, opened
+from lakemerge.cli.tables import shown_rows
+from lakemerge.errors import InputError
+from lakemerge.report import report_html
+from lakemerge.table import LakeTable
+
+__all__ = ["register"]
+
+KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
+MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
+SinceOption = Annotated[int | None, typer.Option(help="The records after this version; 0: as far as history goes.")]
+MergerOption = Annotated[str | None, typer.Option(help="A merger's name; by default the table's own.")]
+OptionsOption = Annotated[str | None, typer.Option(help="The merger's options as a JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (explain, lineage, what_if, replay, report):
+        app.command(name=command.__name__.replace("_", "-"))(command)
+
+
+def explain(
+    path: PathArgument,
+    key: KeyArgument,
+    storage_options: StorageOption = None,
+    since: SinceOption = None,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object a step.")] = False,
+) -> None:
+    """Show every record of a key, where it came from, and what it did to the row and why."""
+    table = opened(path, storage_options)
+    found = table.explain(key_of(table, key), since)
+    if json:
+        for row in found.to_arrow().to_pylist():
+            typer.echo(orjson.dumps(row).decode())
+    else:
+        typer.echo(repr(found))
+
+
+def lineage(
+    path: PathArgument,
+    key: MaybeKeyArgument = None,
+    storage_options: StorageOption = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    dot: Annotated[bool, typer.Option("--dot", help="As a graph for Graphviz.")] = False,
+) -> None:
+    """Show the way of a version's rows, or of one key, from source files to base files."""
+    table = opened(path, storage_options)
+    found = table.lineage(version, key=key_of(table, key) if key else None)
+    typer.echo(found.to_dot() if dot else repr(found))
+
+
+def what_if(
+    path: PathArgument,
+    storage_options: StorageOption = None,
+    merger: MergerOption = None,
+    options: OptionsOption = None,
+    since: SinceOption = None,
+    where: Annotated[str | None, typer.Option(help="A SQL condition on the rows to show.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows.")] = 20,
+) -> None:
+    """Show what the rows would be under another merger or other options. Writes nothing."""
+    view = opened(path, storage_options).what_if(merger, _options(options), since)
+    rows = view.to_arrow(filter=where)
+    shown_rows(rows, limit=limit)
+    for note in view.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def replay(
+    path: PathArgument,
+    into: Annotated[str, typer.Argument(help="Folder or URL of the other table; made where there is none.")],
+    storage_options: StorageOption = None,
+    merger: MergerOption = None,
+    options: OptionsOption = None,
+    since: SinceOption = None,
+    until: Annotated[int | None, typer.Option(help="The last version to replay.")] = None,
+    where: Annotated[str | None, typer.Option(help="A SQL condition on each record's own values.")] = None,
+) -> None:
+    """Commit a table's records once more into another table; call it again to go on."""
+    table = opened(path, storage_options)
+    given = parsed_options(storage_options or ())
+    result = table.replay(
+        into, merger=merger, options=_options(options), since=since, until=until, where=where, storage_options=given
+    )
+    for name, value in result.report():
+        typer.echo(f"{name:<15} {value}")
+
+
+def report(
+    path: PathArgument,
+    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
+    storage_options: StorageOption = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="NAME=VALUE: also explain this key; again for each key column.")
+    ] = None,
+) -> None:
+    """Write one page about a table, which needs no network: state, plots, compactions, ingest, maintenance."""
+    table = opened(path, storage_options)
+    page = report_html(table, key=key_of(table, key) if key else None)
+    out.write_text(page, encoding="utf-8")
+    typer.echo(f"{out}: {len(page):,} characters")
+
+
+def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
+    """The key that arguments name, in the types of the table. Raises :class:`InputError`."""
+    key: dict[str, Any] = {}
+    known = {name.lower(): name for name in table.schema.names}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InputError(f"{pair!r} is not NAME=VALUE, such as {table.key[0]}=7")
+        column = known.get(name.lower())
+        if column is None:
+            raise InputError(f"the table has no column {name!r}; its key is {', '.join(table.key)}")
+        kind = table.schema.field(column).type
+        try:
+            key[column] = pa.array([value]).cast(kind)[0].as_py()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(f"{value!r} is no value of key column {column!r}, which is {kind}") from error
+    return key
+
+
+def _options(text: str | None) -> dict[str, object] | None:
+    if text is None:
+        return None
+    try:
+        options = orjson.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise InputError(f"the options of a merger are a JSON object, not {text!r}")
+    return options

@@ -1,0 +1,304 @@
+"""Every record of a key, and what the merger made of it.
+
+The fold is the merger's own, through the one kernel, a record at a time: never a second implementation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import MergeOverflowError
+from lakemerge.format.config import TableConfig
+from lakemerge.format.expiry import Expiry, expiries_of
+from lakemerge.handle import Handle
+from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.provenance.explanation import Explanation, Step
+from lakemerge.provenance.origins import UNKNOWN, find_commits, source_of
+from lakemerge.provenance.past import PastCommit
+from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_records, read_state
+from lakemerge.provenance.retained import Retained, retained, unpacked
+from lakemerge.provenance.verdicts import Change, judged
+from lakemerge.read.filter.prune import file_slices_of_keys
+from lakemerge.read.lookup import sorted_keys
+from lakemerge.read.parquet.files import shaped
+from mergers import Frame, Merger, RowKind, TableShape, fold
+from mergers.errors import MergeValueError
+from mergers.kernel import VERSION_COLUMN, overlay_rows, tombstone_schema
+
+__all__ = ["explain_key"]
+
+
+def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since: int | None) -> Explanation:
+    """See :meth:`lakemerge.LakeTable.explain`."""
+    keys = sorted_keys([key], tip.config)
+    named = keys.to_pylist()[0]
+    known = _Known.by_default(tip) if since is None else _Known.since(retained(handle, tip, since))
+    file_slice = _file_slice(known.view, keys)
+    notes = list(known.notes)
+    if since is None and file_slice is not None and any(block.packed_from is not None for block in file_slice.blocks):
+        known = replace(known, view=unpacked(handle, tip))
+        file_slice = _file_slice(known.view, keys)
+    if file_slice is None:
+        return Explanation(key=named, version=tip.version, begins=known.start.version, notes=tuple(notes))
+    shown_after = since or -1
+    records = read_records(handle, file_slice, known.config_at)
+    expiries = _expiries(known, file_slice)
+    begun = find_commits(handle, _told_of(file_slice, records, expiries, shown_after))
+    story = _Story.begin(handle, known, file_slice, begun, shown_after)
+    for event in sorted([*records, *expiries], key=_order):
+        story.take(event)
+    if any(record.is_packed for record in records):
+        notes.append(
+            "some logs were consolidated: records that had lost by then are gone, and where the others came from is "
+            f"{UNKNOWN}"
+        )
+    notes += story.notes
+    return Explanation(
+        key=named,
+        version=tip.version,
+        begins=max(file_slice.merged_through + 1, shown_after + 1),
+        steps=tuple(story.steps),
+        start=story.started,
+        row=story.row,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the records of a key are read from."""
+
+    tip: TableView
+    start: TableView
+    view: TableView
+    configs: Sequence[tuple[int, TableConfig]]
+    expiries: Sequence[Expiry]
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def by_default(tip: TableView) -> _Known:
+        return _Known(tip, tip, tip, [(tip.version, tip.config)], expiries_of(tip.snapshot))
+
+    @staticmethod
+    def since(told: Retained) -> _Known:
+        return _Known(told.tip, told.start, told.view, told.configs(), told.expiries, told.notes)
+
+    def config_at(self, version: int) -> TableConfig:
+        """The definition under which records of a version are folded."""
+        place = bisect_right(self.configs, version, key=lambda entry: entry[0])
+        return self.configs[max(0, place - 1)][1]
+
+
+def _told_of(
+    file_slice: FileSlice, records: Sequence[KeyRecord], expiries: Sequence[Expiry], shown_after: int
+) -> set[int]:
+    """The versions whose commits are read: those of the records, and the first load where it may be the base file."""
+    told = [*(record.version for record in records if not record.is_packed), *(expiry.version for expiry in expiries)]
+    versions = {version for version in told if version > shown_after}
+    return versions if file_slice.base is None else versions | {file_slice.merged_through + 1}
+
+
+def _file_slice(view: TableView, keys: pa.Table) -> FileSlice | None:
+    return next(iter(file_slices_of_keys(view, keys)), None)
+
+
+def _expiries(known: _Known, file_slice: FileSlice) -> list[Expiry]:
+    return [expiry for expiry in known.expiries if expiry.version > file_slice.merged_through]
+
+
+def _order(event: KeyRecord | Expiry) -> tuple[int, int]:
+    """Records of a version before its expiry; :func:`sorted` keeps those of one version in their order."""
+    return event.version, int(isinstance(event, Expiry))
+
+
+@dataclass(slots=True)
+class _Story:
+    """The state of the key on its way through its records."""
+
+    handle: Handle
+    known: _Known
+    commits: Mapping[int, PastCommit]
+    shown_after: int
+    config: TableConfig
+    merger: Merger
+    state: KeyState
+    ordered_by: str
+    pending: list[KeyRecord] = field(default_factory=list)
+    """Records since the last state that could be computed."""
+    failed: str | None = None
+    steps: list[Step] = field(default_factory=list)
+    started: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def begin(
+        handle: Handle, known: _Known, file_slice: FileSlice, commits: Mapping[int, PastCommit], shown_after: int
+    ) -> _Story:
+        view = TableView(known.start.snapshot, known.start.config, handle.store, handle.decoded)
+        state = read_state(handle, view, file_slice)
+        early = [expiry for expiry in known.expiries if expiry.version <= file_slice.merged_through]
+        for expiry in early:
+            state = _without_forgotten(state, expiry)
+        story = _Story(
+            handle, known, commits, shown_after, view.config, handle.merger(view), state, f"the row of {state.path}"
+        )
+        story._tell_of_load(file_slice)
+        if shown_after < file_slice.merged_through + 1 and not story.steps and state.row is not None:
+            through = file_slice.merged_through
+            story.notes.append(
+                f"history begins after version {through}: the records up to it are merged into {state.path}"
+                + ("" if story._more_is_known else f", and are {UNKNOWN}")
+            )
+        story.started = None if story.steps else state.row
+        return story
+
+    @property
+    def _more_is_known(self) -> bool:
+        return self.known.start is self.known.tip and self.known.tip.state.oldest_version < self.known.tip.version
+
+    @property
+    def row(self) -> dict[str, Any] | None:
+        return None if self.failed is not None else self.state.row
+
+    def take(self, event: KeyRecord | Expiry) -> None:
+        self._follow_definition(event.version)
+        if isinstance(event, Expiry):
+            self._expire(event)
+        else:
+            self._fold(event)
+
+    def _tell_of_load(self, file_slice: FileSlice) -> None:
+        """The first write of a table becomes base files, so that its records stand there."""
+        commit = self.commits.get(file_slice.merged_through + 1)
+        if commit is None or not commit.is_load or file_slice.minor is not None or commit.version <= self.shown_after:
+            return
+        row, tombstone = self.state.row, self.state.tombstone
+        if row is None and tombstone is None:
+            return
+        self.ordered_by = f"version {commit.version}"
+        said = "a new row, as the first write of the table left it" if row is not None else "the first write deletes it"
+        verdict = "applied" if row is not None else "deleted"
+        values = row if row is not None else tombstone or {}
+        self._add(
+            commit.version,
+            file=self.state.path or file_slice.tombstones or "",
+            row_index=None,
+            kind="+U" if row is not None else "-D",
+            values={name: value for name, value in values.items() if name != VERSION_COLUMN},
+            before=None,
+            after=row,
+            verdict=verdict,
+            words=f"{verdict}: {said}",
+        )
+
+    def _follow_definition(self, version: int) -> None:
+        """Records after a change of the schema or the merger are folded by what it was changed to."""
+        config = self.known.config_at(version)
+        if config == self.config:
+            return
+        shape = config.shape
+        self.state = KeyState(
+            shaped(self.state.rows, nullable(config.schema)),
+            shaped(self.state.tombstones, tombstone_schema(shape)),
+            self.state.path,
+        )
+        self.config, self.merger = config, config.merger(self.handle.registry)
+
+    def _expire(self, expiry: Expiry) -> None:
+        before = self.state.tombstone
+        left = _without_forgotten(self.state, expiry)
+        if before is None or left.tombstone is not None:
+            return
+        self.state = left
+        if expiry.version > self.shown_after:
+            said = f"dropped by expiry of version {expiry.version}: the delete of version {before[VERSION_COLUMN]}"
+            words = f"expired: {said} is not remembered any more"
+            self._add(expiry.version, verdict="expired", words=words)
+
+    def _fold(self, record: KeyRecord) -> None:
+        before, was_failed = self.state, self.failed
+        shape = self.config.shape
+        self.pending.append(record)
+        try:
+            self.state = _folded(self.merger, shape, before, self.pending)
+            self.pending, self.failed = [], None
+        except (MergeOverflowError, MergeValueError) as error:
+            self.failed = error.message
+        change = Change(
+            merger=self.merger,
+            shape=shape,
+            kind=record.kind,
+            values=record.values,
+            before=None if was_failed is not None else before.row,
+            after=self.row,
+            tombstone_before=before.tombstone,
+            tombstone_after=self.state.tombstone,
+            ordered_by=self.ordered_by,
+        )
+        if self.failed is not None:
+            verdict, words = "folded", f"folded: {self.failed}"
+        elif was_failed is not None:
+            verdict, words = "folded", "folded: the row can be read again"
+        else:
+            verdict, words = judged(change)
+        self._note_setter(change, record)
+        if record.version > self.shown_after:
+            self._add(
+                record.version,
+                file=record.file,
+                row_index=record.row_index,
+                kind=record.kind.symbol,
+                ordering=tuple(record.values[name] for name in change.ordering) if change.has_ordering else None,
+                values=record.values,
+                before=change.before,
+                after=change.after,
+                verdict=verdict,
+                words=words,
+                is_packed=record.is_packed,
+            )
+        elif not self.steps:
+            self.started = self.row
+
+    def _note_setter(self, change: Change, record: KeyRecord) -> None:
+        """Whose ordering the next record is held against."""
+        now = change.after or change.tombstone_after
+        was = change.before or change.tombstone_before
+        names = change.shape.ordering
+        if now is not None and (was is None or any(now.get(name) != was.get(name) for name in names)):
+            self.ordered_by = f"version {record.version}"
+        elif now is not None and change.has_ordering and all(now.get(n) == record.values[n] for n in names):
+            self.ordered_by = f"version {record.version}"
+
+    def _add(self, version: int, *, verdict: str, words: str, is_packed: bool = False, **told: Any) -> None:
+        commit = self.commits.get(version)
+        source: dict[str, Any] = {}
+        if verdict != "expired":
+            source = source_of(self.handle, self.known.tip.snapshot, commit, is_packed=is_packed)
+        time = None if commit is None else commit.timestamp_ms
+        self.steps.append(Step(version=version, timestamp_ms=time, verdict=verdict, words=words, source=source, **told))
+
+
+def _without_forgotten(state: KeyState, expiry: Expiry) -> KeyState:
+    left = state.tombstones.filter(pc.greater(state.tombstones.column(VERSION_COLUMN), expiry.horizon))
+    return replace(state, tombstones=left.combine_chunks())
+
+
+def _folded(merger: Merger, shape: TableShape, state: KeyState, records: Sequence[KeyRecord]) -> KeyState:
+    frames = [
+        Frame(
+            record.rows,
+            None if record.kind is RowKind.UPDATE_AFTER else np.array([record.kind], dtype=np.int8),
+            record.version,
+        )
+        for record in records
+    ]
+    names = shape.schema.names
+    changed = fold(merger, shape, base=state.rows, tombstones=state.tombstones, frames=frames, columns=names)
+    return replace(state, rows=overlay_rows(state.rows, changed, names, sort=True), tombstones=changed.tombstones)

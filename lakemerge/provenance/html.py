@@ -1,0 +1,26 @@
+"""Small tables as HTML, for notebooks. Every text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["definition_html", "table_html"]
+
+
+def table_html(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td style='text-align:left'>{escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def definition_html(facts: Iterable[tuple[str, object]]) -> str:
+    """Names and values, one a line."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in facts
+    )
+    return f"<table><tbody>{rows}</tbody></table>"

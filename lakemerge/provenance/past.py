@@ -1,0 +1,127 @@
+"""The commits of a table as its history now has them: a restore takes those after its version out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Txn
+from lakemerge.errors import VersionNotFoundError
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.handle import Handle
+
+__all__ = ["Past", "PastCommit", "read_commits", "standing"]
+
+_OWN_INFO: Final = frozenset(
+    {
+        "engineInfo", "inCommitTimestamp", "ingest", "isBlindAppend", "isolationLevel", "operation",
+        "operationMetrics", "operationParameters", "readVersion", "timestamp", "txnId",
+    }
+)  # fmt: skip
+"""Entries of ``commitInfo`` that the library writes; all others are the caller's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastCommit:
+    """One commit of the log."""
+
+    version: int
+    actions: tuple[Action, ...]
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return next((action.fields for action in self.actions if isinstance(action, CommitInfo)), {})
+
+    @property
+    def operation(self) -> str:
+        return str(self.fields.get("operation", ""))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        found = self.fields.get("operationParameters")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        found = self.fields.get("operationMetrics")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the caller said of the commit."""
+        return {name: value for name, value in self.fields.items() if name not in _OWN_INFO}
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        for name in ("inCommitTimestamp", "timestamp"):
+            if isinstance(found := self.fields.get(name), int):
+                return found
+        return None
+
+    @property
+    def restored(self) -> int | None:
+        """The version that the commit made the present one, where it is a restore."""
+        version = self.parameters.get("version") if self.operation == "RESTORE" else None
+        return None if version is None else int(version)
+
+    @property
+    def is_load(self) -> bool:
+        """Whether the records of the commit became base files at once, as the first ones of a table do."""
+        return self.parameters.get("mode") == "load" and any(isinstance(action, AddFile) for action in self.actions)
+
+    @property
+    def metadata(self) -> Metadata | None:
+        return next((action for action in self.actions if isinstance(action, Metadata)), None)
+
+    @property
+    def txn(self) -> Txn | None:
+        return next((action for action in self.actions if isinstance(action, Txn)), None)
+
+    @property
+    def new_logs(self) -> Iterator[DomainMetadata]:
+        """The logs of the records that were committed here; not those that a restore or a log compaction names."""
+        for action in self.actions:
+            if isinstance(action, DomainMetadata) and action.domain.startswith(LOG_DOMAIN_PREFIX):
+                body = {} if action.removed else orjson.loads(action.configuration)
+                if body.get("version") == self.version and "from" not in body:
+                    yield action
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The history between two versions, without what was restored away."""
+
+    start: int
+    """The version that the commits stand upon: the one asked for, or a restore that went below it."""
+    commits: tuple[PastCommit, ...]
+    """Those after ``start`` that count, oldest first."""
+
+
+def read_commits(handle: Handle, *, since: int, until: int) -> tuple[PastCommit, ...]:
+    """The commits after ``since`` up to ``until``. Raises :class:`VersionNotFoundError` where some were cleaned up."""
+    if since >= until:
+        return ()
+    found = tuple(PastCommit(version, actions) for version, actions in handle.log.commits(since=since, until=until))
+    if len(found) != until - since:
+        raise VersionNotFoundError(
+            f"the log ends before version {until}; open the table again", version=until, earliest=since
+        )
+    return found
+
+
+def standing(commits: Sequence[PastCommit], since: int) -> Past:
+    """What of ``commits``, which follow ``since``, the last one's table is made of."""
+    by_version = {commit.version: commit for commit in commits}
+    at = commits[-1].version if commits else since
+    kept: list[PastCommit] = []
+    while at > since:
+        commit = by_version[at]
+        target = commit.restored
+        if target is not None and target < since:
+            return Past(at, tuple(reversed(kept)))
+        kept.append(commit)
+        at = at - 1 if target is None else target
+    return Past(since, tuple(reversed(kept)))

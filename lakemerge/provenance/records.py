@@ -1,0 +1,136 @@
+"""The stored state and the records of one key, from the files of its bucket that may hold it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakemerge.format.config import TableConfig
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import KIND_COLUMN
+from lakemerge.handle import Handle
+from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from mergers import RowKind
+from mergers.kernel import VERSION_COLUMN, tombstone_schema
+
+__all__ = ["KeyRecord", "KeyState", "nullable", "read_records", "read_state"]
+
+_POSITION = PLACE.names[1]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """What a key is: a row, a remembered delete, or nothing."""
+
+    rows: pa.Table
+    """No row or one, of all columns of the table, nullable."""
+    tombstones: pa.Table
+    """See :func:`mergers.kernel.tombstone_schema`; none where there is a row."""
+    path: str | None = None
+    """The base or winner file that the row is read from."""
+
+    @property
+    def row(self) -> dict[str, Any] | None:
+        return next(iter(self.rows.to_pylist()), None)
+
+    @property
+    def tombstone(self) -> dict[str, Any] | None:
+        return next(iter(self.tombstones.to_pylist()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One record of the key."""
+
+    version: int
+    file: str
+    row_index: int
+    """Its position in the file, counted from 0."""
+    kind: RowKind
+    rows: pa.Table
+    """The record alone, with the columns that it carries."""
+    is_packed: bool
+    """Whether a log compaction wrote it down anew."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return dict(self.rows.to_pylist()[0])
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def read_state(handle: Handle, view: TableView, file_slice: FileSlice) -> KeyState:
+    """What the files of a file slice, narrowed to one key, store of it; logs aside."""
+    spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+    schema = nullable(view.config.schema)
+    rows, path = schema.empty_table(), None
+    with ParquetFiles(handle.store, handle.footers) as files:
+        for name, stream in stored_streams(spec, file_slice, schema, files, handle.settings.merge_budget_bytes):
+            for table, _ in stream:
+                if table.num_rows:
+                    rows, path = table, name
+        found = [table for table, _ in tombstone_stream(spec, file_slice, files)]
+    forgotten = tombstone_schema(view.config.shape).empty_table()
+    return KeyState(rows, pa.concat_tables([forgotten, *found]).combine_chunks(), path)
+
+
+def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int], TableConfig]) -> list[KeyRecord]:
+    """The records that the logs of a file slice, narrowed to one key, have of it, in the order of their commits.
+
+    :param config_at: the definition of the table at a version: records are read as they were written.
+    """
+    by_file: dict[str, list[int]] = defaultdict(list)
+    for number, block in enumerate(file_slice.blocks):
+        by_file[block.file.path].append(number)
+
+    def of_file(numbers: Sequence[int]) -> list[tuple[int, int, KeyRecord]]:
+        found: list[tuple[int, int, KeyRecord]] = []
+        with ParquetFiles(handle.store, handle.footers) as files:
+            for number in numbers:
+                block = file_slice.blocks[number]
+                records = _of_block(handle, file_slice, block, config_at(block.version), files)
+                found += [(number, place, record) for place, record in enumerate(records)]
+        return found
+
+    with ThreadPoolExecutor(max(handle.settings.threads, min(len(by_file), _FILES_AT_ONCE)) or 1) as pool:
+        read = [entry for part in pool.map(of_file, by_file.values()) for entry in part]
+    # A commit's blocks are in the order of its tasks, and a packed log tells each record's version.
+    return [record for _, _, record in sorted(read, key=lambda entry: (entry[2].version, entry[0], entry[1]))]
+
+
+_FILES_AT_ONCE = 16
+
+
+def _of_block(
+    handle: Handle, file_slice: FileSlice, block: LogBlock, config: TableConfig, files: ParquetFiles
+) -> list[KeyRecord]:
+    schema = block_schema(pa.schema([*nullable(config.schema), *PLACE]), block)
+    budget = handle.settings.merge_budget_bytes
+    found: list[KeyRecord] = []
+    for table, _ in block_stream(block, schema, file_slice, config, files, budget):
+        packed = block.packed_from is not None
+        kinds = table.column(KIND_COLUMN).to_pylist()
+        places = table.column(_POSITION).to_pylist()
+        versions = table.column(VERSION_COLUMN).to_pylist() if packed else [block.version] * table.num_rows
+        carried = [name for name in table.column_names if name in config.schema.names]
+        for row, (kind, place, version) in enumerate(zip(kinds, places, versions, strict=True)):
+            found.append(
+                KeyRecord(
+                    version=version,
+                    file=block.file.path,
+                    row_index=place,
+                    kind=RowKind.UPDATE_AFTER if kind is None else RowKind(kind),
+                    rows=table.slice(row, 1).select(carried),
+                    is_packed=packed,
+                )
+            )
+    return found

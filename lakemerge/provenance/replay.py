@@ -1,0 +1,310 @@
+"""Replay: the records of one table once more, commit by commit, into another table.
+
+Each commit of the source is one of the target, under the transaction ``lakemerge.replay.<id of the source>`` with the
+source's version for its number. So a replay that is repeated, or goes on after it was killed, commits nothing twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakemerge.commits.retention import commit_expiry
+from lakemerge.delta import DomainMetadata
+from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
+from lakemerge.format.config import TableConfig
+from lakemerge.format.names import EXPIRY_DOMAIN
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.provenance.html import definition_html
+from lakemerge.provenance.past import PastCommit
+from lakemerge.provenance.records import nullable
+from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
+from lakemerge.provenance.retained import Retained, check_since, retained
+from lakemerge.provenance.streams import records_of, with_kinds
+from lakemerge.read.filter.filter import Filter, parse_filter
+from lakemerge.read.scan import scan
+from lakemerge.schema.evolution import carries
+from mergers import Merger
+from mergers.wording import argument
+
+if TYPE_CHECKING:
+    from lakemerge.table import LakeTable
+
+__all__ = ["REPLAY_APPLICATION", "Replay", "ReplayResult"]
+
+REPLAY_APPLICATION = "lakemerge.replay."
+"""What the application id of a replay begins with; the id of the source follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What a replay did; nothing where all was replayed already."""
+
+    path: str
+    """Of the other table."""
+    version: int
+    """Of the other table."""
+    begins: int
+    """The version of the source whose rows the replay began with."""
+    until: int
+    """The version of the source that the other table has by now."""
+    commits: int
+    """Made by this call."""
+    records: int
+    """Committed by this call; the rows that it began with are not counted."""
+    notes: tuple[str, ...] = ()
+    """What is not replayed as it was, a sentence each."""
+
+    def __repr__(self) -> str:
+        return (
+            f"ReplayResult(path={self.path!r}, version={self.version}, begins={self.begins}, until={self.until}, "
+            f"commits={self.commits}, records={self.records:,})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        return (
+            ("replayed into", self.path),
+            ("versions", f"{self.begins} to {self.until}"),
+            ("committed", f"{self.records:,} records in {self.commits} commits"),
+            ("version there", str(self.version)),
+            *(("note", note) for note in self.notes),
+        )
+
+    def _repr_html_(self) -> str:
+        return definition_html(self.report())
+
+
+class Replay:
+    """One replay of a table; see :meth:`lakemerge.LakeTable.replay`."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        tip: TableView,
+        *,
+        transform: Callable[[pa.Table], pa.Table] | None,
+        since: int | None,
+        until: int | None,
+        where: str | None,
+    ) -> None:
+        check_since(since, tip)
+        if until is not None and (type(until) is not int or not 0 <= until <= tip.version):
+            raise InputError(f"{argument('until')} must be a version from 0 to {tip.version}, not {until!r}")
+        if until is not None and since is not None and since > until:
+            raise InputError(f"{argument('since')} must not be above {argument('until')}")
+        self._handle = handle
+        self._end = tip if until is None else handle.view_at(until, of=tip.snapshot)
+        self._transform = transform
+        self._since = since or 0
+        self._where: Filter | None = parse_filter(where, self._end.config.schema)
+        self._application = REPLAY_APPLICATION + tip.snapshot.metadata.id
+
+    def into(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        merger: str | Merger | None,
+        options: Mapping[str, object] | None,
+        storage_options: Mapping[str, object] | None,
+    ) -> ReplayResult:
+        from lakemerge.table import LakeTable
+
+        classes = list(self._handle.registry)
+        try:
+            table = LakeTable.open(path, storage_options=storage_options, mergers=classes)
+        except NotATableError:
+            table = None
+        if table is not None and table.view.snapshot.metadata.id == self._end.snapshot.metadata.id:
+            raise InputError("a table cannot be replayed into itself; name another path")
+        done = None if table is None else self._done(table)
+        if done is not None and done >= self._end.version:
+            return self._result(_Run(self, table, None), begins=done)  # type: ignore[arg-type]
+        known = self._known(done)
+        if table is None:
+            begins = known.start.config
+            made = LakeTable.create(
+                path,
+                self._end.config.schema,
+                key=begins.key,
+                ordering=begins.ordering,
+                merger=begins.merger_id if merger is None else merger,
+                options=dict(begins.merger_options) if merger is None and options is None else options,
+                partition_by=begins.partition_by,
+                buckets=known.start.config.buckets or self._end.config.buckets,
+                storage_options=storage_options,
+                mergers=classes,
+            )
+            table = made
+        elif merger is not None or options is not None:
+            self._check_same(table, merger, options)
+        run = _Run(self, table, known)
+        if done is None or known.is_loaded:
+            run.begin()
+        for commit in known.commits:
+            run.take(commit)
+        return self._result(run, begins=known.start.version)
+
+    def _done(self, table: LakeTable) -> int | None:
+        """The last version of this table that the other one has."""
+        txn = table.view.snapshot.txns.get(self._application)
+        return None if txn is None else txn.version
+
+    def _known(self, done: int | None) -> Retained:
+        """The records still to be replayed."""
+        if done is None:
+            return retained(self._handle, self._end, self._since)
+        try:
+            known = retained(self._handle, self._end, done)
+        except VersionNotFoundError as error:
+            raise VersionNotFoundError(
+                f"the replay stands at version {done}, and {error.message}. Replay into a new table",
+                version=done,
+            ) from error
+        # Version 0 has no records, and all that begins there asks for as far as history goes.
+        if known.start.version != done and not known.is_loaded:
+            raise CommitConflictError(
+                f"the table was restored to a version below {done}, up to which it was replayed: what was replayed "
+                "since is not its history any more. Replay into a new table",
+                version=done,
+            )
+        return known
+
+    @staticmethod
+    def _check_same(table: LakeTable, merger: str | Merger | None, options: Mapping[str, object] | None) -> None:
+        """A table that is there merges as it does."""
+        config = table.view.config
+        name = merger.name if isinstance(merger, Merger) else merger
+        other = isinstance(merger, Merger) and dict(merger.options()) != dict(config.merger_options)
+        other = other or (options is not None and dict(options) != dict(config.merger_options))
+        if other or name not in (None, config.merger_name, config.merger_id):
+            raise InputError(
+                f"the table at {table.url} merges by {config.merger_name!r} with options {dict(config.merger_options)}; "
+                "replay into a new table to merge in another way"
+            )
+
+    def _result(self, run: _Run, *, begins: int) -> ReplayResult:
+        return ReplayResult(
+            path=run.table.url,
+            version=run.table.version,
+            begins=begins,
+            until=self._end.version,
+            commits=run.commits,
+            records=run.records,
+            notes=tuple(run.notes),
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is under way between two tables."""
+
+    replay: Replay
+    table: LakeTable
+    known: Retained
+    commits: int = 0
+    records: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """The rows that the first records meet, as base files; where that cannot be, as records."""
+        replay, start = self.replay, self.known.start
+        number = start.version
+        if start.is_empty:
+            return
+        view = self.table.view
+        txn = (replay._application, number)
+        as_it_is = replay._transform is None and _alike(view.config, start.config)
+        if as_it_is and view.is_empty and view.state.next_ordinal == 0:
+            load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where)
+        else:
+            self.notes.append(
+                f"the rows of version {number} were committed as records, and deletes before it are not remembered"
+            )
+            reader = scan(replay._handle, start, columns=None, filter=None)
+            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, number)
+        self.commits += 1
+
+    def take(self, commit: PastCommit) -> None:
+        """One commit of the source."""
+        self._follow_definition(commit)
+        logs = {domain.domain for domain in commit.new_logs}
+        if logs:
+            replay = self.replay
+            txn = (replay._application, commit.version)
+            for log in self.known.view.log_commits:
+                if log.domain_name in logs:
+                    config = self._config_at(commit.version)
+                    reader = records_of(replay._handle, log, config, replay._where, replay._transform)
+                    self.records += commit_frame(self.table, reader, txn, commit.version)
+                    self.commits += 1
+        elif any(isinstance(a, DomainMetadata) and a.domain == EXPIRY_DOMAIN for a in commit.actions):
+            self._expire(commit)
+
+    def _config_at(self, version: int) -> TableConfig:
+        return [config for since, config in self.known.configs() if since <= version or since == self._first][-1]
+
+    @property
+    def _first(self) -> int:
+        return self.known.start.version
+
+    def _follow_definition(self, commit: PastCommit) -> None:
+        """A table that is as the source was goes on being so when the definition of the source changes."""
+        if commit.metadata is None or commit.restored is not None:
+            return
+        before, after = self._config_at(commit.version - 1), self._config_at(commit.version)
+        own = self.table.view.config
+        if _merging(before) != _merging(after) and _merging(own) == _merging(before):
+            self.table.compact()
+            self.table.alter(merger=after.merger_id, options=dict(after.merger_options))
+        if self.replay._transform is None:
+            self._grow(after.schema, own.schema)
+
+    def _grow(self, wanted: pa.Schema, own: pa.Schema) -> None:
+        known = {field.name: field.type for field in own}
+        if added := [field for field in nullable(wanted) if field.name not in known]:
+            self.table.alter(add_columns=pa.schema(added))
+        wider = {f.name: f.type for f in wanted if f.name in known and carries(f.type, known[f.name])}
+        if wider := {name: kind for name, kind in wider.items() if kind != known[name]}:
+            self.table.compact()
+            self.table.alter(widen=wider)
+
+    def _expire(self, commit: PastCommit) -> None:
+        """Old deletes are forgotten at the same place among the records."""
+        for expiry in self.known.expiries:
+            if expiry.version == commit.version:
+                self.table.compact()
+                horizon = self._version_of(expiry.horizon)
+                if horizon is not None:
+                    commit_expiry(self.table.handle, self.table.view, horizon=horizon)
+                commit_number(self.table, (self.replay._application, commit.version))
+                self.commits += 1
+
+    def _version_of(self, source: int) -> int | None:
+        """The version of the other table that has the records up to a version of this one."""
+        found = [
+            entry.version if told["version"] <= source else entry.version - 1
+            for entry in self.table.history()
+            if isinstance(told := entry.info.get("replay"), dict)
+            and (told["version"] <= source or (told.get("early") or -1) == source)
+        ]
+        return max(found, default=None)
+
+
+def _alike(one: TableConfig, other: TableConfig) -> bool:
+    """Whether rows of one table stand in the same places in the other."""
+    return (one.key, one.ordering, one.partition_by, one.buckets) == (
+        other.key,
+        other.ordering,
+        other.partition_by,
+        other.buckets,
+    )
+
+
+def _merging(config: TableConfig) -> tuple[str, dict[str, object]]:
+    return config.merger_id, dict(config.merger_options)

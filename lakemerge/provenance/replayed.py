@@ -1,0 +1,119 @@
+"""The commits that a replay makes in the other table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.commits.provenance import Provenance
+from lakemerge.commits.records import commit_load, commit_note
+from lakemerge.errors import OutcomeUnknownError
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.provenance.records import nullable
+from lakemerge.provenance.retained import Retained
+from lakemerge.provenance.streams import KIND
+from lakemerge.read.filter.filter import Filter
+from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
+from lakemerge.read.parquet.files import ParquetFiles, shaped
+from lakemerge.results.results import UpsertResult
+from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed, write_base_files
+from lakemerge.write.pack import pack
+from lakemerge.write.request import WriteRequest
+from lakemerge.write.upsert import Write, discard, finish, load_in_process
+from mergers.kernel import VERSION_COLUMN, tombstone_schema
+
+if TYPE_CHECKING:
+    from lakemerge.delta import AddFile
+    from lakemerge.table import LakeTable
+
+__all__ = ["commit_frame", "commit_number", "load_state"]
+
+_OPERATION = "REPLAY"
+
+
+def commit_frame(table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str, int], version: int) -> int:
+    """Commit the records of one version of the source, in their order; how many they were."""
+    write = Write.start(
+        table.handle,
+        table.view,
+        records.schema,
+        WriteRequest(kind_column=KIND, info={"replay": {"version": version}}, merge_schema=True),
+        estimated_bytes=None,
+    )
+    if isinstance(write, UpsertResult):
+        raise AssertionError("a write without a transaction is never done already")
+    provenance = replace(write.provenance, operation=_OPERATION, app_txn=txn)
+    write = replace(write, provenance=provenance)
+    try:
+        packed = [pack(records, write.pack, 0)]
+    except BaseException:
+        discard(write.pack)
+        raise
+    return finish(write, packed, load_file_slices=load_in_process).rows
+
+
+def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:
+    """Note that a version without records is replayed."""
+    handle = table.handle
+    parameters = {"version": txn[1]}
+    commit_note(handle, table.view, Provenance(_OPERATION, parameters, handle.new_txn_id(), txn))
+
+
+def load_state(
+    source: Handle, known: Retained, handle: Handle, begin: TableView, txn: tuple[str, int], where: Filter | None
+) -> None:
+    """The rows and remembered deletes of the version that a replay begins with, as the first base files of a table.
+
+    No merger has a say: what the rows were made of is behind them.
+    """
+    start = known.start
+    spec = MergeSpec(source.store, start.config, source.merger(start), source.settings)
+    txn_id = handle.new_txn_id()
+    write = BaseWriteSpec.of(handle, begin, txn_id, buckets=start.config.buckets or 1)
+    early = max(
+        (e.horizon for e in known.expiries if start.version > e.horizon and e.version > start.version), default=-1
+    )
+    adds: list[AddFile] = []
+    ordinals = 0
+    try:
+        for file_slice in start.file_slices:
+            count = ordinals_needed(file_slice.stored_bytes, handle.settings)
+            with ParquetFiles(source.store) as files:
+                ranges = merge_file_slice(spec, file_slice, columns=start.config.schema.names, sort=True, files=files)
+                adds += write_base_files(
+                    _moved(ranges, begin, early, where),
+                    replace(write, buckets=file_slice.buckets),
+                    file_slice.bucket_id,
+                    lower=file_slice.lower,
+                    ordinals=range(ordinals, ordinals + count),
+                    now_ms=handle.now_ms(),
+                )
+            ordinals += count
+        told = {"version": start.version, "early": early if early >= 0 else None}
+        parameters = {"mode": "load", "version": start.version}
+        provenance = Provenance(_OPERATION, parameters, txn_id, txn, info={"replay": told})
+        commit_load(handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals)
+    except OutcomeUnknownError:
+        raise
+    except BaseException:
+        discard_base_files(handle.store, write.name)
+        raise
+
+
+def _moved(ranges: Iterator[MergedRange], begin: TableView, early: int, where: Filter | None) -> Iterator[MergedRange]:
+    """Ranges with the columns of the other table. Deletes that an expiry to come forgets are told from the others by
+    their version: its horizon lies before all that is replayed."""
+    schema, deleted = nullable(begin.config.schema), tombstone_schema(begin.config.shape)
+    for part in ranges:
+        rows = part.rows if where is None else where.kept(part.rows)
+        tombstones = shaped(part.tombstones, deleted)
+        versions = tombstones.column(VERSION_COLUMN).to_numpy()
+        moved = np.where(versions <= early, begin.version, begin.version + 1)
+        place = deleted.get_field_index(VERSION_COLUMN)
+        tombstones = tombstones.set_column(place, deleted.field(place), pa.array(moved, pa.int64()))
+        yield MergedRange(shaped(rows, schema), tombstones)

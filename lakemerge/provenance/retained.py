@@ -1,0 +1,218 @@
+"""The records that a table still has, on top of the version that they are known from.
+
+They are put together as a version of their own: the base files of an early version, with the logs of all later
+commits named beside them. Whatever reads tables then reads these records too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from lakemerge.delta import DomainMetadata, Metadata
+from lakemerge.errors import InputError, VersionNotFoundError
+from lakemerge.format.block_index import log_paths
+from lakemerge.format.config import TableConfig
+from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
+from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX
+from lakemerge.format.records import records_from
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.provenance.past import Past, PastCommit, read_commits, standing
+from mergers.wording import argument
+
+__all__ = ["Retained", "check_since", "retained", "unpacked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Records in the order of their commits, and what they were applied to."""
+
+    tip: TableView
+    """The version that is told about."""
+    start: TableView
+    """The version whose stored rows and live logs all else stands upon."""
+    view: TableView
+    """``start`` with the logs of all later commits: what it merges to is the tip."""
+    commits: tuple[PastCommit, ...]
+    """After ``start``, without what was restored away."""
+    expiries: tuple[Expiry, ...]
+    is_loaded: bool
+    """Whether ``start`` is the first load of the table, whose records became its base files."""
+    notes: tuple[str, ...]
+    """What is not known any more, a sentence each."""
+
+    def configs(self) -> Sequence[tuple[int, TableConfig]]:
+        """The definitions of the table with the versions from which on they hold, oldest first."""
+        found = [(self.start.version, self.start.config)]
+        for commit in self.commits:
+            if commit.metadata is not None:
+                found.append((commit.version, TableConfig.of(commit.metadata, url=self.tip.store.url)))
+        return found
+
+
+def check_since(since: object, tip: TableView) -> None:
+    if since is not None and (type(since) is not int or not 0 <= since <= tip.version):
+        raise InputError(f"{argument('since')} must be a version from 0 to {tip.version}, not {since!r}")
+
+
+def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
+    """The records on top of version ``since``.
+
+    :param since: ``None``: those that are not compacted yet; 0: as far as history goes.
+    :raises VersionNotFoundError: the records after that version are not all there any more.
+    """
+    check_since(since, tip)
+    if since is None:
+        return _assembled(handle, tip, tip, (), unpack=True)
+    oldest = records_from(handle.log.update(tip.snapshot))
+    if 0 < since < oldest:
+        raise VersionNotFoundError(
+            f"records after version {since} are not all there any more: they are known from version {oldest} on. "
+            f"{argument('since', 0)} takes as many as there are",
+            version=since,
+            earliest=oldest,
+        )
+    first = max(since, oldest)
+    if first >= tip.version:
+        return _assembled(handle, tip, tip, (), unpack=True)
+    whole = standing(read_commits(handle, since=first, until=tip.version), first)
+    past = _after_load(whole)
+    start = handle.view_at(past.start, of=tip.snapshot)
+    return _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
+
+
+def unpacked(handle: Handle, view: TableView) -> TableView:
+    """The version with original logs in the place of those that a log compaction made of them, as far as commits and
+    files are still there."""
+    domains = _original_logs(handle, view, view.snapshot.domains)
+    return _with_domains(handle, view, domains) if domains is not None else view
+
+
+def _after_load(past: Past) -> Past:
+    """The first load of a table puts base files where nothing was: history begins with it."""
+    loads = [place for place, commit in enumerate(past.commits) if commit.is_load]
+    if not loads:
+        return past
+    return Past(past.commits[loads[-1]].version, past.commits[loads[-1] + 1 :])
+
+
+def _assembled(
+    handle: Handle,
+    tip: TableView,
+    start: TableView,
+    commits: tuple[PastCommit, ...],
+    *,
+    unpack: bool,
+    is_loaded: bool = False,
+) -> Retained:
+    domains = dict(start.snapshot.domains)
+    if unpack:
+        domains = dict(_original_logs(handle, start, domains) or domains)
+    expiries = set(expiries_of(start.snapshot))
+    epoch = tip.state.merger_epoch
+    for commit in commits:
+        for domain in commit.new_logs:
+            domains[domain.domain] = domain
+        for action in commit.actions:
+            if isinstance(action, DomainMetadata) and action.domain == EXPIRY_DOMAIN and not action.removed:
+                expiries.update(expiries_of(replace(start.snapshot, domains={EXPIRY_DOMAIN: action})))
+    ordered = tuple(sorted(expiries, key=lambda expiry: expiry.version))
+    if ordered:
+        domains[EXPIRY_DOMAIN] = expiry_domain(ordered)
+    if commits:
+        domains = {name: _of_epoch(domain, epoch) for name, domain in domains.items()}
+        domains["lakemerge.state"] = tip.snapshot.domains["lakemerge.state"]
+    snapshot = replace(
+        tip.snapshot,
+        files=start.snapshot.files,
+        domains=domains,
+        metadata=_with_buckets_of(start, tip),
+        fingerprint=tip.snapshot.fingerprint,
+    )
+    view = handle.view(snapshot)
+    packed = [commit for commit in view.log_commits if commit.packed_from is not None]
+    notes = tuple(
+        f"the commits {commit.packed_from} to {commit.version} were consolidated: records that lost by then, and where "
+        "the others came from, are not known any more"
+        for commit in packed
+    )
+    return Retained(tip, start, view, commits, ordered, is_loaded, notes)
+
+
+def _with_domains(handle: Handle, view: TableView, domains: Mapping[str, DomainMetadata]) -> TableView:
+    return TableView(replace(view.snapshot, domains=domains), view.config, handle.store, handle.decoded)
+
+
+def _with_buckets_of(start: TableView, tip: TableView) -> Metadata:
+    """The tip's definition, with the bucket count that the early files have: later logs are mapped to it by hash."""
+    metadata = tip.snapshot.metadata
+    buckets = start.config.buckets
+    if buckets is None or buckets == tip.config.buckets:
+        return metadata
+    entries = {**metadata.configuration, **replace(tip.config, buckets=buckets).configuration()}
+    return replace(metadata, configuration=entries)
+
+
+def _of_epoch(domain: DomainMetadata, epoch: int) -> DomainMetadata:
+    """A log as if it had been written under the present merger."""
+    if not domain.domain.startswith(LOG_DOMAIN_PREFIX):
+        return domain
+    body = orjson.loads(domain.configuration)
+    return replace(domain, configuration=orjson.dumps({**body, "mergerEpoch": epoch}).decode())
+
+
+def _original_logs(
+    handle: Handle, view: TableView, domains: Mapping[str, DomainMetadata]
+) -> Mapping[str, DomainMetadata] | None:
+    """Domains with originals in the place of packed logs; ``None`` where nothing changes."""
+    packed = {commit.domain_name: commit for commit in view.log_commits if commit.packed_from is not None}
+    if not packed:
+        return None
+    first = min(commit.packed_from or 0 for commit in packed.values())
+    try:
+        commits = read_commits(handle, since=first - 1, until=view.version)
+    except VersionNotFoundError:
+        return None
+    told: dict[str, DomainMetadata] = {}
+    made_of: dict[str, tuple[str, ...]] = {}
+    for commit in commits:
+        logs = [a for a in commit.actions if isinstance(a, DomainMetadata) and a.domain.startswith(LOG_DOMAIN_PREFIX)]
+        removed = tuple(log.domain for log in logs if log.removed)
+        for log in logs:
+            if not log.removed:
+                told.setdefault(log.domain, log)
+                if commit.operation == "COMPACT LOGS":
+                    made_of.setdefault(log.domain, removed)
+    left = {name: domain for name, domain in domains.items() if name not in packed}
+    for name in packed:
+        originals = _resolved(name, made_of, told)
+        if originals is None or not _are_there(handle, originals):
+            left[name] = domains[name]
+        else:
+            left |= {domain.domain: domain for domain in originals}
+    return left
+
+
+def _resolved(
+    name: str, made_of: Mapping[str, tuple[str, ...]], told: Mapping[str, DomainMetadata]
+) -> list[DomainMetadata] | None:
+    if name not in made_of:
+        return [told[name]] if name in told and '"from"' not in told[name].configuration else None
+    found: list[DomainMetadata] = []
+    for part in made_of[name]:
+        originals = _resolved(part, made_of, told)
+        if originals is None:
+            return None
+        found += originals
+    return found
+
+
+def _are_there(handle: Handle, logs: Iterable[DomainMetadata]) -> bool:
+    try:
+        paths = {path for log in logs for path in log_paths(log, handle.store)}
+    except Exception:  # noqa: BLE001 - an index that is gone, whatever the store calls it
+        return False
+    return all(handle.store.stat(path) is not None for path in paths)

@@ -1,0 +1,111 @@
+"""Records of commits as streams of frames, as they were given: columns unset where they were, with their kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+import pyarrow as pa
+
+from lakemerge.errors import FilterError, InputError
+from lakemerge.format.block_index import LogCommit
+from lakemerge.format.config import TableConfig
+from lakemerge.format.names import KIND_COLUMN
+from lakemerge.handle import Handle
+from lakemerge.provenance.records import nullable
+from lakemerge.read.filter.filter import Filter
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from mergers import RowKind
+
+__all__ = ["KIND", "records_of", "with_kinds"]
+
+KIND = "_row_kind"
+"""Name of the column of kinds."""
+
+_SYMBOLS = pa.array([kind.symbol for kind in sorted(RowKind)])
+
+Transform = Callable[[pa.Table], pa.Table]
+
+
+def records_of(
+    handle: Handle, log: LogCommit, config: TableConfig, where: Filter | None, transform: Transform | None
+) -> pa.RecordBatchReader:
+    """The records of one commit; those of a key in their order.
+
+    :param config: the definition of the table at that commit.
+    """
+    carried = [field for field in nullable(config.schema) if field.name in log.columns]
+    stored = pa.schema([*carried, pa.field(KIND_COLUMN, pa.int8())])
+    _check_where(where, {field.name for field in carried}, log.version)
+
+    def tables() -> Iterator[pa.Table]:
+        budget = handle.settings.merge_budget_bytes
+        with ParquetFiles(handle.store) as files:
+            for block in log.blocks:
+                file = StoredFile(block.file.path, block.file.size_bytes)
+                stream = files.stream(file, schema=stored, budget_bytes=budget, row_groups=block.groups)
+                for table, _, _ in stream:
+                    kinds = table.column(KIND_COLUMN).fill_null(int(RowKind.UPDATE_AFTER))
+                    yield table.drop_columns([KIND_COLUMN]).append_column(KIND, _symbols(kinds))
+
+    return _stream(tables(), pa.schema([*carried, pa.field(KIND, pa.string())]), where, transform)
+
+
+def with_kinds(
+    rows: pa.RecordBatchReader, kind: str, where: Filter | None, transform: Transform | None
+) -> pa.RecordBatchReader:
+    """Rows as records of one kind."""
+
+    def tables() -> Iterator[pa.Table]:
+        for batch in rows:
+            yield pa.Table.from_batches([batch]).append_column(KIND, pa.repeat(kind, batch.num_rows))
+
+    schema = pa.schema([*nullable(rows.schema), pa.field(KIND, pa.string())])
+    return _stream(tables(), schema, where, transform)
+
+
+def _symbols(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([_SYMBOLS.take(part) for part in kinds.chunks], pa.string())
+
+
+def _stream(
+    tables: Iterable[pa.Table], schema: pa.Schema, where: Filter | None, transform: Transform | None
+) -> pa.RecordBatchReader:
+    left = (table if where is None else where.kept(table) for table in tables)
+    if transform is None:
+        batches = (batch for table in left for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    changed = (_transformed(transform, table) for table in left)
+    first = next(changed, None)
+    if first is None:
+        first = _transformed(transform, schema.empty_table())
+    shape = first.schema
+    every = (_shaped(table, shape) for table in chain([first], changed))
+    return pa.RecordBatchReader.from_batches(shape, (batch for table in every for batch in table.to_batches()))
+
+
+def _transformed(transform: Transform, table: pa.Table) -> pa.Table:
+    changed = transform(table)
+    if not isinstance(changed, pa.Table):
+        raise InputError(f"the transform must give a pyarrow Table, not {type(changed).__name__}")
+    if KIND not in changed.column_names:
+        raise InputError(f"the transform must keep the column {KIND!r}, which holds the kinds of the records")
+    return changed
+
+
+def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if set(table.column_names) != set(schema.names):
+        raise InputError(
+            f"the transform must give the same columns for all records of a commit: {table.column_names} is not "
+            f"{schema.names}"
+        )
+    return table.select(schema.names).cast(schema)
+
+
+def _check_where(where: Filter | None, carried: set[str], version: int) -> None:
+    if where is not None and (lacking := sorted(where.columns - carried)):
+        raise FilterError(
+            f"the records of version {version} do not carry {', '.join(lacking)}, so the condition cannot be judged on "
+            "them; use columns that all records have, such as those of the key",
+            columns=tuple(lacking),
+        )

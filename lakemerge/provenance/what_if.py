@@ -1,0 +1,140 @@
+"""The same records under another merger, as a view that is only read.
+
+The view is a version put together of what the table has (:mod:`lakemerge.provenance.retained`), with another merger in
+its definition: every way of reading a table reads it, on Spark too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge._internal.kept import Kept
+from lakemerge.errors import InputError
+from lakemerge.format.block_index import DecodedLogs
+from lakemerge.handle import Handle
+from lakemerge.layout.travel import guarded, unless_replaced
+from lakemerge.layout.view import TableView
+from lakemerge.provenance.html import definition_html
+from lakemerge.provenance.retained import retained
+from lakemerge.read.lookup import look_up
+from lakemerge.read.scan import read_arrow, scan
+from lakemerge.table.create import choose_merger
+from lakemerge.table.session import TableSession
+from mergers import Merger
+from mergers.wording import argument
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["WhatIf", "what_if"]
+
+_SCAN_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What the rows of a table would be under another merger. Nothing is written, and nothing can be."""
+
+    version: int
+    """Of the table whose records are looked at."""
+    begins: int
+    """The version whose rows the records are folded onto."""
+    merger: str
+    options: Mapping[str, object]
+    notes: tuple[str, ...]
+    """What the answer does not take into account, a sentence each."""
+    _handle: Handle = field(repr=False)
+    _view: TableView = field(repr=False)
+    _session: TableSession = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._view.config.schema
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:
+        """The rows as an Arrow table; as :meth:`lakemerge.LakeTable.to_arrow`."""
+        with unless_replaced(self._handle.log, self._view.snapshot):
+            return read_arrow(self._handle, self._view, columns=columns, filter=filter)
+
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
+    ) -> pa.RecordBatchReader:
+        """As :meth:`to_arrow`, as a stream."""
+        reader = scan(self._handle, self._view, columns=columns, filter=filter)
+        return guarded(reader, self._handle.log, self._view.snapshot)
+
+    def to_df(self, *, columns: Sequence[str] | None = None, filter: str | Column | None = None) -> DataFrame:
+        """The rows as a Spark DataFrame, merged by Spark's tasks; as :meth:`lakemerge.LakeTable.to_df`."""
+        from lakemerge.spark.reader import read_dataframe
+
+        spark = self._session.of_dataframes()
+        return read_dataframe(spark, self._handle, self._view, columns=columns, filter=filter)
+
+    def get(self, key: Mapping[str, object]) -> dict[str, Any] | None:
+        """The row of one key; as :meth:`lakemerge.LakeTable.get`."""
+        with unless_replaced(self._handle.log, self._view.snapshot):
+            return next(iter(look_up(self._handle, self._view, [key], None).to_pylist()), None)
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("rows of version", self.version),
+            ("as if merged by", f"{self.merger} {dict(self.options) or ''}"),
+            ("records on top of version", self.begins),
+        ]
+        return definition_html([*facts, *(("note", note) for note in self.notes)])
+
+
+def what_if(
+    handle: Handle,
+    tip: TableView,
+    merger: str | Merger | None,
+    options: Mapping[str, object] | None,
+    since: int | None,
+    session: TableSession,
+) -> WhatIf:
+    """See :meth:`lakemerge.LakeTable.what_if`."""
+    known = retained(handle, tip, since)
+    handle = _knowing(handle, merger)
+    if merger is None:
+        merger = tip.config.merger_id
+        options = tip.config.merger_options if options is None else options
+    chosen = choose_merger(handle, merger, options, tip.config.shape)
+    late = [expiry.version for expiry in known.expiries if expiry.version > known.start.version]
+    if late:
+        raise InputError(
+            f"old deletes were forgotten at version {late[-1]}, in the middle of these records, which another merger "
+            f"cannot fold in one go: ask from there on, {argument('since', late[-1])}",
+            version=late[-1],
+        )
+    config = replace(known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
+    # What the handle keeps is by version, and this view has another meaning than the table's.
+    apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
+    view = TableView(known.view.snapshot, config, handle.store, apart.decoded)
+    notes = list(known.notes)
+    if any(file_slice.base is not None for file_slice in view.file_slices):
+        notes.append(
+            f"the rows that version {known.start.version} has in base files are taken as they are: the table's own "
+            "merger made them"
+        )
+    return WhatIf(
+        version=tip.version,
+        begins=known.start.version,
+        merger=chosen.name,
+        options=chosen.options(),
+        notes=tuple(notes),
+        _handle=apart,
+        _view=view,
+        _session=session,
+    )
+
+
+def _knowing(handle: Handle, merger: str | Merger | None) -> Handle:
+    """With the class of a merger instance that nobody registered: here it is used, never named in a table."""
+    if not isinstance(merger, Merger) or any(known is type(merger) for known in handle.registry):
+        return handle
+    return replace(handle, registry=handle.registry.extended([type(merger)]))

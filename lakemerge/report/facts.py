@@ -1,0 +1,144 @@
+"""What a report says, gathered from the table by its public calls and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakemerge.delta import AddFile, DomainMetadata, HistoryEntry, RemoveFile
+from lakemerge.errors import LakeMergeError
+from lakemerge.format.ingests import ingests_of
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.provenance.past import PastCommit, read_commits
+from lakemerge.results.plans import readable_bytes
+from lakemerge.results.schedule import Schedule
+
+if TYPE_CHECKING:
+    from lakemerge.table import LakeTable
+
+__all__ = ["Growth", "due", "failures", "growth_of", "reasons_of", "windows_of", "written_by"]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Bytes of the table after each commit."""
+
+    times_ms: tuple[int, ...]
+    base: tuple[int, ...]
+    """Of base files."""
+    logs: tuple[int, ...]
+    """Of logs that are not compacted, as written."""
+
+
+def written_by(entry: HistoryEntry) -> int:
+    """Bytes of the data files that a commit brought."""
+    found = entry.metrics.get("numOutputBytes", 0)
+    try:
+        return int(found)  # type: ignore[call-overload, no-any-return] # of Delta's metrics, which are texts
+    except (TypeError, ValueError):
+        return 0
+
+
+def growth_of(table: LakeTable, history: Sequence[HistoryEntry]) -> Growth:
+    """From the latest version backwards, so that it is right whatever of the log was cleaned up."""
+    if not history:
+        return Growth((), (), ())
+    view, oldest = table.view, min(entry.version for entry in history)
+    commits = read_commits(table.handle, since=oldest - 1, until=view.version)
+    sizes = {name: _log_bytes(commit) for commit in commits for name in _logs(commit, removed=False)}
+    base = sum(add.size_bytes for add in view.snapshot.files.values())
+    live = {name for name in view.snapshot.domains if name.startswith(LOG_DOMAIN_PREFIX)}
+    found: list[tuple[int, int, int]] = []
+    for commit in reversed(commits):
+        found.append((commit.timestamp_ms or 0, base, sum(sizes.get(name, 0) for name in live)))
+        for action in commit.actions:
+            if isinstance(action, AddFile):
+                base -= action.size_bytes
+            elif isinstance(action, RemoveFile):
+                base += action.size_bytes or 0
+        live = live.difference(_logs(commit, removed=False)).union(_logs(commit, removed=True))
+    times, bases, logs = zip(*reversed(found), strict=True)
+    return Growth(times, tuple(max(0, size) for size in bases), logs)
+
+
+def reasons_of(entry: HistoryEntry) -> str:
+    """Why a compaction ran."""
+    told = entry.parameters
+    why = [str(told[name]) for name in ("why", "due") if told.get(name)]
+    if "commits" in told:
+        why.append(f"{told['commits']} commits with live logs")
+    if entry.operation == "RESCALE" and "buckets" in told:
+        why.append(f"{told['buckets']} buckets in the place of {told.get('before')}")
+    return "; due: ".join(why) or "asked for"
+
+
+def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict[str, Any]]]:
+    """Commits of ingest jobs, with what they say of it."""
+    told = [(entry, entry.info.get("ingest")) for entry in history]
+    return [(entry, about) for entry, about in told if isinstance(about, dict)]
+
+
+def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
+    """Job, file, state and reason of what was not taken up."""
+    found = []
+    for name in ingests_of(table.view.snapshot):
+        for file in table.ingest(name).files(state=["failed", "changed", "gone"]):
+            found.append((name, file.path, str(file.state), file.reason or ""))
+    return found
+
+
+def due(table: LakeTable) -> list[tuple[str, str, str]]:
+    """By service: whether it would run now, and why."""
+    schedule = Schedule.of(table.view.snapshot.metadata.configuration)
+    rows = []
+    for name, strategy, minor in (
+        ("full compaction", schedule.compaction, False),
+        ("minor compaction", schedule.minor, True),
+    ):
+        if strategy is None:
+            rows.append((name, "off", "switched off by table properties"))
+            continue
+        plan = table.compact(minor=minor, strategy=strategy, dry_run=True)
+        cost = f"reads {readable_bytes(plan.bytes_read)}, read amplification {plan.amplification_before:.2f} -> "
+        said = f"{'; '.join(plan.reasons)}; {cost}{plan.amplification_after:.2f}" if plan.groups else f"due: {strategy}"
+        rows.append((name, f"{plan.slices} buckets" if plan.groups else "nothing", said))
+    commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in table.view.snapshot.domains)
+    after = schedule.logs_after_commits
+    if after is None:
+        rows.append(("log compaction", "off", "switched off by table properties"))
+    else:
+        ready = commits >= max(after, 2)
+        rows.append(("log compaction", "due" if ready else "nothing", f"{commits} commits with logs, due from {after}"))
+    rows.append(_vacuum(table))
+    return rows
+
+
+def _vacuum(table: LakeTable) -> tuple[str, str, str]:
+    try:
+        found = table.vacuum(dry_run=True)
+    except LakeMergeError as error:
+        return "vacuum", "cannot run", error.message
+    kinds = ", ".join(f"{count} {kind}" for kind, count in found.files.items())
+    said = f"versions before {found.oldest_version} are beyond the retention"
+    return (
+        "vacuum",
+        f"{len(found.paths)} files, {readable_bytes(found.bytes)}",
+        f"{said}{f': {kinds}' if kinds else ''}",
+    )
+
+
+def _logs(commit: PastCommit, *, removed: bool) -> list[str]:
+    return [
+        action.domain
+        for action in commit.actions
+        if isinstance(action, DomainMetadata)
+        and action.domain.startswith(LOG_DOMAIN_PREFIX)
+        and action.removed == removed
+    ]
+
+
+def _log_bytes(commit: PastCommit) -> int:
+    """Of one log of the commit."""
+    found = commit.metrics.get("numOutputBytes", 0)
+    return int(found) // max(1, len(_logs(commit, removed=False)))

@@ -1,0 +1,186 @@
+"""The page itself: HTML with its style sheet and plots in it; it asks the network for nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from lakemerge.delta import HistoryEntry
+from lakemerge.provenance.html import table_html
+from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
+from lakemerge.report.style import STYLE
+from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
+from lakemerge.results.plans import readable_bytes
+from lakemerge.table.describe import SliceInfo
+
+if TYPE_CHECKING:
+    from lakemerge.table import LakeTable
+
+__all__ = ["report_html"]
+
+_COSTLIEST: Final = 20
+_RECENT: Final = 30
+_KINDS: Final = ("writes", "ingest", "compactions", "everything else")
+_REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
+
+
+def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) -> str:
+    """A self-contained page about the table as it is now.
+
+    :param key: also explain this key, as far as history goes.
+    """
+    history = sorted(table.history(), key=lambda entry: entry.version)
+    parts = [
+        _section("State", _state(table)),
+        _section("What maintenance would do now, and why", table_html(("service", "would do", "why"), due(table))),
+        _section("File groups by read amplification", _groups(table.slices())),
+        _section("Commits and their sizes", _commits(history)),
+        _section("Growth", _growth(table, history)),
+        _section("Compactions and their reasons", _compactions(history)),
+        _section("Ingest windows and failures", _ingest(table, history)),
+    ]
+    if key is not None:
+        found = table.explain(key, 0)
+        parts.insert(1, _section(f"The row of {_pairs(key)}", found._repr_html_()))
+    title = f"LakeMerge report: {table.url}"
+    now = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
+    head = f"<h1>{escape(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+        f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style></head>"
+        f"<body><main>{head}{''.join(parts)}</main></body></html>"
+    )
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _state(table: LakeTable) -> str:
+    detail = table.detail()
+    file_slices = [
+        ("rows in base files", f"{detail.base_rows:,}"),
+        ("base files", f"{detail.base_files:,}, {readable_bytes(detail.base_bytes)}"),
+        ("live logs", f"{detail.log_blocks:,} blocks, {readable_bytes(detail.log_bytes)}"),
+        ("read amplification", f"{detail.read_amplification:.2f}"),
+        ("buckets with live logs", f"{detail.dirty_slices:,} of {detail.slices:,}"),
+        ("merger", detail.merger),
+        ("key", ", ".join(detail.key)),
+        ("ordering", ", ".join(detail.ordering) or "commit order"),
+        ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
+        ("buckets", "not chosen yet" if detail.buckets is None else f"{detail.buckets:,}"),
+    ]
+    cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in file_slices)
+    return f"<dl class='cards'>{cards}</dl>"
+
+
+def _groups(slices: Sequence[SliceInfo]) -> str:
+    if not slices:
+        return "<p>The table has no files yet.</p>"
+    costly = sorted(slices, key=lambda part: -part.read_amplification)[:_COSTLIEST]
+    rows = []
+    for part in costly:
+        where = f"{_pairs(part.partition)}, " if part.partition else ""
+        sizes = (part.base_bytes, part.winner_bytes, part.log_bytes)
+        told = ", ".join(
+            f"{readable_bytes(size)} {name}" for size, name in zip(sizes, ("base", "winners", "logs"), strict=True)
+        )
+        label = f"{where}bucket {part.bucket}"
+        note = f"{part.read_amplification:.2f}x, {part.log_blocks:,} blocks"
+        rows.append(Bar(label, tuple(map(float, sizes)), note, f"{label}: {told}"))
+    more = len(slices) - len(costly)
+    rest = f"<p>{more:,} more file groups are cheaper to read than these.</p>" if more else ""
+    return legend(("base files", "winner files", "live logs")) + bars(rows) + rest
+
+
+def _commits(history: Sequence[HistoryEntry]) -> str:
+    points = [
+        Mark(
+            entry.timestamp_ms,
+            float(written_by(entry)),
+            _kind(entry),
+            f"version {entry.version}, {entry.operation}, {_time(entry.timestamp_ms)}: {readable_bytes(written_by(entry))}",
+        )
+        for entry in history
+    ]
+    rows = [
+        (entry.version, _time(entry.timestamp_ms), entry.operation or "", readable_bytes(written_by(entry)),
+         entry.metrics.get("numSourceRows", ""))
+        for entry in reversed(history[-_RECENT:])
+    ]  # fmt: skip
+    names = ("version", "time (UTC)", "operation", "written", "records")
+    recent = _folded(f"The last {len(rows)} of {len(history)} commits", table_html(names, rows))
+    return legend(_KINDS) + marks(points) + recent
+
+
+def _growth(table: LakeTable, history: Sequence[HistoryEntry]) -> str:
+    found = growth_of(table, history)
+    return legend(("base files", "logs that are not compacted")) + areas(found.times_ms, (found.base, found.logs))
+
+
+def _compactions(history: Sequence[HistoryEntry]) -> str:
+    rows = [
+        (
+            entry.version,
+            _time(entry.timestamp_ms),
+            f"{entry.parameters.get('mode', '')} {(entry.operation or '').lower()}".strip(),
+            reasons_of(entry),
+            f"{entry.metrics.get('numRemovedFiles', entry.metrics.get('numLogCommits', ''))}",
+            readable_bytes(written_by(entry)),
+        )
+        for entry in reversed(history)
+        if entry.operation in _REWRITES
+    ]
+    if not rows:
+        return "<p>None is in the log.</p>"
+    shown = table_html(("version", "time (UTC)", "what", "why", "replaced", "written"), rows[:_RECENT])
+    return shown + _more(len(rows))
+
+
+def _ingest(table: LakeTable, history: Sequence[HistoryEntry]) -> str:
+    windows = list(reversed(windows_of(history)))
+    if not windows:
+        return "<p>No job ingests into this table.</p>"
+    rows = [
+        (
+            about.get("name", ""),
+            about.get("window", ""),
+            entry.version,
+            _time(entry.timestamp_ms),
+            about.get("files", ""),
+            entry.metrics.get("numSourceRows", ""),
+            about.get("rejected", ""),
+            about.get("reason", ""),
+        )
+        for entry, about in windows
+    ]
+    names = ("job", "window", "version", "time (UTC)", "files", "records", "rejected", "closed because")
+    failed = failures(table)
+    said = table_html(("job", "file", "state", "reason"), failed[:_RECENT]) if failed else "<p>Nothing failed.</p>"
+    return table_html(names, rows[:_RECENT]) + _more(len(rows)) + f"<h3>Failures</h3>{said}" + _more(len(failed))
+
+
+def _kind(entry: HistoryEntry) -> int:
+    if entry.operation in _REWRITES:
+        return 2
+    if entry.operation == "INGEST":
+        return 1
+    return 0 if entry.operation in ("UPSERT", "DELETE", "REPLAY") else 3
+
+
+def _more(count: int) -> str:
+    return f"<p>{count - _RECENT:,} more are not shown.</p>" if count > _RECENT else ""
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+
+
+def _time(at_ms: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
