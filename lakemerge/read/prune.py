@@ -33,7 +33,7 @@ from lakemerge.slices.placement import place_rows
 from lakemerge.slices.view import TableView, Tile
 from mergers.keys import KeyColumns, key_columns, sort_order
 
-__all__ = ["prune_tiles", "tiles_of_keys"]
+__all__ = ["narrowed_to_keys", "prune_tiles", "tiles_of_keys"]
 
 _FEW_KEYS = 100
 _MAX_KEYS = 10_000
@@ -87,12 +87,15 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
         tiles = view.tiles_by_slice.get(SliceId(partitions[slot // buckets], slot % buckets), ())
-        narrowed += [_narrowed(tile, asked) for tile in tiles]
+        narrowed += [narrowed_to_keys(tile, asked) for tile in tiles]
     return [tile for tile in narrowed if tile is not None]
 
 
-def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
-    """:param keys: those of the tile's slice, ascending."""
+def narrowed_to_keys(tile: Tile, keys: KeyColumns) -> Tile | None:
+    """The tile without what surely holds none of the keys; ``None`` where all of it goes.
+
+    :param keys: those of the tile's slice, ascending.
+    """
     start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
     end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
     if start >= end:
