@@ -3,7 +3,7 @@
 Safe beside writers, compactions and restores at any moment (docs/table-format.md, section 7):
 
 1. What may go is listed: files that began below the oldest version R to keep, as their names say, and that
-   neither a version from R on nor a savepoint refers to.
+   neither a version from R on nor a savepoint refers to. R is not above what a consumer of the change feed needs.
 2. A fence is committed: no transaction begun below R can commit after it, and versions below R are no longer
    read, saved or restored. So nobody can come to refer to such a file any more.
 3. What was committed up to the fence is looked at once more, and the rest is deleted.
@@ -25,6 +25,7 @@ from typing import Final
 
 from compaction.retention import FILE_RETENTION, LOG_RETENTION, property_ms, retention_ms
 from lakemerge.config import STATE_DOMAIN
+from lakemerge.consumers import expire_consumers, held_version
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
 from lakemerge.handle import Handle
 from lakemerge.log import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
@@ -37,7 +38,7 @@ from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
 from lakemerge.write.base_file import BASE_FOLDER, MERGED_FOLDER
 from lakemerge.write.pack import LOG_FOLDER
-from lakemerge.write.retention import commit_fence
+from lakemerge.write.retention import ConsumersChangedError, commit_fence
 from lakemerge.write.tombstones import TOMBSTONE_FOLDER
 from mergers.wording import argument
 
@@ -77,8 +78,13 @@ def vacuum(
     handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
 ) -> VacuumResult:
     """See :meth:`lakemerge.LakeTable.vacuum`."""
+    if not dry_run and expire_consumers(handle, view):
+        view = handle.view(handle.log.update(view.snapshot))
     try:
         return _vacuum(handle, view, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
+    except ConsumersChangedError:
+        latest = handle.view(handle.log.update(view.snapshot))
+        return vacuum(handle, latest, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
     except (TableDamagedError, VersionNotFoundError):
         latest = handle.view(handle.log.update(view.snapshot))
         if latest.state.oldest_version <= view.state.oldest_version:
@@ -131,6 +137,9 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     now_ms = handle.now_ms() if dry_run else store_time_ms(handle.store)
     tip = tip_at(handle.store, now_ms - age_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
+    held = held_version(handle, view.snapshot)
+    if held is not None:
+        oldest = min(oldest, held)
     return _Cut(now_ms, max(view.state.oldest_version, oldest), now_ms - age_ms)
 
 

@@ -24,10 +24,12 @@ from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
-__all__ = ["CHANGE_TYPES", "KIND", "TIMESTAMP", "TOLD", "VERSION", "FeedShape", "unit_batches"]
+__all__ = ["CHANGE_TYPE", "CHANGE_TYPES", "KIND", "TIMESTAMP", "TOLD", "VERSION", "FeedShape", "unit_batches"]
 
 KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
 """Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
+CHANGE_TYPE = "_change_type"
+"""The kind's column on Spark."""
 TOLD = pa.schema([(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))])
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 """Delta's and Spark's words for the kinds, in the kinds' order."""
@@ -46,7 +48,7 @@ class FeedShape:
 
     @property
     def schema(self) -> pa.Schema:
-        told = TOLD.set(0, pa.field("_change_type", pa.string())) if self.spark_names else TOLD
+        told = TOLD.set(0, pa.field(CHANGE_TYPE, pa.string())) if self.spark_names else TOLD
         return pa.schema([*self.columns.schema, *told])
 
 

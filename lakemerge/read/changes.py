@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
+from lakemerge.config import TableConfig
 from lakemerge.errors import InputError
-from lakemerge.feed.difference import KIND, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
+from lakemerge.feed.difference import CHANGE_TYPE, KIND, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.units import FeedUnit, units_between, units_of_commit
 from lakemerge.feed.walk import blocks_of, changing_commits
 from lakemerge.handle import Handle
@@ -16,7 +17,7 @@ from lakemerge.slices.view import TableView
 from lakemerge.travel import check_kept
 from mergers.wording import argument
 
-__all__ = ["KIND", "TIMESTAMP", "VERSION", "check_free_names", "feed_plan", "read_changes"]
+__all__ = ["KIND", "TIMESTAMP", "VERSION", "check_free_names", "feed_plan", "read_changes", "unit_columns"]
 
 
 def read_changes(
@@ -38,8 +39,7 @@ def feed_plan(
     """
     if type(since) is not int or since > until.version:
         raise InputError(f"{argument('since')} must be a version up to {until.version}, not {since!r}")
-    reserved = ["_change_type" if spark_names else KIND, VERSION, TIMESTAMP]
-    check_free_names(until, reserved)
+    check_free_names(until.config, spark_names=spark_names)
     before = handle.view(handle.log.snapshot(version=since))
     check_kept(since, handle.log.update(until.snapshot), savepoints=False)
     columns = FeedColumns.between(handle, before, until, reserved=TOLD.names)
@@ -47,14 +47,23 @@ def feed_plan(
     return shape, (_net if net else _each)(handle, before, until)
 
 
-def check_free_names(view: TableView, reserved: Sequence[str]) -> None:
+def check_free_names(config: TableConfig, *, spark_names: bool = False) -> None:
     """Raises :class:`InputError` where the table has columns of the feed's names."""
-    if hidden := [name for name in view.config.schema.names if name.lower() in reserved]:
+    kind = CHANGE_TYPE if spark_names else KIND
+    if hidden := [name for name in config.schema.names if name.lower() in (kind, VERSION, TIMESTAMP)]:
         raise InputError(
-            f"the table has column(s) {', '.join(hidden)}, which would be two in its changes: {reserved[0]}, {VERSION} "
-            f"and {TIMESTAMP} tell of the commit. Keep such values in columns of other names to read changes",
+            f"the table has column(s) {', '.join(hidden)}, which would be two in its changes: {kind}, {VERSION} and "
+            f"{TIMESTAMP} tell of the commit. Keep such values in columns of other names to read changes",
             columns=tuple(hidden),
         )
+
+
+def unit_columns(unit: FeedUnit) -> FeedColumns:
+    """The columns of the versions before and after a unit's commit."""
+    schemas = [(unit.version, unit.after.spec.config.schema)]
+    if unit.before.tiles:
+        schemas.append((unit.version - 1, unit.before.spec.config.schema))
+    return FeedColumns.of(schemas, reserved=TOLD.names)
 
 
 def _each(handle: Handle, before: TableView, until: TableView) -> Iterator[FeedUnit]:

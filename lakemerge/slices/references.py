@@ -9,6 +9,7 @@ from lakemerge.config import LOG_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.log import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.slices.blocks import log_paths
+from lakemerge.slices.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.slices.expiry import EXPIRY_DOMAIN
 from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, Ingest
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
@@ -49,7 +50,7 @@ def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
         return Minor.of(domain).paths
     if name.startswith(INGEST_DOMAIN_PREFIX):
         return Ingest.of(domain).paths
-    if name in _WITHOUT_FILES or name.startswith(SAVEPOINT_DOMAIN_PREFIX):
+    if name in _WITHOUT_FILES or name.startswith((SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)):
         return ()
     raise UnsupportedFeatureError(
         f"the table has the domain {name!r}, which this library does not know, so it cannot tell which files are in "

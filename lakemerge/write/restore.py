@@ -17,6 +17,7 @@ from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundErr
 from lakemerge.handle import Handle
 from lakemerge.log import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.results import RestoreResult
+from lakemerge.slices.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.slices.references import snapshot_references
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
@@ -114,7 +115,7 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
 
 
 def _is_of_rows(domain: str) -> bool:
-    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
+    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
     return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -51,6 +51,7 @@ from mergers.wording import argument
 
 __all__ = [
     "LoadTiles",
+    "OwnTxn",
     "Write",
     "choose_buckets",
     "discard",
@@ -61,6 +62,13 @@ __all__ = [
 ]
 
 _MIB = 1024 * 1024
+
+
+class OwnTxn(NamedTuple):
+    """An application transaction of the library's own, such as a stream's."""
+
+    app: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +333,8 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     """As plain Python values; raises :class:`FrameError`."""
     if txn is None:
         return None
+    if isinstance(txn, OwnTxn):
+        return txn.app, txn.number
     app: Any = None
     number: Any = None
     if isinstance(txn, tuple) and len(txn) == 2:

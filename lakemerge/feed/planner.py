@@ -1,56 +1,24 @@
-"""Where a reader of the change feed stands, and how far it goes next.
-
-An offset names what is read next: a version, and the place of a unit among the units of that version
-(:mod:`lakemerge.feed.units`). Both follow from the table alone. So a batch that is repeated has the same rows,
-whatever limits, settings or the table's tip have become meanwhile.
-"""
+"""How far a reader of the change feed goes next, and which units that takes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lakemerge.config import State, whole_number
-from lakemerge.errors import InputError, TableReplacedError, VersionNotFoundError
+from lakemerge.config import State
+from lakemerge.errors import TableReplacedError, VersionNotFoundError
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
 from lakemerge.feed.walk import changing_commits
 from lakemerge.handle import Handle
 from lakemerge.log import Snapshot
+from lakemerge.slices.feed_offset import Offset
 from lakemerge.slices.view import TableView
 
-__all__ = ["Limits", "Offset", "Planner", "check_not_overtaken"]
+__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken"]
 
 _KEPT_VERSIONS = 4
 """Versions whose units stay in memory between the two questions of a stream: how far, and which units."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Offset:
-    """What is read next."""
-
-    version: int
-    position: int = 0
-    """Units of the version that were read before."""
-    of_rows: bool = False
-    """Whether the units are those of all rows of the version, with which a stream begins, not of its commit."""
-
-    @property
-    def complete_version(self) -> int:
-        """The last version of which everything was read."""
-        return self.version - 1
-
-    def to_json(self) -> dict[str, object]:
-        return {"version": self.version, "position": self.position, "snapshot": self.of_rows}
-
-    @staticmethod
-    def of(body: Mapping[str, object]) -> Offset:
-        """Raises :class:`InputError` for what is no offset."""
-        try:
-            version, position = whole_number(body["version"]), whole_number(body["position"])
-            return Offset(version, position, of_rows=bool(body.get("snapshot", False)))
-        except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{body!r} is no offset of a change feed: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +54,7 @@ class Planner:
         version, skip = start.version, start.position
         if version > until:
             return
-        begin = self._snapshot(version if start.of_rows else max(0, version - 1))
+        begin = self._snapshot(start.needed_version)
         if start.of_rows:
             yield from self._of(begin.version, self._of_rows(begin), skip, of_rows=True)
             version, skip = version + 1, 0
@@ -114,15 +82,18 @@ class Planner:
                 break
         return end
 
+    def between(self, start: Offset, end: Offset) -> Iterator[Reached]:
+        """What there is between two offsets, unit by unit."""
+        if start == end:
+            return
+        for reached in self.reading(start, end.version if end.position else end.version - 1):
+            yield reached
+            if reached.after == end:
+                return
+
     def units(self, start: Offset, end: Offset) -> list[FeedUnit]:
         """The units between two offsets."""
-        found = []
-        for reached in self.reading(start, end.version if end.position else end.version - 1):
-            if reached.unit is not None:
-                found.append(reached.unit)
-            if reached.after == end:
-                break
-        return found
+        return [reached.unit for reached in self.between(start, end) if reached.unit is not None]
 
     def _of(self, version: int, units: list[FeedUnit], skip: int, *, of_rows: bool) -> Iterator[Reached]:
         for place, unit in enumerate(units[skip:], start=skip + 1):
@@ -158,7 +129,7 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
     :param remedy: what the caller can do.
     """
     oldest = State.of(tip).oldest_version
-    needed = start.version if start.of_rows else max(0, start.version - 1)
+    needed = start.needed_version
     if needed < oldest:
         raise VersionNotFoundError(
             f"a vacuum was faster than this reader: the changes after version {needed} cannot be told any more, as the "
