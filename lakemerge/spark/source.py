@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.log import check_table_id
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.prune import prune_tiles
@@ -33,9 +34,12 @@ from lakemerge.read.splits import Part
 from lakemerge.results import UpsertResult
 from lakemerge.schema import to_ddl
 from lakemerge.slices.view import TableView
+from lakemerge.spark.feed_options import FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.spark.jobs import even_tasks
 from lakemerge.spark.portable import portable
 from lakemerge.spark.sending import pickled
+from lakemerge.spark.stream_sink import StreamWriter
+from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
@@ -45,9 +49,9 @@ from mergers import Merger, default_registry
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
-_OWN_OPTIONS = frozenset(
+_OWN_OPTIONS = FEED_OPTIONS | frozenset(
     {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode"}
-    | {"kindcolumn", "mergeschema", "txnappid", "txnversion"}
+    | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
 )
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _NO_CATALOG = (
@@ -89,16 +93,20 @@ class LakeMergeDataSource(DataSource):
     def __getstate__(self) -> dict[str, object]:
         """What Spark keeps of a load: each action makes a reader of it, in a process of its own."""
         with contextlib.suppress(LakeMergeError):  # the reader says what is wrong
-            if not self._is_pinned():
+            if not self._is_pinned() and not self._reads_feed():
                 self._pinned()
         return self.__dict__
 
     def schema(self) -> str:
+        if self._reads_feed():
+            return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
         names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
         return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._reads_feed():
+            return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -107,16 +115,46 @@ class LakeMergeDataSource(DataSource):
         return _Writer(self._open(), schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        raise InputError(
-            'format("lakemerge") cannot be read as a stream; use LakeTable.open(path).changes(since=version), which '
-            "gives what each commit after that version changed"
-        )
+        self._check_stream()
+        if CHANGE_TYPE not in schema.names:
+            raise InputError(
+                "a stream of a LakeMerge table shows changes, deletes among them, so it needs the column "
+                f"{CHANGE_TYPE}: add .option('readChangeFeed', 'true')"
+            )
+        return FeedStreamReader(self._open(), schema, FeedOptions.of(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        raise InputError(
-            'format("lakemerge") cannot be written as a stream; use df.writeStream.foreachBatch(f), where f(batch, '
-            "batch_id) calls table.upsert(batch, txn=(app, batch_id)): each batch is then written exactly once"
-        )
+        if overwrite:
+            raise InputError(
+                'a LakeMerge table takes outputMode("append"), an upsert; for the output mode complete use '
+                "table.write_stream(df, ..., output_mode='complete')"
+            )
+        return StreamWriter(self._open(), schema, self.options)
+
+    def _reads_feed(self) -> bool:
+        """Whether changes are asked for. Spark asks for the schema without saying whether it is for a stream, so an
+        option has to say so."""
+        named = {name.lower() for name in self.options}
+        if named & {"readchangefeed", "readchangedata"}:
+            return wants_feed(self.options)
+        return bool(named & FEED_OPTIONS)
+
+    def _feed_schema(self) -> pa.Schema:
+        table, options = self._open(), FeedOptions.of(self.options)
+        if options.has_first and not options.consumer:
+            return batch_plan(table, options)[0].schema
+        return stream_schema(table)
+
+    def _check_stream(self) -> None:
+        """Raises :class:`InputError` for options that mean a batch."""
+        batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
+        if batch:
+            raise InputError(f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins")
+        if FeedOptions.of(self.options).net:
+            raise InputError(
+                "a stream tells each commit's changes: deduplicationMode netChanges is for batches, spark.read with "
+                "readChangeFeed"
+            )
 
     def _pinned(self) -> TableView:
         """The version that is read. From now on it is an option, if none said it."""
@@ -138,8 +176,8 @@ class LakeMergeDataSource(DataSource):
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         return LakeTable.open(
             path,
-            version=_number(self.options, _either(self.options, "version", "versionAsOf")),
-            timestamp=self.options.get(_either(self.options, "timestamp", "timestampAsOf")),
+            version=number(self.options, either(self.options, "version", "versionAsOf")),
+            timestamp=self.options.get(either(self.options, "timestamp", "timestampAsOf")),
             storage_options=storage or None,
             mergers=self.mergers,
         )
@@ -202,7 +240,7 @@ class _Writer(DataSourceArrowWriter):
     """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
-        app, number = options.get("txnAppId"), _number(options, "txnVersion")
+        app, number = options.get("txnAppId"), number(options, "txnVersion")
         if (app is None) != (number is None):
             raise InputError("txnAppId and txnVersion are given together or not at all")
         write = Write.start(
@@ -214,7 +252,7 @@ class _Writer(DataSourceArrowWriter):
             txn=None if app is None or number is None else (app, number),
             info={},
             estimated_bytes=None,
-            merge_schema=_flag(options, "mergeSchema"),
+            merge_schema=flag(options, "mergeSchema"),
         )
         # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
         self._handle = table.handle
@@ -251,27 +289,3 @@ class _Writer(DataSourceArrowWriter):
         deleted by then; the rest may be the table's. A task without a message proves that no commit was tried."""
         if self._plan is not None and None in messages:
             discard(self._plan[0])
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise InputError(f"option {name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _either(options: Mapping[str, str], name: str, alias: str) -> str:
-    """Which of an option's two names is given."""
-    if name in options and alias in options:
-        raise InputError(f"options {name} and {alias} are one: give one of them")
-    return alias if alias in options else name
-
-
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"option {name} must be a whole number, not {text!r}") from None
