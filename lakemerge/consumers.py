@@ -45,10 +45,18 @@ class Consumers:
         self._current = current
         self._writable = writable
 
-    def register(self, name: str, *, version: int | None = None, expires_after: dt.timedelta = _WEEK) -> Consumer:
+    def register(
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        present_rows: bool = False,
+        expires_after: dt.timedelta = _WEEK,
+    ) -> Consumer:
         """Make a consumer, in a commit of its own. From then on vacuum keeps what it needs.
 
         :param version: what it has seen: it reads the changes after this version. By default the latest.
+        :param present_rows: whether it reads the rows of the version first, as inserts, and then the changes.
         :param expires_after: so long without an advance, and vacuum no longer waits for it.
         :raises lakemerge.InputError: the name is taken, or is none.
         :raises lakemerge.VersionNotFoundError: the version is not, or no longer, readable.
@@ -60,7 +68,11 @@ class Consumers:
             raise InputError(f"{argument('expires_after')} must be a positive datetime.timedelta, not {expires_after!r}")
         seen = begin.version if version is None else version
         register_consumer(
-            self._handle, begin, name, Offset(seen + 1), expires_after_ms=expires_after // dt.timedelta(milliseconds=1)
+            self._handle,
+            begin,
+            name,
+            Offset(seen, of_rows=True) if present_rows else Offset(seen + 1),
+            expires_after_ms=expires_after // dt.timedelta(milliseconds=1),
         )
         return next(consumer for consumer in self.list() if consumer.name == name)
 

@@ -115,12 +115,12 @@ class LakeMergeDataSource(DataSource):
         return _Writer(self._open(), schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        self._check_stream()
         if CHANGE_TYPE not in schema.names:
             raise InputError(
                 "a stream of a LakeMerge table shows changes, deletes among them, so it needs the column "
                 f"{CHANGE_TYPE}: add .option('readChangeFeed', 'true')"
             )
+        self._check_stream()
         return FeedStreamReader(self._open(), schema, FeedOptions.of(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
