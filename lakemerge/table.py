@@ -16,6 +16,7 @@ from lakemerge.create import create_table
 from lakemerge.definition import TableDefinition
 from lakemerge.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
 from lakemerge.errors import InputError
+from lakemerge.frames import is_spark_frame
 from lakemerge.handle import Handle
 from lakemerge.log import Snapshot
 from lakemerge.opening import open_handle
@@ -339,7 +340,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableStreams):
         begin = self._writable()
         arguments: dict[str, Any] = {"kind_column": kind_column, "deletes": deletes, "txn": txn, "info": info or {}}
         arguments["merge_schema"] = merge_schema
-        if _is_spark_frame(frame):
+        if is_spark_frame(frame):
             from lakemerge.spark.writer import upsert_dataframe
 
             result = upsert_dataframe(self._handle, begin, frame, **arguments)
@@ -373,10 +374,3 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableStreams):
                 version=self._view.version,
             )
         return self._current()
-
-
-def _is_spark_frame(frame: object) -> bool:
-    """By name, so that pyspark is not imported for other frames."""
-    return any(
-        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
-    )

@@ -24,7 +24,7 @@ from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
-__all__ = ["CHANGE_TYPE", "CHANGE_TYPES", "KIND", "TIMESTAMP", "TOLD", "VERSION", "FeedShape", "unit_batches"]
+__all__ = ["CHANGE_TYPE", "CHANGE_TYPES", "KIND", "TIMESTAMP", "TOLD", "VERSION", "FeedShape", "row_changes", "unit_batches"]
 
 KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
 """Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
@@ -73,7 +73,7 @@ def _changes(unit: FeedUnit, shape: FeedShape, files: ParquetFiles) -> Iterator[
     old, new = _rows(unit.before, keys, files), _rows(unit.after, keys, files)
     if keys is None:
         keys = _all_keys(unit, old, new)
-    yield _difference(shape.columns, unit.after.spec.config.key, keys, old, new, before_images=shape.before_images)
+    yield row_changes(shape.columns, unit.after.spec.config.key, keys, old, new, before_images=shape.before_images)
 
 
 def _told(unit: FeedUnit, shape: FeedShape, rows: pa.Table, kinds: Ints) -> pa.Table:
@@ -134,10 +134,13 @@ def _of_tile(
         yield rows
 
 
-def _difference(
+def row_changes(
     columns: FeedColumns, key: tuple[str, ...], keys: pa.Table, old: pa.Table, new: pa.Table, *, before_images: bool
 ) -> tuple[pa.Table, Ints]:
-    """How the rows of some keys differ between two versions; rows and their kinds."""
+    """How the rows of some keys differ between two versions; rows and their kinds.
+
+    :param keys: sorted, each once, as ``old`` and ``new`` are.
+    """
     sought = key_columns(keys, key)
     old_at, was = locate(key_columns(old, key), sought)
     new_at, now = locate(key_columns(new, key), sought)
