@@ -64,15 +64,14 @@ class Consumers:
         begin = self._writable()
         if version is not None and (type(version) is not int or not 0 <= version <= begin.version):
             raise InputError(f"{argument('version')} must be a version up to {begin.version}, not {version!r}")
-        if not isinstance(expires_after, dt.timedelta) or expires_after <= dt.timedelta(0):
-            raise InputError(f"{argument('expires_after')} must be a positive datetime.timedelta, not {expires_after!r}")
+        age_ms = _milliseconds("expires_after", expires_after)
         seen = begin.version if version is None else version
         register_consumer(
             self._handle,
             begin,
             name,
             Offset(seen, of_rows=True) if present_rows else Offset(seen + 1),
-            expires_after_ms=expires_after // dt.timedelta(milliseconds=1),
+            expires_after_ms=age_ms,
         )
         return next(consumer for consumer in self.list() if consumer.name == name)
 
@@ -130,9 +129,7 @@ class Consumers:
 
         :param older_than: how long that is; by default what each was registered with.
         """
-        if older_than is not None and (not isinstance(older_than, dt.timedelta) or older_than < dt.timedelta(0)):
-            raise InputError(f"{argument('older_than')} must be a datetime.timedelta, not {older_than!r}")
-        age_ms = None if older_than is None else older_than // dt.timedelta(milliseconds=1)
+        age_ms = None if older_than is None else _milliseconds("older_than", older_than)
         return expire_consumers(self._handle, self._writable(), age_ms=age_ms)
 
     def drop(self, name: str) -> None:
@@ -143,6 +140,12 @@ class Consumers:
         begin = self._writable()
         known_consumer(begin.snapshot, name)
         drop_consumers(self._handle, begin, [name], operation="DROP CONSUMER", due=lambda _: True)
+
+
+def _milliseconds(name: str, given: object) -> int:
+    if not isinstance(given, dt.timedelta) or given <= dt.timedelta(0):
+        raise InputError(f"{argument(name)} must be a positive datetime.timedelta, not {given!r}")
+    return given // dt.timedelta(milliseconds=1)
 
 
 def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from lakemerge.table import LakeTable
 

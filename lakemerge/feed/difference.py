@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from lakemerge.feed.units import FeedUnit, Side
-from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.read.merge import merge_tile
 from lakemerge.read.parquet import ParquetFiles
 from lakemerge.read.prune import narrowed_to_keys
@@ -24,7 +24,17 @@ from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import group_starts, key_columns, locate, sort_order
 
-__all__ = ["CHANGE_TYPE", "CHANGE_TYPES", "KIND", "TIMESTAMP", "TOLD", "VERSION", "FeedShape", "row_changes", "unit_batches"]
+__all__ = [
+    "CHANGE_TYPE",
+    "CHANGE_TYPES",
+    "KIND",
+    "TIMESTAMP",
+    "TOLD",
+    "VERSION",
+    "FeedShape",
+    "row_changes",
+    "unit_batches",
+]
 
 KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
 """Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
@@ -36,11 +46,21 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 _WORDS = dict(zip(sorted(RowKind), CHANGE_TYPES, strict=True))
 
 
+class Columns(Protocol):
+    """The columns of a feed."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """Rows of one of the table's versions, in these columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedShape:
     """How changes are told. Picklable."""
 
-    columns: FeedColumns
+    columns: Columns
     before_images: bool = True
     """Whether an update tells the row as it was, too."""
     spark_names: bool = False
@@ -135,7 +155,7 @@ def _of_tile(
 
 
 def row_changes(
-    columns: FeedColumns, key: tuple[str, ...], keys: pa.Table, old: pa.Table, new: pa.Table, *, before_images: bool
+    columns: Columns, key: tuple[str, ...], keys: pa.Table, old: pa.Table, new: pa.Table, *, before_images: bool
 ) -> tuple[pa.Table, Ints]:
     """How the rows of some keys differ between two versions; rows and their kinds.
 

@@ -19,7 +19,7 @@ from lakemerge.table import LakeTable
 from mergers.contract import Bools
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["KIND", "auto_cdc", "mask_of"]
 

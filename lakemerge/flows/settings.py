@@ -104,7 +104,8 @@ class FlowSettings:
             problems.append("columns are tracked in a history alone, which is SCD type 2")
         if track is not None and untracked is not None:
             problems.append(
-                f"give {argument('track_history_column_list')} or {argument('track_history_except_column_list')}, not both"
+                f"give {argument('track_history_column_list')} or "
+                f"{argument('track_history_except_column_list')}, not both"
             )
         if kind == 2 and truncates is not None:
             problems.append("a history cannot be truncated: truncates are for SCD type 1")
@@ -135,7 +136,9 @@ class FlowSettings:
         if unknown := [name for name in named if name.lower() not in known]:
             raise InputError(f"the source has no column(s) {', '.join(map(repr, unknown))}; it has {', '.join(given)}")
         if taken := [name for name in given if name.upper() in (START, END, DELETED)]:
-            raise InputError(f"the source has column(s) {', '.join(taken)}, which a history has for itself; rename them")
+            raise InputError(
+                f"the source has column(s) {', '.join(taken)}, which a history has for itself; rename them"
+            )
         chosen = {name.lower() for name in (given if self.only is None else self.only)}
         chosen -= {name.lower() for name in self.left_out}
         chosen |= {name.lower() for name in self.keys}

@@ -44,7 +44,7 @@ def auto_cdc_from_snapshot(
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] | None = None,
 ) -> list[UpsertResult]:
-    """Take up a whole snapshot of a source: what is new or differs is upserted, what it lacks is deleted, in one commit.
+    """Take up a whole snapshot of a source in one commit: what is new or differs is upserted, what it lacks deleted.
 
     :param source: the snapshot, a batch DataFrame of Spark or a pyarrow, pandas or polars frame, as ``version``; or a
         function of the last version that was taken up (``None`` before the first), which gives ``(snapshot, version)``
@@ -131,7 +131,9 @@ def _changes(table: LakeTable, settings: FlowSettings, snapshot: pa.Table, versi
         raise FrameError(f"a key is twice in the snapshot; {', '.join(key)} must identify its rows")
     columns = FeedColumns.of([(1, new.schema), (0, there.schema)])
     old = _by_key(there.select([name for name in there.column_names if name in columns.schema.names]), key)
-    both = pa.concat_tables([rows.select(key).cast(pa.schema([new.schema.field(k) for k in key])) for rows in (old, new)])
+    both = pa.concat_tables(
+        [rows.select(key).cast(pa.schema([new.schema.field(k) for k in key])) for rows in (old, new)]
+    )
     every = _by_key(both, key)
     every = every.take(pa.array(group_starts(key_columns(every, key)))) if every.num_rows else every
     rows, kinds = row_changes(columns, key, every, old, new, before_images=False)
@@ -163,7 +165,9 @@ def _number(version: Any) -> int:
     if isinstance(version, dt.datetime) and version.tzinfo is not None:
         return (version - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1)
     if type(version) is not int or version < 0:
-        raise InputError(f"a snapshot's version must be an integer from 0 on, or a datetime with a zone, not {version!r}")
+        raise InputError(
+            f"a snapshot's version must be an integer from 0 on, or a datetime with a zone, not {version!r}"
+        )
     return version
 
 

@@ -57,7 +57,9 @@ class FeedOptions:
             raise InputError("option maxVersionsPerTrigger must be 1 or more")
         consumer = options.get("consumer")
         if consumer is not None and (starting is not None or "startingTimestamp" in options):
-            raise InputError("a consumer has a position of its own: give no startingVersion or startingTimestamp with it")
+            raise InputError(
+                "a consumer has a position of its own: give no startingVersion or startingTimestamp with it"
+            )
         return FeedOptions(
             starting_version=_LATEST if latest else number(options, "startingVersion"),
             starting_timestamp=options.get("startingTimestamp"),
@@ -79,7 +81,9 @@ class FeedOptions:
         """The version after which a batch of changes begins."""
         first = self._first(table)
         if first is None:
-            raise InputError("changes begin at a version: give startingVersion (which is included) or startingTimestamp")
+            raise InputError(
+                "changes begin at a version: give startingVersion (which is included) or startingTimestamp"
+            )
         return max(0, first - 1)
 
     def until(self, table: LakeTable) -> int | None:
@@ -89,7 +93,7 @@ class FeedOptions:
         try:
             found = find_version(table.handle.log, version=None, timestamp=self.ending_timestamp, savepoint=None)
         except VersionNotFoundError as error:
-            if error.facts.get("timestamp_ms", 0) > error.facts.get("latest_ms", 0):
+            if _fact(error, "timestamp_ms") > _fact(error, "latest_ms"):
                 return table.version
             raise
         return found.version
@@ -112,11 +116,16 @@ class FeedOptions:
             found = find_version(table.handle.log, version=None, timestamp=self.starting_timestamp, savepoint=None)
         except VersionNotFoundError as error:
             # A time before the first commit is the first commit, as with Delta.
-            if error.facts.get("timestamp_ms", 0) < error.facts.get("earliest_ms", 0):
-                return int(error.facts["earliest"])
+            if _fact(error, "timestamp_ms") < _fact(error, "earliest_ms"):
+                return _fact(error, "earliest")
             raise
         exact = table.handle.log.committed_ms(found.version) == epoch_ms(self.starting_timestamp)
         return found.version if exact else found.version + 1
+
+
+def _fact(error: VersionNotFoundError, name: str) -> int:
+    value = error.facts.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.errors import FrameError, InputError
 from lakemerge.flows.auto_cdc import KIND
@@ -144,10 +144,8 @@ def spark_snapshot(frame: DataFrame, version: Version | None, target: Any, setti
     if frame.groupBy(*keys).count().where("count > 1").limit(1).collect():
         raise FrameError(f"a key is twice in the snapshot; {', '.join(settings.keys)} must identify its rows")
     columns = [quoted(name) for name in frame.columns]
-    if settings.scd_type == 2:
-        there = spark_history(table, settings.view).where(f"{END} IS NULL")
-    else:
-        there = table.to_df()
+    has_history = settings.scd_type == 2
+    there = spark_history(table, settings.view).where(f"{END} IS NULL") if has_history else table.to_df()
     changed = frame.select(*columns).exceptAll(there.select(*columns)).withColumn(KIND, functions.lit("+U"))
     gone = there.select(*columns).join(frame.select(*keys), list(settings.keys), "left_anti")
     changes = changed.unionByName(gone.withColumn(KIND, functions.lit("-D")))

@@ -149,7 +149,9 @@ class LakeMergeDataSource(DataSource):
         """Raises :class:`InputError` for options that mean a batch."""
         batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
         if batch:
-            raise InputError(f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins")
+            raise InputError(
+                f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins"
+            )
         if FeedOptions.of(self.options).net:
             raise InputError(
                 "a stream tells each commit's changes: deduplicationMode netChanges is for batches, spark.read with "
@@ -240,8 +242,8 @@ class _Writer(DataSourceArrowWriter):
     """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
-        app, number = options.get("txnAppId"), number(options, "txnVersion")
-        if (app is None) != (number is None):
+        app, batch = options.get("txnAppId"), number(options, "txnVersion")
+        if (app is None) != (batch is None):
             raise InputError("txnAppId and txnVersion are given together or not at all")
         write = Write.start(
             table.handle,
@@ -249,7 +251,7 @@ class _Writer(DataSourceArrowWriter):
             frame_schema(schema),
             kind_column=options.get("kindColumn"),
             deletes=False,
-            txn=None if app is None or number is None else (app, number),
+            txn=None if app is None or batch is None else (app, batch),
             info={},
             estimated_bytes=None,
             merge_schema=flag(options, "mergeSchema"),

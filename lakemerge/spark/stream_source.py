@@ -124,11 +124,11 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
         asked = frame_schema(schema)
         told = (CHANGE_TYPE, VERSION, TIMESTAMP)
-        columns = FixedColumns.of(pa.schema([field for field in asked if field.name not in told]))
+        self._columns = FixedColumns.of(pa.schema([field for field in asked if field.name not in told]))
         self._names = list(asked.names)
         self._table = table
         self._options = options
-        self._shape = FeedShape(columns, before_images=options.before_images, spark_names=True)
+        self._shape = FeedShape(self._columns, before_images=options.before_images, spark_names=True)
         self._planner = Planner(table.handle, table.view.snapshot.metadata.id)
         self._target: int | None = None
 
@@ -179,9 +179,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, unit: FeedUnit) -> None:
         for side in (unit.before, unit.after):
             if side.tiles:
-                columns = self._shape.columns
-                assert isinstance(columns, FixedColumns)  # noqa: S101 - made so above
-                columns.check(side.spec.config.schema, unit.version, stop_at_new=self._options.stop_at_schema)
+                self._columns.check(side.spec.config.schema, unit.version, stop_at_new=self._options.stop_at_schema)
 
     def _until(self) -> int:
         ends = [self._table.version if self._target is None else self._target]
@@ -193,8 +191,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset, tip = Offset.of(start), self._table.view.snapshot
         if start.get("table") not in (None, tip.metadata.id):
             raise TableDamagedError(
-                f"the checkpoint is of another table than there is at {self._table.url} now; start the query with a new "
-                "checkpoint"
+                f"the checkpoint is of another table than there is at {self._table.url} now; start the query with "
+                "a new checkpoint"
             )
         check_not_overtaken(offset, tip, _REMEDY)
         return offset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.errors import InputError
 from lakemerge.spark.sessions import jvm_session
@@ -35,7 +35,7 @@ def stream_app(query_id: str) -> str:
 class BatchWriter:
     """See :meth:`lakemerge.LakeTable.batch_writer`."""
 
-    def __init__(self, table: LakeTable, app: str | None, *, kind_column: str | None, merge_schema: bool) -> None:
+    def __init__(self, table: LakeTable, app: Any, *, kind_column: str | None, merge_schema: bool) -> None:
         if app is not None and (not isinstance(app, str) or not app or app.startswith("lakemerge.")):
             raise InputError(
                 f"{argument('app')} must be a text that does not begin with 'lakemerge.', which are the library's own, "
@@ -85,7 +85,7 @@ def start_stream(
     """See :meth:`lakemerge.LakeTable.write_stream`."""
     if not frame.isStreaming:
         raise InputError("the frame is no stream; spark.readStream makes one, and upsert writes one that is not")
-    if not isinstance(checkpoint, str) or not checkpoint:
+    if not checkpoint:
         raise InputError(f"{argument('checkpoint')} must be the folder or URL of the query's checkpoint")
     if output_mode not in _MODES:
         raise InputError(f"{argument('output_mode')} must be one of {', '.join(_MODES)}, not {output_mode!r}")

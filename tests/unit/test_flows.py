@@ -55,14 +55,15 @@ def model_history(
                     present[4] = seq
                 present = None
                 continue
+            new = list(values)
             if ignore_nulls and present is not None:
-                values = [old if new is None else new for old, new in zip(present[1:3], values, strict=True)]
-            if present is not None and all(present[1 + i] == values[i] for i in track):
-                present[1:3] = values
+                new = [there if given is None else given for there, given in zip(present[1:3], values, strict=True)]
+            if present is not None and all(present[1 + i] == new[i] for i in track):
+                present[1:3] = new
                 continue
             if present is not None:
                 present[4] = seq
-            present = [key, *values, seq, None]
+            present = [key, *new, seq, None]
             found.append(present)
     return [tuple(row) for row in found]
 
@@ -106,7 +107,8 @@ def test_histories(tmp_path: Path, seed: int) -> None:
     events = drawn(draw, ["INSERT", "UPDATE", "UPDATE", "DELETE"])
     track, nulls = [((0, 1), {}), ((0,), {"track_history_column_list": ["a"]}), ((1,), {
         "track_history_except_column_list": ["A"]})][seed % 3], bool(seed % 2)  # fmt: skip
-    columns, options = track
+    columns: tuple[int, ...] = track[0]
+    options: dict[str, Any] = track[1]
     table = None
     for batch in batches(draw, events):
         auto_cdc(source=frame(batch), target=tmp_path / "t", ignore_null_updates=nulls, **TYPE_2, **options)
@@ -119,7 +121,12 @@ def test_histories(tmp_path: Path, seed: int) -> None:
 
 def test_a_late_event_splits_a_row(tmp_path: Path) -> None:
     """By hand."""
-    for event in [(1, 10, "INSERT", 1, "x"), (1, 30, "UPDATE", 3, "x"), (1, 20, "UPDATE", 2, "x"), (1, 40, "DELETE", 0, "")]:
+    for event in [
+        (1, 10, "INSERT", 1, "x"),
+        (1, 30, "UPDATE", 3, "x"),
+        (1, 20, "UPDATE", 2, "x"),
+        (1, 40, "DELETE", 0, ""),
+    ]:
         auto_cdc(source=frame([event]), target=tmp_path / "t", **TYPE_2)
     table = LakeTable.open(tmp_path / "t")
     assert history_rows(table) == [(1, 1, "x", 10, 20), (1, 2, "x", 20, 30), (1, 3, "x", 30, 40)]
@@ -136,7 +143,9 @@ def test_null_updates_of_present_rows(tmp_path: Path) -> None:
 
 
 def test_columns_and_types(tmp_path: Path) -> None:
-    auto_cdc(source=frame([(1, 1, "INSERT", 1, "x")]), target=tmp_path / "t", keys="K", sequence_by="SEQ", column_list=["a"])
+    auto_cdc(
+        source=frame([(1, 1, "INSERT", 1, "x")]), target=tmp_path / "t", keys="K", sequence_by="SEQ", column_list=["a"]
+    )
     table = LakeTable.open(tmp_path / "t")
     assert table.schema.names == ["k", "seq", "a"]
     assert (table.key, table.ordering) == (("k",), ("seq",))
@@ -154,7 +163,12 @@ def test_truncates_of_every_kind_of_sequence(tmp_path: Path, kind: pa.DataType) 
     elif pa.types.is_decimal(kind):
         places = [decimal.Decimal(n) / 4 for n in range(4)]
     column = pa.array(places, kind)
-    flow: dict[str, Any] = {"keys": ["k"], "sequence_by": ["seq"], "apply_as_truncates": "op = 'T'", "target": tmp_path / "t"}
+    flow: dict[str, Any] = {
+        "keys": ["k"],
+        "sequence_by": ["seq"],
+        "apply_as_truncates": "op = 'T'",
+        "target": tmp_path / "t",
+    }
     # In this order: 3 is there, all below 3 are emptied by the truncate at place 2, and 0 comes too late.
     for number, op in [(1, "I"), (3, "I"), (2, "T"), (0, "I")]:
         auto_cdc(source=pa.table({"k": [number], "seq": column.slice(number, 1), "op": [op]}), **flow)
@@ -186,7 +200,7 @@ def test_refused_events_and_targets(tmp_path: Path) -> None:
     with pytest.raises(FrameError, match="sequence column 'seq' is null in 1 event"):
         auto_cdc(source=frame([(1, None, "INSERT", 1, "x")]), target=tmp_path / "t", **TYPE_1)  # type: ignore[list-item]
     other = LakeTable.create(tmp_path / "o", "k BIGINT, seq BIGINT, a BIGINT, b STRING", key=["k", "a"])
-    with pytest.raises(InputError, match="its key is .* its ordering is .* its merger is"):
+    with pytest.raises(InputError, match=r"its key is .* its ordering is .* its merger is"):
         auto_cdc(source=frame([(1, 1, "INSERT", 1, "x")]), target=other, **TYPE_1)
     with pytest.raises(InputError, match="has no history"):
         history(other)
