@@ -47,8 +47,8 @@ class FixedColumns:
         if problems:
             ddl = to_ddl(pa.schema([field.with_nullable(True) for field in table]))
             raise SchemaError(
-                f"version {version} does not fit the stream's columns: {', '.join(problems)}. The stream stopped before "
-                "that version; nothing is lost. Start it again with the same checkpoint, and it has the columns "
+                f"version {version} does not fit the stream's columns: {', '.join(problems)}. The stream stopped "
+                "before that batch; nothing is lost. Start it again with the same checkpoint, and it has the columns "
                 f"{ddl}",
                 problems=tuple(problems),
                 version=version,

@@ -1,6 +1,6 @@
 """Consumers: followers of the change feed whose positions hold back vacuum.
 
-Source: docs/table-format.md, section 10. That a consumer exists is a domain of the table. Where it stands is a small
+Source: docs/table-format.md, section 7. That a consumer exists is a domain of the table. Where it stands is a small
 file that it overwrites without a commit: a follower that committed would follow itself. A position that is older than
 the real one is safe, as it holds more.
 """

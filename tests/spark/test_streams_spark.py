@@ -168,7 +168,7 @@ def test_columns_that_come_meanwhile(spark: SparkSession, tmp_path: Path) -> Non
     assert rows_of(copy) == [(1, 1, "a"), (2, 1, "b")]
     other = LakeTable.create(tmp_path / "other", f"{DDL}, n BIGINT", key=["k"])
     with pytest.raises(
-        PySparkException, match=r"column 'n' is new.*has the columns k BIGINT, o BIGINT, v STRING, n BIGINT"
+        PySparkException, match=r"column 'n' is new.*has the columns `k` BIGINT, `o` BIGINT, `v` STRING, `n` BIGINT"
     ):
         copied(careful, tmp_path / "other", tmp_path / "cp2")
     copied(feed(spark, tmp_path / "t", startingVersion=1, schemaChanges="stop"), tmp_path / "other", tmp_path / "cp2")

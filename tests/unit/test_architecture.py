@@ -18,7 +18,7 @@ PRODUCT = ("mergers", "lakemerge", "compaction")
 SPARK_DOORS = ("lakemerge.spark", "pyspark_lakemerge")
 COMPACTION_DOOR = "lakemerge.services"
 CLI_COMMANDS = tuple(
-    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "tables")
+    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "service", "streams", "tables")
 )
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
@@ -89,6 +89,12 @@ PUBLIC = {
         "register_merger": "makes a user's merger known by its id",
     },
     "lakemerge.errors": ERRORS,
+    "lakemerge.flows": {
+        "auto_cdc": "takes up events of a change capture",
+        "auto_cdc_from_snapshot": "takes up whole snapshots",
+        "history": "the rows of a target of type 2 through time, without Spark",
+        "history_df": "the same on Spark",
+    },
     "lakemerge.ingest": {
         "Archive": "where files go afterwards, and how long they stay",
         "Bins": "how files are gathered before they are worth a commit",

@@ -234,7 +234,7 @@ def test_snapshots(tmp_path: Path, scd_type: int) -> None:
         ]  # fmt: skip
     version = table.version
     assert auto_cdc_from_snapshot(source=frames[0], version=50, **flow)[0].mode == "repeated"
-    with pytest.raises(InputError, match="versions grow"):
+    with pytest.raises(InputError, match="versions must grow"):
         auto_cdc_from_snapshot(source=frames[0], version=40, **flow)
     with pytest.raises(FrameError, match="twice in the snapshot"):
         auto_cdc_from_snapshot(source=pa.table({"k": [1, 1], "v": ["a", "b"]}), **flow)
