@@ -3,7 +3,7 @@
 Safe beside writers, compactions and restores at any moment (docs/table-format.md, section 7):
 
 1. What may go is listed: files that began below the oldest version R to keep, as their names say, and that
-   neither a version from R on nor a savepoint refers to.
+   neither a version from R on nor a savepoint refers to. R is not above what a consumer of the change feed needs.
 2. A fence is committed: no transaction begun below R can commit after it, and versions below R are no longer
    read, saved or restored. So nobody can come to refer to such a file any more.
 3. What was committed up to the fence is looked at once more, and the rest is deleted.
@@ -24,9 +24,10 @@ from types import MappingProxyType
 from typing import Final
 
 from compaction.retention import FILE_RETENTION, LOG_RETENTION, property_ms, retention_ms
-from lakemerge.commits.retention import commit_fence
+from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
+from lakemerge.feed.consumers import expire_consumers, held_version
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
 from lakemerge.format.savepoint import savepoints_of
@@ -74,8 +75,13 @@ def vacuum(
     handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
 ) -> VacuumResult:
     """See :meth:`lakemerge.LakeTable.vacuum`."""
+    if not dry_run and expire_consumers(handle, view):
+        view = handle.view(handle.log.update(view.snapshot))
     try:
         return _vacuum(handle, view, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
+    except ConsumersChangedError:
+        latest = handle.view(handle.log.update(view.snapshot))
+        return vacuum(handle, latest, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
     except (TableDamagedError, VersionNotFoundError):
         latest = handle.view(handle.log.update(view.snapshot))
         if latest.state.oldest_version <= view.state.oldest_version:
@@ -128,6 +134,9 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     now_ms = handle.now_ms() if dry_run else store_time_ms(handle.store)
     tip = tip_at(handle.store, now_ms - age_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
+    held = held_version(handle, view.snapshot)
+    if held is not None:
+        oldest = min(oldest, held)
     return _Cut(now_ms, max(view.state.oldest_version, oldest), now_ms - age_ms)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import find_flaw
 
-__all__ = ["as_reader", "check_sound", "collected"]
+__all__ = ["as_reader", "check_sound", "collected", "is_spark_frame"]
 
 
 def as_reader(frame: object) -> pa.RecordBatchReader:
@@ -66,4 +66,11 @@ def _reader(frame: object) -> pa.RecordBatchReader:
         f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
         "or RecordBatchReader, or a pandas or polars frame",
         type=type(frame).__qualname__,
+    )
+
+
+def is_spark_frame(frame: object) -> bool:
+    """By name, so that pyspark is not imported for other frames."""
+    return any(
+        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
     )

@@ -18,6 +18,7 @@ from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.service import run_maintenance, stopping
+from lakemerge.cli.streams import changes, consumers_app
 from lakemerge.cli.tables import shown_buckets, shown_detail, shown_history, shown_plan, shown_result, shown_vacuum
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table import LakeTable
@@ -35,6 +36,8 @@ app = typer.Typer(
 app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
 provenance.register(app)
+app.add_typer(consumers_app, name="consumers")
+app.command()(changes)
 
 
 def run(arguments: Sequence[str]) -> int:

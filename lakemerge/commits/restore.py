@@ -16,6 +16,7 @@ from lakemerge.commits.base import commit_to, rows_changed
 from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundError
+from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.format.state import State
@@ -111,7 +112,7 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
 
 
 def _is_of_rows(domain: str) -> bool:
-    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
+    of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
     return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
 
 

@@ -9,18 +9,32 @@ from dataclasses import replace
 
 from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
+from lakemerge.errors import CommitConflictError
+from lakemerge.format.consumers import registrations_of
 from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 
-__all__ = ["commit_expiry", "commit_fence", "merged_everywhere"]
+__all__ = ["ConsumersChangedError", "commit_expiry", "commit_fence", "merged_everywhere"]
+
+
+class ConsumersChangedError(CommitConflictError):
+    """A consumer was registered while a vacuum looked for what may go; it looks again."""
+
+    code = "consumers-changed"
 
 
 def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
     """From this commit on nobody reads a version below ``oldest`` but by a savepoint, and nothing that
-    was begun below it can commit. Returns the version that has the fence."""
+    was begun below it can commit. Returns the version that has the fence.
+
+    Raises :class:`ConsumersChangedError` where there are consumers that ``begin`` does not have, as they may need older
+    versions."""
+    known = {consumer.id for consumer in registrations_of(begin.snapshot).values()}
 
     def build(view: TableView) -> Attempt:
+        if not known.issuperset(consumer.id for consumer in registrations_of(view.snapshot).values()):
+            raise ConsumersChangedError("a consumer was registered while vacuum looked for what may go; try again")
         state = view.state
         fenced = replace(
             state,

@@ -9,6 +9,7 @@ from lakemerge.delta import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import log_paths
+from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, Ingest
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import (
@@ -54,7 +55,7 @@ def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
         return Minor.of(domain).paths
     if name.startswith(INGEST_DOMAIN_PREFIX):
         return Ingest.of(domain).paths
-    if name in _WITHOUT_FILES or name.startswith(SAVEPOINT_DOMAIN_PREFIX):
+    if name in _WITHOUT_FILES or name.startswith((SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)):
         return ()
     raise UnsupportedFeatureError(
         f"the table has the domain {name!r}, which this library does not know, so it cannot tell which files are in "

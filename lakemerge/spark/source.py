@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
@@ -33,6 +34,9 @@ from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_ddl
+from lakemerge.spark.feed_options import FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
+from lakemerge.spark.stream_sink import StreamWriter
+from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.spark.transport.jobs import even_tasks
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
@@ -43,13 +47,12 @@ from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers import Merger, default_registry
-from mergers.wording import argument
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
-_OWN_OPTIONS = frozenset(
+_OWN_OPTIONS = FEED_OPTIONS | frozenset(
     {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode"}
-    | {"kindcolumn", "mergeschema", "txnappid", "txnversion"}
+    | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
 )
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _NO_CATALOG = (
@@ -91,16 +94,20 @@ class LakeMergeDataSource(DataSource):
     def __getstate__(self) -> dict[str, object]:
         """What Spark keeps of a load: each action makes a reader of it, in a process of its own."""
         with contextlib.suppress(LakeMergeError):  # the reader says what is wrong
-            if not self._is_pinned():
+            if not self._is_pinned() and not self._reads_feed():
                 self._pinned()
         return self.__dict__
 
     def schema(self) -> str:
+        if self._reads_feed():
+            return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
         names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
         return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._reads_feed():
+            return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -109,17 +116,48 @@ class LakeMergeDataSource(DataSource):
         return _Writer(self._open(), schema, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        raise InputError(
-            'format("lakemerge") cannot be read as a stream; use LakeTable.open(path).changes('
-            f"{argument('since', 'version')}), which gives what each commit after that version changed"
-        )
+        if CHANGE_TYPE not in schema.names:
+            raise InputError(
+                "a stream of a LakeMerge table shows changes, deletes among them, so it needs the column "
+                f"{CHANGE_TYPE}: add .option('readChangeFeed', 'true')"
+            )
+        self._check_stream()
+        return FeedStreamReader(self._open(), schema, FeedOptions.of(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        raise InputError(
-            'format("lakemerge") cannot be written as a stream; use df.writeStream.foreachBatch(f), where f(batch, '
-            f"batch_id) calls table.upsert(batch, {argument('txn', '(app, batch_id)')}): each batch is then written "
-            "exactly once"
-        )
+        if overwrite:
+            raise InputError(
+                'a LakeMerge table takes outputMode("append"), an upsert; for the output mode complete use '
+                "table.write_stream(df, ..., output_mode='complete')"
+            )
+        return StreamWriter(self._open(), schema, self.options)
+
+    def _reads_feed(self) -> bool:
+        """Whether changes are asked for. Spark asks for the schema without saying whether it is for a stream, so an
+        option has to say so."""
+        named = {name.lower() for name in self.options}
+        if named & {"readchangefeed", "readchangedata"}:
+            return wants_feed(self.options)
+        return bool(named & FEED_OPTIONS)
+
+    def _feed_schema(self) -> pa.Schema:
+        table, options = self._open(), FeedOptions.of(self.options)
+        if options.has_first and not options.consumer:
+            return batch_plan(table, options)[0].schema
+        return stream_schema(table)
+
+    def _check_stream(self) -> None:
+        """Raises :class:`InputError` for options that mean a batch."""
+        batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
+        if batch:
+            raise InputError(
+                f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins"
+            )
+        if FeedOptions.of(self.options).net:
+            raise InputError(
+                "a stream tells each commit's changes: deduplicationMode netChanges is for batches, spark.read with "
+                "readChangeFeed"
+            )
 
     def _pinned(self) -> TableView:
         """The version that is read. From now on it is an option, if none said it."""
@@ -141,8 +179,8 @@ class LakeMergeDataSource(DataSource):
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         return LakeTable.open(
             path,
-            version=_number(self.options, _either(self.options, "version", "versionAsOf")),
-            timestamp=self.options.get(_either(self.options, "timestamp", "timestampAsOf")),
+            version=number(self.options, either(self.options, "version", "versionAsOf")),
+            timestamp=self.options.get(either(self.options, "timestamp", "timestampAsOf")),
             storage_options=storage or None,
             mergers=self.mergers,
         )
@@ -205,8 +243,8 @@ class _Writer(DataSourceArrowWriter):
     """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
-        app, number = options.get("txnAppId"), _number(options, "txnVersion")
-        if (app is None) != (number is None):
+        app, batch = options.get("txnAppId"), number(options, "txnVersion")
+        if (app is None) != (batch is None):
             raise InputError("txnAppId and txnVersion are given together or not at all")
         write = Write.start(
             table.handle,
@@ -214,8 +252,8 @@ class _Writer(DataSourceArrowWriter):
             frame_schema(schema),
             WriteRequest(
                 kind_column=options.get("kindColumn"),
-                txn=None if app is None or number is None else (app, number),
-                merge_schema=_flag(options, "mergeSchema"),
+                txn=None if app is None or batch is None else (app, batch),
+                merge_schema=flag(options, "mergeSchema"),
             ),
             estimated_bytes=None,
         )
@@ -254,27 +292,3 @@ class _Writer(DataSourceArrowWriter):
         deleted by then; the rest may be the table's. A task without a message proves that no commit was tried."""
         if self._plan is not None and None in messages:
             discard(self._plan[0])
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise InputError(f"option {name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _either(options: Mapping[str, str], name: str, alias: str) -> str:
-    """Which of an option's two names is given."""
-    if name in options and alias in options:
-        raise InputError(f"options {name} and {alias} are one: give one of them")
-    return alias if alias in options else name
-
-
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"option {name} must be a whole number, not {text!r}") from None

@@ -34,6 +34,8 @@ _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
     {"delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "lakemerge.tombstoneRetention"}
 )
+_OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
+"""What :mod:`lakemerge.flows` keeps with its targets."""
 
 
 def create_table(
@@ -200,5 +202,5 @@ def _is_settable(name: object) -> bool:
     if not isinstance(name, str) or not name:
         return False
     if name.startswith("lakemerge."):
-        return name in _DURATIONS or name in SCHEDULE_DEFAULTS
+        return name in _DURATIONS or name in SCHEDULE_DEFAULTS or name in _OF_FLOWS
     return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

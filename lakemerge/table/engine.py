@@ -14,7 +14,7 @@ from lakemerge.write.delete import delete_matching
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["deleting", "is_spark_frame"]
+__all__ = ["deleting"]
 
 
 def deleting(
@@ -26,10 +26,3 @@ def deleting(
     from lakemerge.spark.writer import delete_matching_dataframe
 
     return partial(delete_matching_dataframe, spark, handle, condition=condition, info=info)
-
-
-def is_spark_frame(frame: object) -> bool:
-    """By name, so that pyspark is not imported for other frames."""
-    return any(
-        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
-    )

@@ -223,6 +223,10 @@ class TableServices(ABC):
         self._follow()
         return result
 
+    def maintain_inline(self) -> None:
+        """What a write does in the end; for writers of streams. Not part of the public API."""
+        self._maintain_inline()
+
     def _maintain_inline(self) -> None:
         """After a write, where a table property asks for it. The write has landed, so what fails here must not
         make it look like a failure; it is due still."""

@@ -14,22 +14,23 @@ import pyarrow.compute as pc
 
 from lakemerge.delta import Snapshot
 from lakemerge.errors import InputError
+from lakemerge.frames import is_spark_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.provenance.table import TableProvenance
-from lakemerge.read.changes import read_changes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.results import UpsertResult
 from lakemerge.table.create import create_table
 from lakemerge.table.definition import TableDefinition
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
-from lakemerge.table.engine import deleting, is_spark_frame
+from lakemerge.table.engine import deleting
 from lakemerge.table.opening import open_handle
 from lakemerge.table.services import TableServices
 from lakemerge.table.session import TableSession
+from lakemerge.table.streams import TableStreams
 from lakemerge.table.versions import TableVersions
 from lakemerge.write.delete import delete_where
 from lakemerge.write.request import WriteRequest
@@ -44,7 +45,7 @@ __all__ = ["LakeTable"]
 _logger = logging.getLogger(__name__)
 
 
-class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance):
+class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance, TableStreams):
     """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
 
     A table opened without a version follows the tip: each call first looks for newer commits. One
@@ -331,22 +332,6 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance):
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns).createOrReplaceTempView(name)
-
-    def changes(self, since: int, until: int | None = None) -> pa.RecordBatchReader:
-        """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
-        version that reads show): the table's columns, ``_row_kind``, ``_commit_version`` and
-        ``_commit_timestamp``.
-
-        A new row is ``+I``, one that went ``-D`` with the row as it was; a changed row comes twice, ``-U``
-        as it was and ``+U`` as it is. Records that changed nothing do not show, and compactions neither.
-        Commits come in order; within one, rows of a bucket are sorted by key. If one is a restore, the feed has
-        the columns of all its versions, in their widest types (docs/guides/retention.md, "Restore").
-
-        :raises lakemerge.VersionNotFoundError: not in the table's history.
-        """
-        current = self._current()
-        end = current if until is None else self._handle.view_at(until, of=current.snapshot)
-        return guarded(read_changes(self._handle, end, since), self._handle.log, end.snapshot)
 
     def __repr__(self) -> str:
         config = self._view.config

@@ -26,6 +26,8 @@ from mergers.wording import argument
 __all__ = ["FramePlan", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
+_WORDS = ("insert", "update_preimage", "update_postimage", "delete")
+"""What Delta's and Spark's change feeds call the kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,15 @@ class FramePlan:
         if pa.types.is_dictionary(symbols.type):
             symbols = symbols.dictionary.cast(pa.string()).take(symbols.indices)
         symbols = symbols.cast(pa.string())
-        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS))
+        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS + _WORDS))
         if codes.null_count:
             bad = pc.unique(symbols.filter(codes.is_null())).to_pylist()[:5]
             raise FrameError(
-                f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(_SYMBOLS)}", values=tuple(bad)
+                f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(_SYMBOLS)}, or "
+                f"{', '.join(_WORDS)}",
+                values=tuple(bad),
             )
-        kinds: Kinds = codes.to_numpy(zero_copy_only=False).astype(np.int8)
+        kinds: Kinds = (codes.to_numpy(zero_copy_only=False) % len(_SYMBOLS)).astype(np.int8)
         return kinds
 
 

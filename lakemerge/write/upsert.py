@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -56,6 +56,7 @@ from mergers.wording import argument
 
 __all__ = [
     "LoadFileSlices",
+    "OwnTxn",
     "Write",
     "choose_buckets",
     "discard",
@@ -66,6 +67,13 @@ __all__ = [
 ]
 
 _MIB = 1024 * 1024
+
+
+class OwnTxn(NamedTuple):
+    """An application transaction of the library's own, such as a stream's."""
+
+    app: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +325,8 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     """As plain Python values; raises :class:`FrameError`."""
     if txn is None:
         return None
+    if isinstance(txn, OwnTxn):
+        return txn.app, txn.number
     app: Any = None
     number: Any = None
     if isinstance(txn, tuple) and len(txn) == 2:

@@ -24,7 +24,8 @@ ABOVE = frozenset({"lakemerge", "lakemerge.table.services", "lakemerge.spark.sou
 PACKAGE_DOORS = frozenset({"compaction", "mergers"})
 """What these give is imported from the package itself."""
 CLI_COMMANDS = tuple(
-    f"lakemerge.cli.{name}" for name in ("app", "common", "ingest", "merge_source", "provenance", "service", "tables")
+    f"lakemerge.cli.{name}"
+    for name in ("app", "common", "ingest", "merge_source", "provenance", "service", "streams", "tables")
 )
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
@@ -95,6 +96,12 @@ PUBLIC = {
         "register_merger": "makes a user's merger known by its id",
     },
     "lakemerge.errors": ERRORS,
+    "lakemerge.flows": {
+        "auto_cdc": "takes up events of a change capture",
+        "auto_cdc_from_snapshot": "takes up whole snapshots",
+        "history": "the rows of a target of type 2 through time, without Spark",
+        "history_df": "the same on Spark",
+    },
     "lakemerge.ingest": {
         "Archive": "where files go afterwards, and how long they stay",
         "Bins": "how files are gathered before they are worth a commit",

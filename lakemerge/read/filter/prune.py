@@ -34,7 +34,7 @@ from lakemerge.read.filter.filter import FileStats, Filter, prune
 from lakemerge.read.runs import key_position
 from mergers.keys import KeyColumns, key_columns, sort_order
 
-__all__ = ["file_slices_of_keys", "prune_file_slices"]
+__all__ = ["file_slices_of_keys", "narrowed_to_keys", "prune_file_slices"]
 
 _FEW_KEYS = 100
 _MAX_KEYS = 10_000
@@ -95,12 +95,15 @@ def file_slices_of_keys(view: TableView, keys: pa.Table) -> list[FileSlice]:
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
         file_slices = view.file_slices_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
-        narrowed += [_narrowed(file_slice, asked) for file_slice in file_slices]
+        narrowed += [narrowed_to_keys(file_slice, asked) for file_slice in file_slices]
     return [file_slice for file_slice in narrowed if file_slice is not None]
 
 
-def _narrowed(file_slice: FileSlice, keys: KeyColumns) -> FileSlice | None:
-    """:param keys: those of the file slice's bucket, ascending."""
+def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns) -> FileSlice | None:
+    """The file slice without what surely holds none of the keys; ``None`` where all of it goes.
+
+    :param keys: those of the file slice's bucket, ascending.
+    """
     start = 0 if file_slice.lower is None else key_position(keys, file_slice.lower, after=False)
     end = len(keys[0]) if file_slice.upper is None else key_position(keys, file_slice.upper, after=False)
     if start >= end:

@@ -1,0 +1,71 @@
+"""Commits that register consumers of the change feed, or take them away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from lakemerge.commits.base import commit_to
+from lakemerge.delta import AlreadyDone, Attempt, DomainMetadata, Snapshot
+from lakemerge.errors import InputError
+from lakemerge.format.consumers import Registration, check_consumer_name, registrations_of
+from lakemerge.format.feed_offset import Offset
+from lakemerge.handle import Handle
+from lakemerge.layout.travel import check_kept
+from lakemerge.layout.view import TableView
+
+__all__ = ["drop_consumers", "known_consumer", "register_consumer"]
+
+
+def register_consumer(
+    handle: Handle, begin: TableView, name: str, offset: Offset, *, expires_after_ms: int
+) -> Registration:
+    """See :meth:`lakemerge.feed.consumers.Consumers.register`."""
+    check_consumer_name(name)
+    made = Registration(name, handle.new_txn_id(), offset, handle.now_ms(), expires_after_ms)
+    handle.log.snapshot(version=offset.needed_version)  # raises where there is none
+
+    def build(view: TableView) -> Attempt | AlreadyDone:
+        tip = view.snapshot
+        if name in registrations_of(tip):
+            raise InputError(f"there is a consumer {name!r} already; drop it first, or choose another name", name=name)
+        # A vacuum whose fence was first decides, and one that comes after sees the consumer.
+        check_kept(offset.needed_version, tip, savepoints=False)
+        return Attempt([made.domain()])
+
+    parameters = {"name": name, "version": offset.needed_version}
+    commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters)
+    # Its time by the store's clock is what the consumer's age is judged by.
+    handle.store.put(made.path, made.position(offset))
+    return made
+
+
+def drop_consumers(
+    handle: Handle, begin: TableView, names: Iterable[str], *, operation: str, due: Callable[[Registration], bool]
+) -> list[str]:
+    """Take away those of the consumers that are there still and ``due``; their names."""
+    wanted = list(names)
+    gone: list[Registration] = []
+
+    def build(view: TableView) -> Attempt | AlreadyDone:
+        tip = view.snapshot
+        known = registrations_of(tip)
+        gone[:] = [known[name] for name in wanted if name in known and due(known[name])]
+        if not gone:
+            return AlreadyDone(tip.version)
+        return Attempt([DomainMetadata(consumer.domain_name, "", True) for consumer in gone])
+
+    commit_to(handle, begin, build, operation=operation, parameters={"names": wanted})
+    handle.store.delete([consumer.path for consumer in gone])
+    return [consumer.name for consumer in gone]
+
+
+def known_consumer(tip: Snapshot, name: str) -> Registration:
+    """Raises :class:`InputError` where there is no such consumer."""
+    known = registrations_of(tip)
+    if name not in known:
+        raise InputError(
+            f"there is no consumer {name!r}; there are: {', '.join(known) or 'none'}. It was dropped, expired or never "
+            f"registered: table.consumers.register({name!r}, version=...) makes it, from a version that is kept",
+            name=name,
+        )
+    return known[name]

@@ -1,0 +1,174 @@
+"""``table.consumers``: followers of the change feed that hold back vacuum for what they have yet to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lakemerge.commits.consumers import drop_consumers, known_consumer, register_consumer
+from lakemerge.delta import Snapshot
+from lakemerge.errors import InputError
+from lakemerge.format.consumers import Registration, registrations_of, stored_position
+from lakemerge.format.feed_offset import Offset
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.storage.clock import store_time_ms
+from mergers.wording import argument
+
+__all__ = ["Consumer", "Consumers", "expire_consumers", "held_version"]
+
+_WEEK = dt.timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """A consumer, and how far behind the table it is."""
+
+    name: str
+    version: int
+    """The last version of which it has read everything. Vacuum keeps this one and those after it."""
+    lag_versions: int
+    lag_rows: int
+    """Records that commits brought since, as far as they are in the log; not all of them change rows."""
+    lag: dt.timedelta
+    """From the commit of ``version`` to the latest one."""
+    expires_after: dt.timedelta
+    """So long without an advance, and it may be expired."""
+
+
+class Consumers:
+    """The consumers of a table; ``table.consumers``."""
+
+    def __init__(self, handle: Handle, current: Callable[[], TableView], writable: Callable[[], TableView]) -> None:
+        self._handle = handle
+        self._current = current
+        self._writable = writable
+
+    def register(
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        present_rows: bool = False,
+        expires_after: dt.timedelta = _WEEK,
+    ) -> Consumer:
+        """Make a consumer, in a commit of its own. From then on vacuum keeps what it needs.
+
+        :param version: what it has seen: it reads the changes after this version. By default the latest.
+        :param present_rows: whether it reads the rows of the version first, as inserts, and then the changes.
+        :param expires_after: so long without an advance, and vacuum no longer waits for it.
+        :raises lakemerge.InputError: the name is taken, or is none.
+        :raises lakemerge.VersionNotFoundError: the version is not, or no longer, readable.
+        """
+        begin = self._writable()
+        if version is not None and (type(version) is not int or not 0 <= version <= begin.version):
+            raise InputError(f"{argument('version')} must be a version up to {begin.version}, not {version!r}")
+        age_ms = _milliseconds("expires_after", expires_after)
+        seen = begin.version if version is None else version
+        register_consumer(
+            self._handle,
+            begin,
+            name,
+            Offset(seen, of_rows=True) if present_rows else Offset(seen + 1),
+            expires_after_ms=age_ms,
+        )
+        return next(consumer for consumer in self.list() if consumer.name == name)
+
+    def advance(self, name: str, version: int) -> None:
+        """Say that a consumer has read all changes up to ``version``. Commits nothing.
+
+        :raises lakemerge.InputError: there is no such consumer or version, or the consumer is past it.
+        """
+        tip = self._current()
+        if type(version) is not int or not 0 <= version <= tip.version:
+            raise InputError(f"{argument('version')} must be a version up to {tip.version}, not {version!r}")
+        self.move(name, Offset(version + 1))
+
+    def move(self, name: str, offset: Offset) -> None:
+        """As :meth:`advance`, to a place inside a version. For followers; not part of the public API."""
+        known = known_consumer(self._current().snapshot, name)
+        present = stored_position(self._handle.store, known)
+        if offset < present:
+            raise InputError(
+                f"consumer {name!r} has read up to version {present.version - 1}, and cannot go back to "
+                f"{offset.version - 1}; drop it and register it anew to read changes again",
+                name=name,
+            )
+        self._handle.store.put(known.path, known.position(offset))
+
+    def position(self, name: str) -> Offset:
+        """What a consumer reads next. For followers; not part of the public API."""
+        return stored_position(self._handle.store, known_consumer(self._current().snapshot, name))
+
+    def list(self) -> Sequence[Consumer]:
+        """All consumers, with how far behind they are."""
+        tip = self._current()
+        entries = self._handle.log.history() if registrations_of(tip.snapshot) else []
+        found = []
+        for known in registrations_of(tip.snapshot).values():
+            seen = stored_position(self._handle.store, known).version - 1
+            after = [entry for entry in entries if seen < entry.version <= tip.version]
+            rows = [entry.metrics.get("numSourceRows") for entry in after]
+            times = [entry.timestamp_ms for entry in entries if entry.version <= max(seen, 0)]
+            began_ms = max(times, default=tip.snapshot.timestamp_ms)
+            found.append(
+                Consumer(
+                    name=known.name,
+                    version=seen,
+                    lag_versions=tip.version - seen,
+                    lag_rows=sum(int(str(count)) for count in rows if count is not None),
+                    lag=dt.timedelta(milliseconds=max(0, tip.snapshot.timestamp_ms - began_ms) if after else 0),
+                    expires_after=dt.timedelta(milliseconds=known.expires_after_ms),
+                )
+            )
+        return found
+
+    def expire(self, *, older_than: dt.timedelta | None = None) -> Sequence[str]:
+        """Take away the consumers that have not advanced for too long; their names. Vacuum does so, too.
+
+        :param older_than: how long that is; by default what each was registered with.
+        """
+        age_ms = None if older_than is None else _milliseconds("older_than", older_than)
+        return expire_consumers(self._handle, self._writable(), age_ms=age_ms)
+
+    def drop(self, name: str) -> None:
+        """Take a consumer away; the next vacuum may delete what it held.
+
+        :raises lakemerge.InputError: there is no such consumer.
+        """
+        begin = self._writable()
+        known_consumer(begin.snapshot, name)
+        drop_consumers(self._handle, begin, [name], operation="DROP CONSUMER", due=lambda _: True)
+
+
+def _milliseconds(name: str, given: object) -> int:
+    if not isinstance(given, dt.timedelta) or given <= dt.timedelta(0):
+        raise InputError(f"{argument(name)} must be a positive datetime.timedelta, not {given!r}")
+    return given // dt.timedelta(milliseconds=1)
+
+
+def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = None) -> list[str]:
+    """See :meth:`Consumers.expire`."""
+    known = registrations_of(begin.snapshot)
+    if not known:
+        return []
+    now_ms = store_time_ms(handle.store)
+
+    def due(consumer: Registration) -> bool:
+        return now_ms - _advanced_ms(handle, consumer) > (consumer.expires_after_ms if age_ms is None else age_ms)
+
+    late = [name for name, consumer in known.items() if due(consumer)]
+    return drop_consumers(handle, begin, late, operation="EXPIRE CONSUMERS", due=due) if late else []
+
+
+def _advanced_ms(handle: Handle, consumer: Registration) -> int:
+    """When it last advanced, by the store's clock; when it was made, by its maker's, where its position is lost."""
+    found = handle.store.stat(consumer.path)
+    return consumer.created_ms if found is None else found.modified_ms
+
+
+def held_version(handle: Handle, tip: Snapshot) -> int | None:
+    """The oldest version that a consumer needs; ``None`` where there are none."""
+    needed = [stored_position(handle.store, known).needed_version for known in registrations_of(tip).values()]
+    return min(needed, default=None)

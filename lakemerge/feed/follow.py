@@ -1,0 +1,83 @@
+"""Following a table without Spark: an iterator over batches of changes, as they are committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakemerge.errors import TableDamagedError
+from lakemerge.feed.consumers import Consumers
+from lakemerge.feed.difference import FeedShape, unit_batches
+from lakemerge.feed.planner import Planner, check_not_overtaken
+from lakemerge.feed.units import FeedUnit
+from lakemerge.format.feed_offset import Offset
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.read.changes import check_free_names, unit_columns
+
+__all__ = ["Following", "follow"]
+
+_REMEDY = (
+    "Begin anew from the present rows: follow the table without a version, into an empty copy. A consumer "
+    "(table.consumers.register) holds back vacuum for what it has yet to read"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a table is followed."""
+
+    consumer: str | None
+    poll_seconds: float | None
+    """``None``: the iterator ends at the latest version."""
+    until: int | None
+    """The last version to tell of."""
+    max_rows: int | None
+    """Rows of a batch, at most."""
+    before_images: bool
+
+
+def follow(
+    handle: Handle,
+    current: Callable[[], TableView],
+    consumers: Consumers,
+    start: Offset,
+    how: Following,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """See :meth:`lakemerge.LakeTable.follow`."""
+    planner = Planner(handle, current().snapshot.metadata.id)
+    at = start
+    while True:
+        tip = current()
+        until = tip.version if how.until is None else min(how.until, tip.version)
+        check_not_overtaken(at, tip.snapshot, _REMEDY)
+        for reached in planner.reading(at, until):
+            if reached.unit is not None:
+                yield from _batches(handle, tip, at, reached.unit, how)
+            # The caller has come back for more, so it has done with what it got.
+            at = reached.after
+            if how.consumer is not None:
+                consumers.move(how.consumer, at)
+        if how.until is not None and at.version > how.until:
+            return
+        if at.version > tip.version:
+            if how.poll_seconds is None:
+                return
+            sleep(how.poll_seconds)
+
+
+def _batches(handle: Handle, tip: TableView, at: Offset, unit: FeedUnit, how: Following) -> Iterator[pa.RecordBatch]:
+    check_free_names(unit.after.spec.config)
+    shape = FeedShape(unit_columns(unit), before_images=how.before_images)
+    try:
+        for batch in unit_batches(unit, shape):
+            size = batch.num_rows if how.max_rows is None else how.max_rows
+            yield from (batch.slice(place, size) for place in range(0, batch.num_rows, size))
+    except (TableDamagedError, FileNotFoundError):
+        check_not_overtaken(at, handle.log.update(tip.snapshot), _REMEDY)
+        raise

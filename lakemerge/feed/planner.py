@@ -1,0 +1,140 @@
+"""How far a reader of the change feed goes next, and which units that takes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lakemerge.delta import Snapshot
+from lakemerge.errors import TableReplacedError, VersionNotFoundError
+from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
+from lakemerge.feed.walk import changing_commits
+from lakemerge.format.feed_offset import Offset
+from lakemerge.format.state import State
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+
+__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken"]
+
+_KEPT_VERSIONS = 4
+"""Versions whose units stay in memory between the two questions of a stream: how far, and which units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a batch. One unit is always taken, however large it is."""
+
+    max_bytes: int | None = None
+    max_versions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A unit, and where a reader stands after it. A version without changes has no unit."""
+
+    after: Offset
+    unit: FeedUnit | None
+
+
+class Planner:
+    """The units of the change feed from one offset to another. Keeps what it read last."""
+
+    def __init__(self, handle: Handle, table_id: str) -> None:
+        self._handle = handle
+        self._table_id = table_id
+        self._last: Snapshot | None = None
+        self._units: OrderedDict[tuple[int, str], list[FeedUnit]] = OrderedDict()
+
+    def reading(self, start: Offset, until: int) -> Iterator[Reached]:
+        """What comes after ``start``, up to the version ``until``, unit by unit.
+
+        :raises VersionNotFoundError: a vacuum was faster.
+        """
+        version, skip = start.version, start.position
+        if version > until:
+            return
+        begin = self._snapshot(start.needed_version)
+        if start.of_rows:
+            yield from self._of(begin.version, self._of_rows(begin), skip, of_rows=True)
+            version, skip = version + 1, 0
+        for before, after in changing_commits(self._handle, begin, until):
+            if after.version < version:
+                continue  # version 0 has no version before it, and no rows
+            units = self._of_commit(before, after)
+            yield from self._of(after.version, units, skip if after.version == start.version else 0, of_rows=False)
+            version = after.version + 1
+            self._last = after.snapshot
+        if version <= until:
+            yield Reached(Offset(until + 1), None)
+
+    def next_offset(self, start: Offset, until: int, limits: Limits) -> Offset:
+        """Where a batch that begins at ``start`` ends."""
+        end, taken, versions = start, 0, set[int]()
+        for reached in self.reading(start, until):
+            if reached.unit is not None:
+                versions.add(reached.unit.version)
+                if limits.max_versions is not None and len(versions) > limits.max_versions:
+                    break
+                taken += reached.unit.size_bytes
+            end = reached.after
+            if limits.max_bytes is not None and taken >= limits.max_bytes:
+                break
+        return end
+
+    def between(self, start: Offset, end: Offset) -> Iterator[Reached]:
+        """What there is between two offsets, unit by unit."""
+        if start == end:
+            return
+        for reached in self.reading(start, end.version if end.position else end.version - 1):
+            yield reached
+            if reached.after == end:
+                return
+
+    def units(self, start: Offset, end: Offset) -> list[FeedUnit]:
+        """The units between two offsets."""
+        return [reached.unit for reached in self.between(start, end) if reached.unit is not None]
+
+    def _of(self, version: int, units: list[FeedUnit], skip: int, *, of_rows: bool) -> Iterator[Reached]:
+        for place, unit in enumerate(units[skip:], start=skip + 1):
+            last = place == len(units)
+            yield Reached(Offset(version + 1) if last else Offset(version, place, of_rows), unit)
+
+    def _snapshot(self, version: int) -> Snapshot:
+        last = self._last
+        found = last if last is not None and last.version == version else self._handle.log.snapshot(version=version)
+        if found.metadata.id != self._table_id:
+            raise TableReplacedError(f"the table at {self._handle.store.url} was removed and made anew")
+        self._last = found
+        return found
+
+    def _of_rows(self, snapshot: Snapshot) -> list[FeedUnit]:
+        view = self._handle.view(snapshot)
+        return self._kept((view.version, "rows"), lambda: units_of_rows(self._handle, view))
+
+    def _of_commit(self, before: TableView, after: TableView) -> list[FeedUnit]:
+        return self._kept((after.version, "commit"), lambda: units_of_commit(self._handle, before, after))
+
+    def _kept(self, name: tuple[int, str], make: Callable[[], list[FeedUnit]]) -> list[FeedUnit]:
+        if name not in self._units:
+            self._units[name] = make()
+            while len(self._units) > _KEPT_VERSIONS:
+                self._units.popitem(last=False)
+        return self._units[name]
+
+
+def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
+    """Raise :class:`VersionNotFoundError` where a vacuum took versions that the feed from ``start`` on needs.
+
+    :param remedy: what the caller can do.
+    """
+    oldest = State.of(tip).oldest_version
+    needed = start.needed_version
+    if needed < oldest:
+        raise VersionNotFoundError(
+            f"a vacuum was faster than this reader: the changes after version {needed} cannot be told any more, as the "
+            f"oldest version kept is {oldest}. {remedy}",
+            version=needed,
+            earliest=oldest,
+            latest=tip.version,
+        )

@@ -1,0 +1,178 @@
+"""The units of the change feed: which file buckets a commit changed, and which keys in them.
+
+A unit is one file bucket of the version that a commit made, and the records that the commit brought to it. Units share
+no key. Their order follows from the version alone, so the place of a unit in it can stand in a stream's offset.
+A restore and a net change have units of another kind: all file buckets, before and after, of some buckets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from lakemerge.format.keys import BucketId, Key, KeySpan, Partition
+from lakemerge.format.log_block import LogBlock
+from lakemerge.handle import Handle
+from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.read.sources import MergeSpec
+
+__all__ = ["FeedUnit", "Side", "units_between", "units_of_commit", "units_of_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """File buckets of one version, and how they are merged."""
+
+    spec: MergeSpec
+    file_slices: tuple[FileSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedUnit:
+    """What one task computes. Picklable, so that executors need no look at the log."""
+
+    version: int
+    timestamp_ms: int
+    """Of the commit, UTC epoch milliseconds."""
+    before: Side
+    after: Side
+    keys: tuple[FileSlice, tuple[LogBlock, ...]] | None
+    """The blocks whose keys may have changed, and the file bucket that limits them; ``None``: any key may have."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of what may have changed: records as Arrow data, stored rows as they are in files."""
+        if self.keys is not None:
+            return sum(block.data_bytes for block in self.keys[1])
+        return sum(file_slice.stored_bytes for side in (self.before, self.after) for file_slice in side.file_slices)
+
+
+def units_of_commit(handle: Handle, before: TableView, after: TableView) -> list[FeedUnit]:
+    """What the commit ``after.version`` may have changed. ``before`` is the version before it."""
+    if before.state.restore_epoch != after.state.restore_epoch:
+        return units_between(handle, before, after, None)
+    if before.is_empty and after.base_files:
+        return units_of_rows(handle, after)
+    spec = _spec(handle, after)
+    units = []
+    for file_slice in _ordered(after.file_slices):
+        brought = tuple(block for block in file_slice.blocks if _is_of(block, after.version))
+        if brought:
+            kept = tuple(block for block in file_slice.blocks if not _is_of(block, after.version))
+            was = Side(spec, (replace(file_slice, blocks=kept),))
+            moment = after.snapshot.timestamp_ms
+            units.append(FeedUnit(after.version, moment, was, Side(spec, (file_slice,)), (file_slice, brought)))
+    return units
+
+
+def units_of_rows(handle: Handle, view: TableView) -> list[FeedUnit]:
+    """All rows of a version, as inserts of its commit."""
+    spec, moment = _spec(handle, view), view.snapshot.timestamp_ms
+    file_slices = [file_slice for file_slice in _ordered(view.file_slices) if not file_slice.is_empty]
+    return [
+        FeedUnit(view.version, moment, Side(spec, ()), Side(spec, (file_slice,)), None) for file_slice in file_slices
+    ]
+
+
+def units_between(
+    handle: Handle, before: TableView, after: TableView, blocks: Sequence[LogBlock] | None
+) -> list[FeedUnit]:
+    """How two versions differ, whatever was committed between them. File buckets that both have are passed over.
+
+    :param blocks: all records that were committed between; ``None`` where that is not known.
+    """
+    old, new = _spec(handle, before), _spec(handle, after)
+    sides = _apart(before, after), _apart(after, before)
+    counts = [view.config.buckets or 1 for view in (before, after)]
+    counts += [file_slice.buckets for file_slices in sides for file_slice in file_slices]
+    common, moment = min(counts), after.snapshot.timestamp_ms
+    groups: dict[tuple[Partition, int], tuple[list[FileSlice], list[FileSlice]]] = defaultdict(lambda: ([], []))
+    for place, file_slices in enumerate(sides):
+        for file_slice in file_slices:
+            groups[file_slice.bucket_id.partition, file_slice.bucket_id.bucket % common][place].append(file_slice)
+    units = []
+    for group in sorted(groups, key=_slice_order):
+        limits = FileSlice(BucketId(*group), common, None, None, None, ())
+        for span in _spans(groups[group]):
+            was, now = (
+                tuple(_inside(file_slice, span) for file_slice in file_slices if _meets(file_slice, span))
+                for file_slices in groups[group]
+            )
+            keys = None
+            if blocks is not None:
+                reach = tuple(b for b in blocks if b.covers(limits.bucket_id, common) and _may_hold(span, b))
+                keys = (replace(limits, wanted=span), reach)
+                if not reach:
+                    continue
+            units.append(FeedUnit(after.version, moment, Side(old, was), Side(new, now), keys))
+    return units
+
+
+def _spec(handle: Handle, view: TableView) -> MergeSpec:
+    return MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+
+
+def _is_of(block: LogBlock, version: int) -> bool:
+    """Whether a commit brought the block. One that a log compaction made has older records."""
+    return block.version == version and block.packed_from is None
+
+
+def _apart(view: TableView, other: TableView) -> list[FileSlice]:
+    """File buckets whose rows may not be those of a file bucket of another version."""
+    same = set(map(_contents, other.file_slices)) if view.config == other.config else set()
+    return [file_slice for file_slice in _ordered(view.file_slices) if _contents(file_slice) not in same]
+
+
+def _contents(file_slice: FileSlice) -> Hashable:
+    """What decides of a file bucket's rows."""
+    base = None if file_slice.base is None else file_slice.base.add.path
+    return (
+        file_slice.bucket_id,
+        file_slice.buckets,
+        base,
+        file_slice.lower,
+        file_slice.upper,
+        file_slice.blocks,
+        file_slice.minor,
+        file_slice.expiries,
+    )
+
+
+def _ordered(file_slices: Iterable[FileSlice]) -> list[FileSlice]:
+    return sorted(
+        file_slices,
+        key=lambda file_slice: (
+            _slice_order(file_slice.bucket_id),
+            () if file_slice.lower is None else file_slice.lower,
+        ),
+    )
+
+
+def _slice_order(of: tuple[Partition, int]) -> tuple[tuple[tuple[bool, str], ...], int]:
+    partition, bucket = of
+    return tuple((value is not None, value or "") for value in partition), bucket
+
+
+def _spans(sides: tuple[list[FileSlice], list[FileSlice]]) -> Iterator[KeySpan]:
+    """Key ranges, each of which begins where some file bucket does."""
+    lowers: set[Key] = {
+        file_slice.lower for file_slices in sides for file_slice in file_slices if file_slice.lower is not None
+    }
+    bounds: list[Key | None] = [None, *sorted(lowers), None]
+    return (KeySpan(low, high) for low, high in pairwise(bounds))
+
+
+def _meets(file_slice: FileSlice, span: KeySpan) -> bool:
+    begins = span.high is None or file_slice.lower is None or file_slice.lower < span.high
+    return begins and (span.low is None or file_slice.upper is None or file_slice.upper > span.low)
+
+
+def _inside(file_slice: FileSlice, span: KeySpan) -> FileSlice:
+    blocks = tuple(block for block in file_slice.blocks if _may_hold(span, block))
+    return replace(file_slice, wanted=span, blocks=blocks)
+
+
+def _may_hold(span: KeySpan, block: LogBlock) -> bool:
+    return span.may_hold(block.key_min or (), block.key_max or ())

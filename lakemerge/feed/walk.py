@@ -1,0 +1,82 @@
+"""From version to version: which commits changed rows, and the version before and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Snapshot
+from lakemerge.delta.snapshot import Replay
+from lakemerge.format.block_index import log_version
+from lakemerge.format.log_block import LogBlock
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, STATE_DOMAIN
+from lakemerge.format.state import State
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+
+__all__ = ["blocks_of", "changing_commits"]
+
+
+def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tuple[TableView, TableView]]:
+    """The versions after ``begin``, up to ``until``, that may have changed rows, each with the version before it.
+    Compactions, savepoints and the like are passed over, without a look at more than their commits."""
+    view, replay, replayed = handle.view(begin), Replay(begin), begin.version
+    if until <= begin.version:
+        return
+    moment = begin.timestamp_ms
+    for version, actions in handle.log.commits(since=begin.version, until=until):
+        told = _committed_ms(handle, version, actions)
+        before = view if view.version == replayed else handle.view(_snapshot(replay, begin, replayed, moment))
+        if _changes_rows(before, version, actions):
+            replay = Replay(before.snapshot)
+            replay.apply(actions)
+            view = handle.view(_snapshot(replay, begin, version, told))
+            yield before, view
+            replay = Replay(view.snapshot)
+        else:
+            view = before
+            replay.apply(actions)
+        replayed, moment = version, told
+
+
+def blocks_of(view: TableView) -> list[LogBlock]:
+    """The blocks that the version's own commit brought."""
+    commits = [commit for commit in view.log_commits if commit.version == view.version]
+    return [block for commit in commits for block in commit.blocks if block.packed_from is None]
+
+
+def _snapshot(replay: Replay, begin: Snapshot, version: int, timestamp_ms: int) -> Snapshot:
+    """A value of its own: the replay goes on."""
+    taken = replay.finish(version, timestamp_ms, begin.checkpoint_version)
+    return replace(
+        taken,
+        files=dict(taken.files),
+        tombstones=dict(taken.tombstones),
+        txns=dict(taken.txns),
+        domains=dict(taken.domains),
+    )
+
+
+def _changes_rows(before: TableView, version: int, actions: Iterable[Action]) -> bool:
+    loads = before.is_empty
+    for action in actions:
+        if isinstance(action, AddFile) and loads:
+            return True
+        if isinstance(action, DomainMetadata) and not action.removed:
+            if action.domain.startswith(LOG_DOMAIN_PREFIX) and log_version(action) == version:
+                return True
+            if action.domain == STATE_DOMAIN and _restores(before, action):
+                return True
+    return False
+
+
+def _restores(before: TableView, domain: DomainMetadata) -> bool:
+    after = replace(before.snapshot, domains={STATE_DOMAIN: domain})
+    return State.of(after).restore_epoch != before.state.restore_epoch
+
+
+def _committed_ms(handle: Handle, version: int, actions: Iterable[Action]) -> int:
+    for action in actions:
+        if isinstance(action, CommitInfo) and action.in_commit_timestamp_ms is not None:
+            return action.in_commit_timestamp_ms
+    return handle.log.snapshot(version=version).timestamp_ms

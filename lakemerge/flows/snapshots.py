@@ -1,0 +1,188 @@
+"""``auto_cdc_from_snapshot``: whole snapshots of a source, one after the other, into a table or its history."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import FrameError, InputError
+from lakemerge.feed.difference import row_changes
+from lakemerge.flows.auto_cdc import KIND
+from lakemerge.flows.history import history
+from lakemerge.flows.settings import DELETED, END, START, FlowSettings
+from lakemerge.flows.target import opened_target
+from lakemerge.frames import as_reader, is_spark_frame
+from lakemerge.read.feed_columns import FeedColumns
+from lakemerge.results.results import UpsertResult
+from lakemerge.table import LakeTable
+from lakemerge.write.upsert import OwnTxn
+from mergers import RowKind
+from mergers.keys import group_starts, key_columns, sort_order
+from mergers.wording import argument
+
+__all__ = ["SNAPSHOT_APP", "SNAPSHOT_VERSION", "Version", "auto_cdc_from_snapshot", "next_version", "stamp_of"]
+
+SNAPSHOT_APP = "lakemerge.flow.snapshot"
+"""The application whose number is the version of the last snapshot that was taken up."""
+SNAPSHOT_VERSION = "__SNAPSHOT"
+"""The column that stands in for the sequence while a snapshot is taken up."""
+
+Version = int | dt.datetime
+
+
+def auto_cdc_from_snapshot(
+    *,
+    source: Any,
+    target: Any,
+    keys: Sequence[str],
+    version: Version | None = None,
+    stored_as_scd_type: int | str = 1,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
+) -> list[UpsertResult]:
+    """Take up a whole snapshot of a source in one commit: what is new or differs is upserted, what it lacks deleted.
+
+    :param source: the snapshot, a batch DataFrame of Spark or a pyarrow, pandas or polars frame, as ``version``; or a
+        function of the last version that was taken up (``None`` before the first), which gives ``(snapshot, version)``
+        of the next one, or ``None`` where there is no other. It is called until then.
+    :param target: as for :func:`lakemerge.flows.auto_cdc`. Nobody else may write to it.
+    :param version: an integer, or a time with a zone, that grows from snapshot to snapshot; one that was taken up
+        already changes nothing. By default one more than the last.
+    :returns: what was written, a snapshot at a time.
+    :raises lakemerge.InputError: the version is below the last one, or a key is in the snapshot twice.
+    """
+    settings = FlowSettings.checked(
+        keys=keys,
+        sequence_by=SNAPSHOT_VERSION,
+        deletes=None,
+        truncates=None,
+        ignore_null_updates=False,
+        column_list=None,
+        except_column_list=SNAPSHOT_VERSION,
+        scd_type=stored_as_scd_type,
+        track=track_history_column_list,
+        untracked=track_history_except_column_list,
+    )
+    if not callable(source):
+        return [_take_up(source, version, target, settings)]
+    if version is not None:
+        raise InputError(f"the function tells versions: {argument('version')} is for a frame")
+    return _all(source, target, settings)
+
+
+def _all(
+    source: Callable[[Version | None], tuple[Any, Version] | None], target: Any, settings: FlowSettings
+) -> list[UpsertResult]:
+    done: list[UpsertResult] = []
+    last = _last_version(target)
+    while (found := source(last)) is not None:
+        frame, version = found
+        done.append(_take_up(frame, version, target, settings))
+        last = version
+    return done
+
+
+def _last_version(target: Any) -> Version | None:
+    """What a function of snapshots is asked to go on from: times come back as times."""
+    try:
+        table = target if isinstance(target, LakeTable) else LakeTable.open(target)
+    except InputError:
+        return None
+    done = table.view.snapshot.txns.get(SNAPSHOT_APP)
+    if done is None:
+        return None
+    begins = [field.type for field in table.schema if field.name in (START, SNAPSHOT_VERSION)]
+    return _version_of(done.version, begins[0])
+
+
+def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSettings) -> UpsertResult:
+    if is_spark_frame(frame):
+        from lakemerge.spark.flows import spark_snapshot
+
+        return spark_snapshot(frame, version, target, settings)
+    rows = as_reader(frame).read_all()
+    stamp = version if version is not None else next_version(target)
+    stamped = rows.append_column(SNAPSHOT_VERSION, pa.array([stamp] * rows.num_rows, _type(stamp)))
+    table = opened_target(target, settings, stamped.schema, None)
+    own = stamp_of(table, stamp)
+    changes = _changes(table, settings, stamped, stamp)
+    kinds, rows = changes.column(KIND), changes.drop_columns([KIND])
+    # The tuple type is for users' own; ids like these are the library's.
+    txn = cast("tuple[str, int]", own)
+    if settings.scd_type == 1:
+        return table.upsert(changes, kind_column=KIND, txn=txn)
+    events = rows.drop_columns([SNAPSHOT_VERSION]).append_column(START, rows.column(SNAPSHOT_VERSION))
+    return table.upsert(events.append_column(DELETED, pc.equal(kinds, "-D")), txn=txn)
+
+
+def _changes(table: LakeTable, settings: FlowSettings, snapshot: pa.Table, version: Version) -> pa.Table:
+    key = tuple(name for name in snapshot.column_names if name.lower() in {one.lower() for one in settings.keys})
+    there = history(table) if settings.scd_type == 2 else table.to_arrow()
+    if settings.scd_type == 2:
+        there = there.filter(pc.is_null(there.column(END))).drop_columns([START, END])
+    else:
+        there = there.drop_columns([SNAPSHOT_VERSION])
+    new = _by_key(snapshot.drop_columns([SNAPSHOT_VERSION]), key)
+    if len(group_starts(key_columns(new, key))) < new.num_rows:
+        raise FrameError(f"a key is twice in the snapshot; {', '.join(key)} must identify its rows")
+    columns = FeedColumns.of([(1, new.schema), (0, there.schema)])
+    old = _by_key(there.select([name for name in there.column_names if name in columns.schema.names]), key)
+    both = pa.concat_tables(
+        [rows.select(key).cast(pa.schema([new.schema.field(k) for k in key])) for rows in (old, new)]
+    )
+    every = _by_key(both, key)
+    every = every.take(pa.array(group_starts(key_columns(every, key)))) if every.num_rows else every
+    rows, kinds = row_changes(columns, key, every, old, new, before_images=False)
+    words = pa.array(["-D" if kind is RowKind.DELETE else "+U" for kind in sorted(RowKind)])
+    stamps = pa.array([version] * rows.num_rows, _type(version))
+    return rows.append_column(SNAPSHOT_VERSION, stamps).append_column(KIND, words.take(pa.array(kinds)))
+
+
+def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
+    """The transaction that takes a snapshot up. Raises :class:`InputError` where a later one was taken up."""
+    number = _number(version)
+    done = table.view.snapshot.txns.get(SNAPSHOT_APP)
+    if done is not None and number < done.version:
+        raise InputError(
+            f"snapshot {version!r} comes after {_version_of(done.version, _type(version))!r} was taken up: versions must "
+            "grow"
+        )
+    return OwnTxn(SNAPSHOT_APP, number)
+
+
+def next_version(target: Any) -> int:
+    """One more than the last snapshot's."""
+    last = _last_version(target)
+    if isinstance(last, dt.datetime):
+        raise InputError(f"the versions of this target are times: give {argument('version')}")
+    return 1 if last is None else last + 1
+
+
+def _number(version: Any) -> int:
+    if isinstance(version, dt.datetime) and version.tzinfo is not None:
+        return (version - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1)
+    if type(version) is not int or version < 0:
+        raise InputError(
+            f"a snapshot's version must be an integer from 0 on, or a datetime with a zone, not {version!r}"
+        )
+    return version
+
+
+def _type(version: Version) -> pa.DataType:
+    _number(version)
+    return pa.int64() if isinstance(version, int) else pa.timestamp("us", "UTC")
+
+
+def _version_of(number: int, kind: pa.DataType) -> Version:
+    if pa.types.is_timestamp(kind):
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=number)
+    return number
+
+
+def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    plain = rows.combine_chunks()
+    return plain.take(pa.array(sort_order(key_columns(plain, key)))) if plain.num_rows else plain

@@ -1,0 +1,86 @@
+"""The table that a flow fills: made for it, or checked to be one that it can fill."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakemerge.errors import InputError, NotATableError
+from lakemerge.flows.settings import DELETED, HISTORY_PROPERTY, START, FlowSettings
+from lakemerge.table import LakeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["history_fields", "opened_target"]
+
+
+def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spark: SparkSession | None) -> LakeTable:
+    """
+    :param target: a table, or the path of one, which is made where there is none.
+    :raises InputError: the table has another key, ordering or merger than the flow needs; everything is listed.
+    """
+    wanted = _definition(settings, source)
+    if isinstance(target, LakeTable):
+        return _checked(target, wanted)
+    if not isinstance(target, str | os.PathLike):
+        raise InputError(f"the target must be a LakeTable or the path of one, not {target!r}")
+    try:
+        table = LakeTable.open(target, spark=spark)
+    except NotATableError as error:
+        if "there is no Delta log" not in error.message:
+            raise
+        return LakeTable.create(target, spark=spark, **wanted)
+    return _checked(table, wanted)
+
+
+def _definition(settings: FlowSettings, source: pa.Schema) -> dict[str, Any]:
+    """What :meth:`LakeTable.create` takes."""
+    columns = settings.columns(source.names)
+    fields = [source.field(name).with_nullable(True) for name in columns]
+    spelled = {name.lower(): name for name in source.names}
+    key = [spelled[name.lower()] for name in settings.keys]
+    sequence = [spelled[name.lower()] for name in settings.sequence_by]
+    if settings.scd_type == 2:
+        start = source.field(sequence[0]).type
+        return {
+            "schema": pa.schema([*fields, *history_fields(start)]),
+            "key": [*key, START],
+            # An event is known by its place in the sequence. One that comes twice is, in its latest form, there once.
+            "ordering": [],
+            "merger": "commit-time",
+            "properties": {HISTORY_PROPERTY: settings.view.to_json()},
+        }
+    wanted: dict[str, Any] = {"schema": pa.schema(fields), "key": key, "ordering": sequence, "merger": "event-time"}
+    if settings.ignore_null_updates:
+        wanted |= {"merger": "partial-update", "options": {"remove_record_on_delete": True}}
+    return wanted
+
+
+def history_fields(sequence: pa.DataType) -> list[pa.Field]:
+    """The columns of events beside the source's."""
+    return [pa.field(START, sequence, nullable=False), pa.field(DELETED, pa.bool_())]
+
+
+def _checked(table: LakeTable, wanted: dict[str, Any]) -> LakeTable:
+    view = table.view
+    config, problems = view.config, []
+    for what, there in (("key", config.key), ("ordering", config.ordering)):
+        if [name.lower() for name in there] != [name.lower() for name in wanted[what]]:
+            problems.append(f"its {what} is {list(there)}, and must be {wanted[what]}")
+    if config.merger_name != wanted["merger"]:
+        problems.append(f"its merger is {config.merger_name!r}, and must be {wanted['merger']!r}")
+    elif wanted.get("options", {}).items() - dict(config.merger_options).items():
+        problems.append(f"its merger needs the options {wanted['options']}")
+    for name, value in wanted.get("properties", {}).items():
+        if view.snapshot.metadata.configuration.get(name) != value:
+            problems.append(f"its table property {name!r} must be {value!r}")
+    if problems:
+        raise InputError(
+            f"the table at {table.url} cannot be the target of this flow: {'; '.join(problems)}. Give the path of a "
+            "table that is not there yet, and the flow makes it",
+            problems=tuple(problems),
+        )
+    return table

@@ -1,0 +1,73 @@
+"""Truncates: events that empty a table as of their place in the sequence.
+
+The largest one is a table property, so that an event that is older and comes later stays out. An event of the same
+sequence as a truncate stays in.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+import orjson
+
+from lakemerge.errors import InputError
+from lakemerge.table import LakeTable
+
+__all__ = ["TRUNCATED_PROPERTY", "apply_truncate", "literal", "truncated_below"]
+
+TRUNCATED_PROPERTY = "lakemerge.flow.truncated"
+
+
+def truncated_below(table: LakeTable, column: str) -> str | None:
+    """The condition of events that a truncate has done away with; ``None`` where there was none."""
+    text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
+    return None if text is None else f"`{column}` < {literal(_decoded(orjson.loads(text)))}"
+
+
+def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
+    """Empty the table of rows below ``at``. Repeated, it changes nothing."""
+    text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
+    if text is None or _decoded(orjson.loads(text)) < at:
+        table.alter(properties={TRUNCATED_PROPERTY: orjson.dumps(_encoded(at)).decode()})
+    condition = f"`{column}` < {literal(at)}"
+    if table.to_arrow(columns=[column], filter=condition).num_rows:
+        table.delete_where(condition)
+
+
+def literal(value: Any) -> str:
+    """A value of a sequence column in SQL."""
+    if isinstance(value, dt.datetime):
+        zone = "TIMESTAMP" if value.tzinfo is not None else "TIMESTAMP_NTZ"
+        return f"{zone} '{value.isoformat(sep=' ')}'"
+    if isinstance(value, dt.date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, bool) or not isinstance(value, int | decimal.Decimal):
+        raise InputError(f"truncates need a sequence of integers, decimals, dates, timestamps or text, not {value!r}")
+    return str(value)
+
+
+def _encoded(value: Any) -> list[str]:
+    literal(value)  # raises for what is not understood
+    if isinstance(value, dt.datetime):
+        return ["datetime", value.isoformat()]
+    if isinstance(value, dt.date):
+        return ["date", value.isoformat()]
+    return ["text", value] if isinstance(value, str) else ["number", str(value)]
+
+
+def _decoded(stored: list[str]) -> Any:
+    kind, text = stored
+    match kind:
+        case "datetime":
+            return dt.datetime.fromisoformat(text)
+        case "date":
+            return dt.date.fromisoformat(text)
+        case "text":
+            return text
+        case _:
+            return decimal.Decimal(text)

@@ -1,0 +1,118 @@
+"""Consumers: followers of the change feed whose positions hold back vacuum.
+
+Source: docs/table-format.md, section 7. That a consumer exists is a domain of the table. Where it stands is a small
+file that it overwrites without a commit: a follower that committed would follow itself. A position that is older than
+the real one is safe, as it holds more.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from lakemerge.delta import DomainMetadata, Snapshot
+from lakemerge.errors import InputError, TableDamagedError
+from lakemerge.format.feed_offset import Offset
+from lakemerge.format.values import whole_number
+from lakemerge.storage.base import Store
+
+__all__ = [
+    "CONSUMER_DOMAIN_PREFIX",
+    "CONSUMER_FOLDER",
+    "Registration",
+    "check_consumer_name",
+    "registrations_of",
+    "stored_position",
+]
+
+CONSUMER_DOMAIN_PREFIX: Final = "lakemerge.consumer."
+CONSUMER_FOLDER: Final = "_lakemerge/consumers"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A consumer as the table's log knows it."""
+
+    name: str
+    id: str
+    """Tells it from one of the same name that was dropped."""
+    begin: Offset
+    created_ms: int
+    """UTC epoch milliseconds."""
+    expires_after_ms: int
+    """So long without an advance, and it may be expired."""
+
+    @property
+    def domain_name(self) -> str:
+        return CONSUMER_DOMAIN_PREFIX + self.name
+
+    @property
+    def path(self) -> str:
+        """Of the position."""
+        return f"{CONSUMER_FOLDER}/{self.name}"
+
+    def domain(self) -> DomainMetadata:
+        body = {
+            "id": self.id,
+            "begin": self.begin.to_json(),
+            "created": self.created_ms,
+            "expiresAfter": self.expires_after_ms,
+        }
+        return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
+
+    def position(self, offset: Offset) -> bytes:
+        """The contents of the position's file."""
+        return orjson.dumps({"id": self.id, **offset.to_json()})
+
+
+def check_consumer_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(
+            f"a consumer's name has up to 100 letters, digits, '.', '_' and '-', and starts with one of the former "
+            f"two, not {name!r}"
+        )
+    return name
+
+
+def registrations_of(snapshot: Snapshot) -> dict[str, Registration]:
+    """By name."""
+    domains = [d for name, d in snapshot.domains.items() if name.startswith(CONSUMER_DOMAIN_PREFIX)]
+    return {found.name: found for found in sorted(map(_decode, domains), key=lambda found: found.name)}
+
+
+def stored_position(store: Store, registration: Registration) -> Offset:
+    """Where a consumer stands. A file that is missing, damaged or of an earlier consumer tells nothing: then it is
+    where the consumer began."""
+    try:
+        body: Any = orjson.loads(store.get(registration.path))
+        if body["id"] != registration.id:
+            return registration.begin
+        return max(registration.begin, Offset.of(body))
+    except FileNotFoundError:
+        return registration.begin
+    except (InputError, KeyError, ValueError, TypeError):
+        _logger.warning("the position of consumer %r cannot be read; it begins anew", registration.name, exc_info=True)
+        return registration.begin
+
+
+def _decode(domain: DomainMetadata) -> Registration:
+    try:
+        body = orjson.loads(domain.configuration)
+        if not isinstance(body["id"], str):
+            raise TypeError("id")
+        return Registration(
+            name=domain.domain.removeprefix(CONSUMER_DOMAIN_PREFIX),
+            id=body["id"],
+            begin=Offset.of(body["begin"]),
+            created_ms=whole_number(body["created"]),
+            expires_after_ms=whole_number(body["expiresAfter"]),
+        )
+    except (InputError, KeyError, ValueError, TypeError) as error:
+        raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error

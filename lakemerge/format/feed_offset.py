@@ -1,0 +1,44 @@
+"""Where a reader of the change feed stands.
+
+An offset names what is read next: a version, and the place of a unit among the units of that version
+(:mod:`lakemerge.feed.units`). Both follow from the table alone. So a batch that is repeated has the same rows,
+whatever limits, settings or the table's tip have become meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakemerge.errors import InputError
+from lakemerge.format.values import whole_number
+
+__all__ = ["Offset"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Offset:
+    """What is read next."""
+
+    version: int
+    position: int = 0
+    """Units of the version that were read before."""
+    of_rows: bool = False
+    """Whether the units are those of all rows of the version, with which a stream begins, not of its commit."""
+
+    @property
+    def needed_version(self) -> int:
+        """The oldest version that reading on takes: the one before the next commit, or the one whose rows are read."""
+        return self.version if self.of_rows else max(0, self.version - 1)
+
+    def to_json(self) -> dict[str, object]:
+        return {"version": self.version, "position": self.position, "snapshot": self.of_rows}
+
+    @staticmethod
+    def of(body: Mapping[str, object]) -> Offset:
+        """Raises :class:`InputError` for what is no offset."""
+        try:
+            version, position = whole_number(body["version"]), whole_number(body["position"])
+            return Offset(version, position, of_rows=bool(body.get("snapshot", False)))
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{body!r} is no offset of a change feed: {error!r}") from error

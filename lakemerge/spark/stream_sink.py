@@ -1,0 +1,116 @@
+"""``df.writeStream.format("lakemerge")``: each micro-batch is one upsert, exactly once.
+
+Spark makes a writer to plan a batch, sends it to the tasks, and makes another one, in another process, to commit what
+these tell. So each task's message has all that the commit needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from lakemerge.commits.provenance import Provenance
+from lakemerge.delta import check_table_id
+from lakemerge.errors import InputError
+from lakemerge.layout.view import TableView
+from lakemerge.results.results import UpsertResult
+from lakemerge.spark.feed_options import flag
+from lakemerge.spark.stream_write import QUERY_ID, check_repeated, stream_app
+from lakemerge.spark.writer import frame_schema, pack_rows
+from lakemerge.table import LakeTable
+from lakemerge.write.pack import Packed, PackSpec
+from lakemerge.write.request import WriteRequest
+from lakemerge.write.upsert import OwnTxn, Write, discard, finish, load_in_process
+
+__all__ = ["StreamWriter"]
+
+_LOAD_HERE_TASKS = 8
+"""A first load of as many bytes as so many tasks get is merged on the driver."""
+_logger = logging.getLogger(__name__)
+
+
+class _Message(WriterCommitMessage):
+    def __init__(self, task: int, packed: Packed, plan: _Plan, query_id: str | None) -> None:
+        self.task = task
+        self.packed = packed
+        self.plan = plan
+        self.query_id = query_id
+
+
+class _Plan:
+    """One batch's write, as its tasks know it."""
+
+    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+        write = Write.start(
+            table.handle,
+            table.view,
+            frame_schema(schema),
+            WriteRequest(kind_column=options.get("kindColumn"), merge_schema=flag(options, "mergeSchema")),
+            estimated_bytes=None,
+        )
+        if isinstance(write, UpsertResult):
+            raise AssertionError("a write without an application transaction is never done already")
+        self.begin_version = table.view.version
+        self.table_id = table.view.snapshot.metadata.id
+        self.pack: PackSpec = write.pack
+        self.provenance: Provenance = write.provenance
+        self.started = write.started
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Packs on the executors, commits on the driver."""
+
+    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+        if "txnAppId" in options or "txnVersion" in options:
+            raise InputError("a stream's batches have numbers of their own: give no txnAppId and txnVersion")
+        self._handle = table.handle
+        self._plan = _Plan(table, schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(QUERY_ID)
+        task, packed = pack_rows(iterator, self._plan.pack)
+        return _Message(task, packed, self._plan, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        told = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
+        packed = [message.packed for message in told]
+        if not any(task.rows for task in packed):
+            return  # an empty batch is no version: it is as empty when Spark repeats it
+        plan, query_id = told[0].plan, told[0].query_id
+        if not query_id:
+            discard(plan.pack)
+            raise InputError(
+                "Spark did not tell the id of the query, by which its batches are known; use "
+                "df.writeStream.foreachBatch(table.batch_writer(app=...))"
+            )
+        own = OwnTxn(stream_app(query_id), batchId)
+        try:
+            snapshot = self._handle.log.snapshot(version=plan.begin_version)
+            check_table_id(self._handle.store, plan.table_id, snapshot, since=plan.begin_version)
+        except Exception:
+            discard(plan.pack)
+            raise
+        begin = TableView(snapshot, plan.pack.config, self._handle.store, self._handle.decoded)
+        provenance = replace(plan.provenance, app_txn=(own.app, own.number))
+        write = Write(self._handle, begin, plan.pack.frame, plan.pack, provenance, plan.started)
+        size = sum(file.size_bytes for task in packed for file in task.files)
+        here = size <= _LOAD_HERE_TASKS * plan.pack.settings.target_task_bytes
+        result = finish(write, packed, load_file_slices=load_in_process if here else None)
+        tip = self._handle.log.snapshot()
+        if result.mode == "repeated":
+            check_repeated(tip.txns[own.app].version, own)
+        LakeTable(self._handle, tip, pinned=False, spark=None).maintain_inline()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Spark calls this also where :meth:`commit` raised. What could be deleted is deleted by then; the rest may be
+        the table's. A task without a message proves that no commit was tried; what such tasks left, vacuum takes."""
+        told = [message for message in messages if isinstance(message, _Message)]
+        if None in messages and told:
+            discard(told[0].plan.pack)

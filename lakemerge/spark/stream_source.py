@@ -1,0 +1,201 @@
+"""``spark.read`` and ``spark.readStream`` of the change feed.
+
+The planner of a stream lives in one Python process beside the driver. What a task computes travels in its partition.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from lakemerge.errors import InputError, TableDamagedError
+from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
+from lakemerge.feed.fixed_columns import FixedColumns
+from lakemerge.feed.planner import Limits, Planner, check_not_overtaken
+from lakemerge.feed.units import FeedUnit
+from lakemerge.format.feed_offset import Offset
+from lakemerge.handle import Handle
+from lakemerge.read.changes import check_free_names, feed_plan
+from lakemerge.spark.feed import in_tasks
+from lakemerge.spark.feed_options import FeedOptions
+from lakemerge.spark.transport.portable import carried
+from lakemerge.spark.writer import frame_schema
+from lakemerge.table import LakeTable
+
+__all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]
+
+_BATCH_ROWS = 64 * 1024
+_TASK_BYTES = 4 * 2**20
+"""Of changed records, to a task."""
+_LEAST_TASKS = 4
+_REMEDY = (
+    "Start the query anew with a new checkpoint, from the present rows (without startingVersion) into an empty copy. A "
+    "consumer (option consumer) holds back vacuum for what it has yet to read"
+)
+
+
+def stream_schema(table: LakeTable) -> pa.Schema:
+    """What a stream of the table's changes has: its present columns, and those of the feed."""
+    check_free_names(table.view.config, spark_names=True)
+    told = TOLD.set(0, pa.field(CHANGE_TYPE, pa.string()))
+    return pa.schema([*(field.with_nullable(True) for field in table.schema), *told])
+
+
+class _Partition(InputPartition):
+    def __init__(self, shape: FeedShape, units: Sequence[FeedUnit], names: Sequence[str], tip_check: Any) -> None:
+        super().__init__(None)
+        self.sent = carried((shape, list(units), list(names), tip_check))
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """On an executor."""
+    if not isinstance(partition, _Partition):
+        return
+    shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
+    try:
+        for unit in units:
+            for batch in unit_batches(unit, shape):
+                told = batch.select(names)
+                yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
+    except (TableDamagedError, FileNotFoundError):
+        overtaken()
+        raise
+
+
+class _Overtaken:
+    """Raises where a vacuum took what is being read. Picklable."""
+
+    def __init__(self, handle: Handle, start: Offset) -> None:
+        self._handle = handle
+        self._start = start
+
+    def __call__(self) -> None:
+        check_not_overtaken(self._start, self._handle.log.snapshot(), _REMEDY)
+
+
+class FeedReader(DataSourceReader):
+    """A batch of changes."""
+
+    def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+        self._table = table
+        self._options = options
+        self._names = list(schema.names)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        table, options = self._table, self._options
+        shape, units = batch_plan(table, options)
+        known = {name.lower(): name for name in shape.schema.names}
+        if unknown := [name for name in self._names if name.lower() not in known]:
+            raise InputError(f"the changes have no column(s) {', '.join(unknown)}; they have {', '.join(known)}")
+        names = [known[name.lower()] for name in self._names]
+        check = _Overtaken(table.handle, Offset(options.since(table) + 1))
+        tasks = in_tasks(list(units), _TASK_BYTES, at_least=_LEAST_TASKS)
+        # Spark runs one task, with no partition, where this list is empty.
+        return [_Partition(shape, task, names, check) for task in tasks or [[]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+
+def batch_plan(table: LakeTable, options: FeedOptions) -> tuple[FeedShape, Iterator[FeedUnit]]:
+    """How a batch of changes is told, and its units."""
+    until = options.until(table)
+    view = table.view if until is None else table.handle.view_at(until, of=table.view.snapshot)
+    since = min(options.since(table), view.version)
+    net, images = options.net, options.before_images
+    return feed_plan(table.handle, view, since, net=net, before_images=images, spark_names=True)
+
+
+class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of changes."""
+
+    def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+        asked = frame_schema(schema)
+        told = (CHANGE_TYPE, VERSION, TIMESTAMP)
+        self._columns = FixedColumns.of(pa.schema([field for field in asked if field.name not in told]))
+        self._names = list(asked.names)
+        self._table = table
+        self._options = options
+        self._shape = FeedShape(self._columns, before_images=options.before_images, spark_names=True)
+        self._planner = Planner(table.handle, table.view.snapshot.metadata.id)
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need nothing of it."""
+        return {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._told(self._options.begin(self._table))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limits = self._options.limits
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        # Spark has no word for versions; which limit it hands back says that limits count.
+        return ReadAllAvailable() if limits.max_versions is None else ReadMaxFiles(limits.max_versions)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        begin, until = self._known(start), self._until()
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
+        return self._told(self._planner.next_offset(begin, until, limits))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return self._told(Offset(self._until() + 1))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._table.version
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin = self._known(start)
+        units = self._planner.units(begin, Offset.of(end))
+        for unit in units:
+            self._check(unit)
+        check = _Overtaken(self._table.handle, begin)
+        tasks = in_tasks(units, _TASK_BYTES, at_least=_LEAST_TASKS)
+        return [_Partition(self._shape, task, self._names, check) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.consumer is not None:
+            consumers, done = self._table.consumers, Offset.of(end)
+            # A query that repeats a batch is behind what it has told before.
+            if done > consumers.position(self._options.consumer):
+                consumers.move(self._options.consumer, done)
+
+    def _check(self, unit: FeedUnit) -> None:
+        for side in (unit.before, unit.after):
+            if side.file_slices:
+                self._columns.check(side.spec.config.schema, unit.version, stop_at_new=self._options.stop_at_schema)
+
+    def _until(self) -> int:
+        ends = [self._table.version if self._target is None else self._target]
+        last = self._options.until(self._table)
+        return min(ends if last is None else [*ends, last])
+
+    def _known(self, start: dict[str, Any]) -> Offset:
+        """Where a batch begins. Raises where the table was made anew, or a vacuum was faster."""
+        offset, tip = Offset.of(start), self._table.view.snapshot
+        if start.get("table") not in (None, tip.metadata.id):
+            raise TableDamagedError(
+                f"the checkpoint is of another table than there is at {self._table.url} now; start the query with "
+                "a new checkpoint"
+            )
+        check_not_overtaken(offset, tip, _REMEDY)
+        return offset
+
+    def _told(self, offset: Offset) -> dict[str, Any]:
+        return {**offset.to_json(), "table": self._table.view.snapshot.metadata.id}

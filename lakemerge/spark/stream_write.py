@@ -1,0 +1,115 @@
+"""Structured Streaming into a table: each micro-batch is one upsert, exactly once.
+
+A micro-batch that Spark repeats has the number that it had before, and the table knows the last number of each query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from lakemerge.errors import InputError
+from lakemerge.spark.sessions import jvm_session
+from lakemerge.write.upsert import OwnTxn
+from mergers.wording import argument
+
+if TYPE_CHECKING:
+    from lakemerge.table import LakeTable
+
+__all__ = ["QUERY_ID", "BatchWriter", "check_repeated", "start_stream", "stream_app"]
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property by which Spark tells threads and tasks of a query its id."""
+_MODES = ("append", "update", "complete")
+
+
+def stream_app(query_id: str) -> str:
+    """The application id of what a query writes."""
+    return f"lakemerge.stream.{query_id}"
+
+
+class BatchWriter:
+    """See :meth:`lakemerge.LakeTable.batch_writer`."""
+
+    def __init__(self, table: LakeTable, app: Any, *, kind_column: str | None, merge_schema: bool) -> None:
+        if app is not None and (not isinstance(app, str) or not app or app.startswith("lakemerge.")):
+            raise InputError(
+                f"{argument('app')} must be a text that does not begin with 'lakemerge.', which are the library's own, "
+                f"not {app!r}"
+            )
+        self._table = table
+        self._app = app
+        self._kind_column = kind_column
+        self._merge_schema = merge_schema
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """
+        :raises InputError: a later batch of this query is in the table already, or the query cannot be told.
+        """
+        own = OwnTxn(self._app or stream_app(_query_id(batch)), batch_id)
+        # The tuple type is for users' own; ids like these are the library's.
+        result = self._table.upsert(
+            batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=cast("tuple[str, int]", own)
+        )
+        if result.mode == "repeated":
+            check_repeated(self._table.view.snapshot.txns[own.app].version, own)
+
+
+def check_repeated(landed: int, given: OwnTxn) -> None:
+    """Spark repeats its last batch, and no earlier one. Raises :class:`InputError` for an earlier one, whose rows may
+    not be those that were written under its number."""
+    if landed > given.number:
+        raise InputError(
+            f"batch {given.number} of {given.app!r} comes after batch {landed} was written: the checkpoint is older "
+            "than the table's last batch, or two queries share one. Nothing was written. Start the query with a new "
+            "checkpoint, from the place in the source where it has to go on",
+            app=given.app,
+            batch=given.number,
+            landed=landed,
+        )
+
+
+def start_stream(
+    frame: DataFrame,
+    writer: Callable[[DataFrame, int], None],
+    *,
+    checkpoint: str,
+    trigger: Mapping[str, Any],
+    output_mode: str,
+    query_name: str | None,
+) -> StreamingQuery:
+    """See :meth:`lakemerge.LakeTable.write_stream`."""
+    if not frame.isStreaming:
+        raise InputError("the frame is no stream; spark.readStream makes one, and upsert writes one that is not")
+    if not checkpoint:
+        raise InputError(f"{argument('checkpoint')} must be the folder or URL of the query's checkpoint")
+    if output_mode not in _MODES:
+        raise InputError(f"{argument('output_mode')} must be one of {', '.join(_MODES)}, not {output_mode!r}")
+    if jvm_session(frame.sparkSession) is None:
+        raise InputError(
+            "with Spark Connect a stream's function does not learn the query's id: use df.writeStream.foreachBatch("
+            "table.batch_writer(app=...)), with an id of yours that is as lasting as the checkpoint"
+        )
+    writing: Any = frame.writeStream.foreachBatch(writer).outputMode(output_mode).trigger(**trigger)
+    writing = writing.option("checkpointLocation", checkpoint)
+    return cast("StreamingQuery", (writing if query_name is None else writing.queryName(query_name)).start())
+
+
+def _query_id(batch: DataFrame) -> str:
+    spark = batch.sparkSession
+    found = None
+    if jvm_session(spark) is not None:
+        try:
+            found = spark.sparkContext.getLocalProperty(QUERY_ID)
+        except PySparkException:
+            found = None
+    if not found:
+        raise InputError(
+            f"the id of the streaming query cannot be read here; give batch_writer an {argument('app', '...')} that is "
+            "unique to the query and as lasting as its checkpoint"
+        )
+    return str(found)
