@@ -91,10 +91,10 @@ def test_a_ledger_that_is_gone_or_none_is_damage(tmp_path: Path) -> None:
 
 def test_rejects_that_are_gone_or_cut_are_damage(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    with pytest.raises(TableDamagedError, match="gone.parquet.*cannot be read"):
+    with pytest.raises(TableDamagedError, match=r"gone\.parquet.*cannot be read"):
         rejects_tables(store, [NamedFile("gone.parquet", 10, 1)])
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(TableDamagedError, match="cut.parquet.*cannot be read"):
+    with pytest.raises(TableDamagedError, match=r"cut\.parquet.*cannot be read"):
         rejects_tables(store, [NamedFile("cut.parquet", 16, 1)])
 
 
