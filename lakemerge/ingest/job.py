@@ -11,13 +11,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakemerge.commits.provenance import DomainChangedError
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.committing import Standing, note, standing_of
-from lakemerge.ingest.ledger import REJECTS, Entry, FileState, ledger_tables
+from lakemerge.ingest.ledger import REJECTS, Entry, FileState, ledger_tables, rejects_tables
 from lakemerge.ingest.places import whole_path
 from lakemerge.ingest.plan import Candidate, found_by
 from lakemerge.ingest.replay import replayed
@@ -117,10 +116,7 @@ class IngestJob:
     def rejects(self) -> pa.Table:
         """Records that were set aside: window, path, byte offset (or number of the row), text and reason."""
         standing = self._standing()
-        tables = []
-        for file in standing.ingest.rejects:
-            with self._table.handle.store.open_input(file.path, size_bytes=file.size_bytes) as data:
-                tables.append(pq.read_table(data, schema=REJECTS))
+        tables = rejects_tables(self._table.handle.store, standing.ingest.rejects)
         return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
     def retry(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> int:

@@ -22,7 +22,17 @@ from lakemerge.format.ingests import NamedFile
 from lakemerge.ingest.spill import columns_of
 from lakemerge.storage.base import Store
 
-__all__ = ["LEDGER", "REJECTS", "Entry", "FileState", "absorbed", "appended", "ledger_tables", "write_ledger"]
+__all__ = [
+    "LEDGER",
+    "REJECTS",
+    "Entry",
+    "FileState",
+    "absorbed",
+    "appended",
+    "ledger_tables",
+    "rejects_tables",
+    "write_ledger",
+]
 
 
 class FileState(StrEnum):
@@ -141,6 +151,18 @@ def ledger_tables(store: Store, files: Sequence[NamedFile]) -> Iterator[pa.Table
             run.close()
 
 
+def rejects_tables(store: Store, files: Sequence[NamedFile]) -> list[pa.Table]:
+    """Rejects files. Raises :class:`TableDamagedError` as :func:`ledger_tables`."""
+    tables = []
+    for file in files:
+        with _readable(file.path), store.open_input(file.path, size_bytes=file.size_bytes) as data:
+            found = pq.read_table(data)
+            if not found.schema.equals(REJECTS):
+                raise pa.ArrowInvalid("it has other columns than rejects")
+            tables.append(found)
+    return tables
+
+
 def write_ledger(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFile:
     """Write a ledger file from sorted tables."""
     rows = 0
@@ -257,4 +279,4 @@ def _readable(path: str) -> Iterator[None]:
         # Arrow's own errors of input are plain OSErrors; others are a store that failed.
         if isinstance(error, OSError) and type(error) not in (OSError, FileNotFoundError):
             raise
-        raise TableDamagedError(f"ledger {path!r} cannot be read: {error}", path=path) from error
+        raise TableDamagedError(f"{path!r}, a file of an ingest job, cannot be read: {error}", path=path) from error

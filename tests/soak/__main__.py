@@ -1,8 +1,8 @@
 """``make soak``: the same promises as in the tests, many thousand times.
 
-Three parts: histories over a store that fails at any call (``storms``), processes that are killed at any moment
-(``crowd``), and damaged files (``damage``). Ends with status 1 at the first record that is lost or outcome that
-nobody expects, and names the seed that shows it again.
+Four parts: histories over a store that fails at any call (``storms``), processes that are killed at any moment
+(``crowd``), files that are ingested while both happens (``intake``), and damaged files (``damage``). Ends with status 1
+at the first record that is lost or outcome that nobody expects, and names the seed that shows it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def soak(tally: Tally, seeds: Sequence[int], *, minutes: float | None, folder: P
         for name, share in SHARES.items():
             seconds = float("inf") if minutes is None else minutes * 60 * share / len(seeds)
             part = Part(tally, seed, folder, jobs, time.monotonic() + seconds)
-            {"storms": part.storms, "crowd": part.crowd, "damage": part.damage}[name]()
+            parts = {"storms": part.storms, "crowd": part.crowd, "intake": part.intake, "damage": part.damage}
+            parts[name]()
 
 
 def _scratch() -> Path:
@@ -48,13 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=1_000, help="processes to kill (%(default)s)")
     parser.add_argument("--records", type=int, default=1_000_000, help="acknowledged records to find (%(default)s)")
     parser.add_argument("--inputs", type=int, default=100_000, help="files to damage (%(default)s)")
+    parser.add_argument("--ingest-faults", type=int, default=10_000, help="kills and faults of ingest (%(default)s)")
     parser.add_argument("--minutes", type=float, help="end after so long, whatever was reached")
     parser.add_argument("--seed", type=_seed, action="append", help="a number or 'fresh', which it is by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     parser.add_argument("--path", type=Path, default=_scratch(), help="for tables (%(default)s)")
     given = parser.parse_args(arguments)
     seeds = given.seed or [_seed("fresh")]
-    wanted = {name: getattr(given, name) for name in ("faults", "kills", "records", "inputs")}
+    wanted = {name: getattr(given, name) for name in ("faults", "kills", "records", "inputs", "ingest_faults")}
     tally = Tally(wanted)
     print(f"seeds: {' '.join(map(str, seeds))}", flush=True)  # noqa: T201
     hush()

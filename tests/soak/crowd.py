@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow.compute as pc
 
@@ -29,7 +30,19 @@ from lakemerge.delta import CommitInfo
 from lakemerge.layout.references import snapshot_references
 from tests.property.batches import DDL, batch_of, fold
 
-__all__ = ["Crowd", "Figures"]
+__all__ = [
+    "NOW",
+    "RETENTION",
+    "SETTINGS",
+    "Crowd",
+    "Deed",
+    "Desk",
+    "Figures",
+    "Task",
+    "compact",
+    "unless_vacuumed",
+    "vacuum",
+]
 
 PEOPLE = {"write": 8, "compact": 2, "vacuum": 1, "read": 2}
 SETTINGS = Settings(threads=1, row_group_rows=100, inline_blocks=3, target_file_bytes=100_000)
@@ -40,7 +53,7 @@ START_S, END_S = 120.0, 300.0
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """A killed process is soon replaced: the server has imported everything, and no thread runs in it."""
-_PROCESSES.set_forkserver_preload([__name__])
+_PROCESSES.set_forkserver_preload([__name__, "tests.soak.intake"])
 
 
 @dataclass(frozen=True)
@@ -72,10 +85,15 @@ class Desk:
         return [file.read_text() for file in sorted(self.folder.glob("error-*"))]
 
 
+Deed = Callable[[LakeTable, "Task"], Iterator[object]]
+"""What somebody does, again and again; it yields where the process may end."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What a process is given. ``life`` tells those that came one after the other in one place."""
 
+    deed: Deed
     path: str
     desk: Desk
     kind: str
@@ -92,7 +110,7 @@ def work(task: Task) -> None:
     try:
         table = LakeTable.open(task.path, settings=SETTINGS)
         task.desk.note(f"at-work-{task.name}")
-        for _ in _DEEDS[task.kind](table, task):
+        for _ in task.deed(table, task):
             if task.desk.stop.exists():
                 return
     except Exception:
@@ -155,7 +173,7 @@ def read(table: LakeTable, task: Task) -> Iterator[object]:
         missing = [f"{w}.{n}" for w, count in acknowledged.items() for n in range(count) if f"{w}.{n}" not in batches]
         assert not missing, f"acknowledged, and not in the log of version {tip.version}: {missing}"
         version = tip.version if place % 2 else random.randint(tip.state.oldest_version, tip.version)
-        with _unless_vacuumed(task.path, version):
+        with unless_vacuumed(task.path, version):
             rows = LakeTable.open(task.path, version=version, settings=SETTINGS).to_arrow(columns=["k", "batch"])
             own = rows.filter(pc.starts_with(rows["k"], "own "))
             counts = own.group_by("batch").aggregate([("k", "count_distinct"), ("k", "count")]).to_pylist()
@@ -166,7 +184,7 @@ def read(table: LakeTable, task: Task) -> Iterator[object]:
 
 
 @contextlib.contextmanager
-def _unless_vacuumed(path: str, version: int) -> Iterator[None]:
+def unless_vacuumed(path: str, version: int) -> Iterator[None]:
     """Files of versions below the fence may be gone while one works with them; nothing else may be missing."""
     try:
         yield
@@ -175,7 +193,7 @@ def _unless_vacuumed(path: str, version: int) -> Iterator[None]:
             raise
 
 
-_DEEDS: dict[str, Callable[[LakeTable, Task], Iterator[object]]] = {
+_DEEDS: dict[str, Deed] = {
     "write": write,
     "compact": compact,
     "vacuum": vacuum,
@@ -190,6 +208,8 @@ class Figures:
     """Acknowledged, and found once in the end."""
     read: int = 0
     """Rows that readers verified along the way."""
+    faults: int = 0
+    """Of stores, that processes which were not killed meanwhile tell of."""
 
 
 @dataclass
@@ -201,6 +221,8 @@ class Crowd:
     size: int = 250
     kills_per_second: float = 6.0
     figures: Figures = field(default_factory=Figures)
+    people: ClassVar[dict[str, int]] = PEOPLE
+    deeds: ClassVar[dict[str, Deed]] = _DEEDS
 
     def __post_init__(self) -> None:
         self._path = str(self.folder / "table")
@@ -208,18 +230,18 @@ class Crowd:
         self._desk.folder.mkdir()
         self._random = random.Random(f"crowd {self.seed}")
         self._tasks: dict[tuple[str, int], tuple[Task, ForkServerProcess]] = {}
-        LakeTable.create(self._path, DDL, key=["k"], ordering=["o"], buckets=4, settings=SETTINGS)
+        self._create()
 
     def run(self, *, seconds: float, kills: int, records: int) -> Figures:
         """Work for so long, or until so many were killed and so many records acknowledged; then check every record.
         Raises :class:`AssertionError`."""
         try:
-            for kind, count in PEOPLE.items():
+            for kind, count in self.people.items():
                 for place in range(count):
                     self._start(kind, place, life=0)
             end = time.monotonic() + seconds
             self._kill_one()
-            while time.monotonic() < end and (self.figures.kills < kills or self._acknowledged() < records):
+            while time.monotonic() < end and self._lacks(kills, records):
                 time.sleep(self._random.expovariate(self.kills_per_second))
                 self._kill_one()
                 self._check_living()
@@ -257,12 +279,13 @@ class Crowd:
         self._vacuum(table)
         self._compare(expected, "vacuumed")
         self.figures.records += self._acknowledged()
-        self.figures.read += sum(
-            int(line) for file in self._desk.folder.glob("read-*") for line in self._desk.lines(file.name)
-        )
+        self.figures.read += self._read()
+
+    def _create(self) -> None:
+        LakeTable.create(self._path, DDL, key=["k"], ordering=["o"], buckets=4, settings=SETTINGS)
 
     def _start(self, kind: str, place: int, *, life: int) -> None:
-        task = Task(self._path, self._desk, kind, place, life, self.size)
+        task = Task(self.deeds[kind], self._path, self._desk, kind, place, life, self.size)
         process = _PROCESSES.Process(target=work, args=(task,), daemon=True, name=task.name)
         process.start()
         self._tasks[kind, place] = (task, process)
@@ -286,12 +309,18 @@ class Crowd:
         self.figures.kills += 1
         self._start(task.kind, task.place, life=task.life + 1)
 
+    def _lacks(self, kills: int, records: int) -> bool:
+        return self.figures.kills < kills or self._acknowledged() < records
+
     def _check_living(self) -> None:
         gone = [task.name for task, process in self._tasks.values() if process.exitcode is not None]
         assert not gone, f"{gone} ended by themselves\n" + self._told()
 
     def _acknowledged(self) -> int:
         return sum(self._desk.acknowledged().values()) * self.size
+
+    def _read(self) -> int:
+        return sum(int(line) for file in self._desk.folder.glob("read-*") for line in self._desk.lines(file.name))
 
     def _told(self) -> str:
         return "\n".join(self._desk.errors())
@@ -308,7 +337,7 @@ class Crowd:
 
     def _vacuum(self, table: LakeTable) -> None:
         """Without any retention, one version after the last write, nothing stays but what the table needs."""
-        table.upsert(batch_of(0, 0, size=self.size).slice(0, 0))
+        table.upsert(table.to_arrow().slice(0, 0))
         table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
         view = LakeTable.open(self._path).view
         store = table.handle.store

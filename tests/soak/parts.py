@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from tests.soak.crowd import Crowd
 from tests.soak.damage import fuzz
+from tests.soak.intake import Intake
 from tests.soak.storms import weather
 
 __all__ = ["SHARES", "Part", "Tally", "hush"]
@@ -30,7 +31,7 @@ HISTORIES, INPUTS = 20, 400
 HANGS_S = 900
 ROUND_S = 120.0
 """Of a crowd; then its records are verified and another one begins with an empty table."""
-SHARES = {"storms": 0.4, "crowd": 0.3, "damage": 0.3}
+SHARES = {"storms": 0.3, "crowd": 0.25, "intake": 0.25, "damage": 0.2}
 """Of the time, where it is given."""
 
 _T = TypeVar("_T")
@@ -101,6 +102,22 @@ class Part:
                     self._note(f"crowd {seed}", error)
                 else:
                     self.tally.add(kills=done.kills, records=done.records, rows_compared=done.read)
+
+    def intake(self) -> None:
+        for number in count():
+            if not self.tally.lacks("ingest_faults") or self._left() <= 0:
+                return
+            seed = f"{self.seed}.{number}"
+            with self._place() as folder:
+                try:
+                    wanted = self.tally.rest("ingest_faults")["ingest_faults"]
+                    done = Intake(folder, seed).run(seconds=min(ROUND_S, self._left()), kills=wanted)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
+                    self._note(f"intake {seed}", error)
+                else:
+                    self.tally.add(
+                        ingest_faults=done.kills + done.faults, ingest_records=done.records, rows_compared=done.read
+                    )
 
     def _in_pool(self, figure: str, name: str, do: Callable[[Path, int, int], _T], amount: int) -> Iterator[_T]:
         """Tasks with seeds of their own, as many at a time as there are processes."""

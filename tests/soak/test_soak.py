@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable
@@ -17,6 +18,7 @@ from tests.soak import parts
 from tests.soak.__main__ import main
 from tests.soak.crowd import Crowd
 from tests.soak.damage import fuzz
+from tests.soak.intake import Intake, text_of
 from tests.soak.parts import Part, Tally
 
 
@@ -24,7 +26,20 @@ from tests.soak.parts import Part, Tally
 def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(parts, "HISTORIES", 2)
     monkeypatch.setattr(parts, "INPUTS", 5)
-    few = ["--faults", "10", "--kills", "3", "--records", "2000", "--inputs", "10", "--seed", "7"]
+    few = [
+        "--faults",
+        "10",
+        "--kills",
+        "3",
+        "--records",
+        "2000",
+        "--inputs",
+        "10",
+        "--ingest-faults",
+        "0",
+        "--seed",
+        "7",
+    ]
     assert main([*few, "--path", str(tmp_path)]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "seeds: 7"
@@ -34,6 +49,32 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     wanted = {"faults": 10, "kills": 3, "records": 2000, "inputs": 10, "commit_faults": 1, "rows_compared": 1}
     assert all(done[name] >= figure for name, figure in wanted.items()), told[-1]
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.serial
+def test_a_short_soak_of_ingest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally({"ingest_faults": 4})
+    Part(tally, seed=7, folder=tmp_path, jobs=1, deadline=float("inf")).intake()
+    assert not tally.failures
+    assert tally.done["ingest_faults"] >= 4
+    assert tally.done["ingest_records"] > 0
+
+
+def test_a_record_that_is_ingested_twice_or_never_is_found(tmp_path: Path) -> None:
+    intake = Intake(tmp_path, seed=7)
+    table = LakeTable.open(tmp_path / "table")
+    for number in range(2):
+        name = f"0-0-{number}.json"
+        (tmp_path / "landing" / name).write_text(text_of(name, intake.size))
+    (tmp_path / "desk" / "landed").write_text("0-0-0.json\n")
+    intake.verify()  # the second one landed with nobody left to tell
+    twice = pa.table({"id": ["own 0-0-0.json 5"], "n": [1]})
+    table.upsert(twice)
+    with pytest.raises(AssertionError, match=r"1 rows lost, such as .*own 0-0-0.json 5', 1"):
+        intake.verify()
+    (tmp_path / "desk" / "landed").write_text("0-0-0.json\n0-0-7.json\n")
+    with pytest.raises(AssertionError, match=r"landed, and not in the ledger: \['0-0-7.json'\]"):
+        intake.verify()
 
 
 def test_a_failure_ends_a_soak_and_names_its_seed(

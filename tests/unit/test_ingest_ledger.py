@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakemerge import TableDamagedError
 from lakemerge.format.ingests import NamedFile
 from lakemerge.ingest import ledger as module
-from lakemerge.ingest.ledger import LEDGER, Entry, FileState, absorbed, appended, ledger_tables
+from lakemerge.ingest.ledger import LEDGER, Entry, FileState, absorbed, appended, ledger_tables, rejects_tables
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.plan import Candidate, Settling, found_by
 from lakemerge.ingest.source import SourceFile
@@ -85,6 +85,17 @@ def test_a_ledger_that_is_gone_or_none_is_damage(tmp_path: Path) -> None:
     size = (tmp_path / "other.parquet").stat().st_size
     with pytest.raises(TableDamagedError, match="other columns than a ledger"):
         list(ledger_tables(store, [NamedFile("other.parquet", size, 1)]))
+    with pytest.raises(TableDamagedError, match="other columns than rejects"):
+        rejects_tables(store, [NamedFile("other.parquet", size, 1)])
+
+
+def test_rejects_that_are_gone_or_cut_are_damage(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(TableDamagedError, match=r"gone\.parquet.*cannot be read"):
+        rejects_tables(store, [NamedFile("gone.parquet", 10, 1)])
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(TableDamagedError, match=r"cut\.parquet.*cannot be read"):
+        rejects_tables(store, [NamedFile("cut.parquet", 16, 1)])
 
 
 def spool(files: list[SourceFile]) -> Spool:

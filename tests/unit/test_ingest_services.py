@@ -216,8 +216,17 @@ def test_the_command_takes_up_what_is_there(
     out = capsys.readouterr().out
     assert "1 committed" in out
     assert "3 rows" in out
+    size = (landing / "a.json").stat().st_size
+    landed(landing / "b.json", b"junk\n", at=2)
+    assert run("ingest", table.url, landing, "--format", "json", "-q") == 1
+    capsys.readouterr()
     assert run("show", table.url) == 0
-    assert "ingest default" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    told = f"window 2, 1 committed, 1 failed; 3 rows of {size} bytes, 0 rejected; json from {landing}"
+    assert f"ingest default {told} column" in shown
+    table.restore(version=1)
+    assert run("show", table.url) == 0
+    assert "the table was restored: call reset" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_ends_with_1_where_files_failed(
