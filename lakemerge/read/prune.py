@@ -61,10 +61,12 @@ def prune_tiles(view: TableView, condition: Filter | None) -> list[Tile]:
     return [tile for tile, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
-def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
+def tiles_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False) -> list[Tile]:
     """The tiles that may hold some of the keys, narrowed to these.
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
+    :param exact: whether tiles hold the keys themselves too, not their span alone: for reads of this process, since
+        they may be many.
     """
     config, buckets = view.config, view.config.buckets or 1
     for name in config.partition_by:
@@ -87,11 +89,11 @@ def tiles_of_keys(view: TableView, keys: pa.Table) -> list[Tile]:
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
         tiles = view.tiles_by_slice.get(SliceId(partitions[slot // buckets], slot % buckets), ())
-        narrowed += [_narrowed(tile, asked) for tile in tiles]
+        narrowed += [_narrowed(tile, asked, exact=exact) for tile in tiles]
     return [tile for tile in narrowed if tile is not None]
 
 
-def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
+def _narrowed(tile: Tile, keys: KeyColumns, *, exact: bool) -> Tile | None:
     """:param keys: those of the tile's slice, ascending."""
     start = 0 if tile.lower is None else key_position(keys, tile.lower, after=False)
     end = len(keys[0]) if tile.upper is None else key_position(keys, tile.upper, after=False)
@@ -103,7 +105,7 @@ def _narrowed(tile: Tile, keys: KeyColumns) -> Tile | None:
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in tile.blocks if _may_hold(block, span, listed))
-    narrowed = replace(tile, blocks=blocks, wanted=span)
+    narrowed = replace(tile, blocks=blocks, wanted=span, sought=inside if exact else None)
     return None if narrowed.is_empty else narrowed
 
 

@@ -2,13 +2,15 @@
 
 Where a read asks for a span of keys only (``Tile.wanted``), row groups that hold none of them are not read,
 and rows before and after them are cut off: all streams of a tile alike, so that what is left of each
-key is whole, and that spans which adjoin share no row.
+key is whole, and that spans which adjoin share no row. Where it asks for single keys (``Tile.sought``), rows and row
+groups between them go too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +20,10 @@ import pyarrow.parquet as pq
 from lakemerge.config import TableConfig
 from lakemerge.options import Settings
 from lakemerge.read.parquet import ParquetFiles, StoredFile
-from lakemerge.read.row_groups import RowGroups, in_span
+from lakemerge.read.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
 from lakemerge.slices.minor import Positions, RowFile, read_positions
-from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock
+from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock, keys_at
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
@@ -172,12 +174,18 @@ def block_stream(
 
 
 def _wanted_groups(config: TableConfig, tile: Tile, footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
-    if tile.wanted is None:
-        return list(groups)
-    return in_span([config.schema.field(name) for name in config.key], tile.wanted)(footer, groups)
+    key = [config.schema.field(name) for name in config.key]
+    if tile.sought is not None:
+        return with_keys(key, keys_at(tile.sought, range(len(tile.sought[0]))))(footer, groups)
+    return list(groups) if tile.wanted is None else in_span(key, tile.wanted)(footer, groups)
 
 
 def _wanted_rows(table: pa.Table, config: TableConfig, tile: Tile) -> pa.Table:
+    if tile.sought is not None and table.num_rows:
+        # Of keys of several columns, each column by itself: what is left may be a few rows more than asked for.
+        columns = zip(config.key, tile.sought, strict=True)
+        masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
+        return table.filter(reduce(pc.and_, masks))
     return table if tile.wanted is None else _within(table, config.key, tile.wanted.low, tile.wanted.high)
 
 
