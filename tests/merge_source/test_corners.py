@@ -1,4 +1,4 @@
-"""Corners, each with the ids that the design and Sesam's documentation ask for, and with all else as the model has it."""
+"""Corners, each with the ids that the design and Sesam's documentation ask for; all else is as the model has it."""
 
 from __future__ import annotations
 
