@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from lakemerge._internal.cached import cached_property
@@ -29,6 +29,7 @@ from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
 from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
+from mergers.keys import KeyColumns
 
 __all__ = ["FileSlice", "TableView", "build_file_slices"]
 
@@ -51,6 +52,8 @@ class FileSlice:
     """Present only with a base file; ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
     """The keys that a read asks for, where it does not ask for all; it leaves out those beyond."""
+    sought: KeyColumns | None = field(default=None, repr=False, compare=False)
+    """The keys within ``wanted`` that a look-up asks for, ascending; it leaves out what lies between them."""
     expiries: tuple[Expiry, ...] = ()
     """What the table forgot of its tombstones, and when."""
 

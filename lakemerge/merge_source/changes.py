@@ -116,10 +116,8 @@ def reach(state: State, config: MergeConfig, fresh: Fresh) -> Reached:
     known = pc.is_in(fresh.texts, value_set=key_texts(ints(seen, "dataset"), strings(seen, "id")))
     fresh = fresh.where(known.to_numpy(zero_copy_only=False) | ~fresh.gone)
     heads, added, removed = _moves(state, config.rules, found.of(fresh.datasets, fresh.ids), fresh)
-    found.with_clusters()
     holders = _joined_by(state, config, heads, added, removed)
-    found.look_up(holders.datasets, holders.ids)
-    found.with_clusters()
+    found.with_clusters(holders.datasets, holders.ids)
     bystanders = Bystanders.none()
     if config.identity == "first":
         bystanders = found.with_namesakes(fresh, len(config.datasets))
@@ -152,12 +150,23 @@ class _Found:
         own = key_texts(ints(self.table, "dataset"), strings(self.table, "id"))
         return self.table.take(pc.index_in(key_texts(datasets, ids), value_set=own))
 
-    def with_clusters(self) -> None:
-        """Look up all members of the clusters of what is there."""
-        self.look_up(ints(self.table, "first_dataset"), strings(self.table, "first_id"))
-        members = pc.list_flatten(strings(self.table, "members"))
-        datasets = members.field("dataset").to_numpy(zero_copy_only=False).astype(np.int64)
-        self.look_up(datasets, contiguous(members.field("id")))
+    def with_clusters(self, datasets: Ints, ids: pa.Array) -> None:
+        """Look up entities, and all members of the clusters of what is there: a look-up is one pass over the state,
+        so that each asks for everybody who has been told of by then."""
+        while True:
+            told = self._told()
+            datasets = np.concatenate([datasets, told[0]])
+            ids = contiguous(pa.chunked_array([contiguous(ids), told[1]], pa.string()))
+            if not self.look_up(datasets, ids).num_rows:
+                return
+            datasets, ids = datasets[:0], ids.slice(0, 0)
+
+    def _told(self) -> tuple[Ints, pa.Array]:
+        """The first members of clusters, and the others, as far as records list them."""
+        listed = pc.list_flatten(strings(self.table, "members"))
+        datasets = np.concatenate([listed.field("dataset").to_numpy(), ints(self.table, "first_dataset")])
+        parts = [contiguous(listed.field("id")), strings(self.table, "first_id")]
+        return datasets.astype(np.int64), contiguous(pa.chunked_array(parts, pa.string()))
 
     def with_namesakes(self, fresh: Fresh, datasets: int) -> Bystanders:
         """Entities of other datasets with the same ids: deleted ones join, since they show or hide by them; live

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import Combined, OutputShape, combine
 from lakemerge.merge_source.content import hash_values
-from lakemerge.merge_source.known import strings
+from lakemerge.merge_source.known import Places, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.publish import publish, retired_rows
@@ -58,6 +58,9 @@ class Emitter(Protocol):
     def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
         """Write the rows that wait, and those of ids that no longer apply, for the run of that number."""
 
+    def close(self) -> None:
+        """Let go of the rows that wait, whether or not they were written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -98,9 +101,11 @@ class LocalEmitter:
     def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
         changed = deleted = 0
         parts = [REMEMBERED.empty_table()]
+        places = Places(old.output_ids)
         for _, part, rows in self.rows_of(clusters).batches():
             combined = combine(part, rows, self.shape)
-            record = old.records.take(pc.index_in(part.output_ids, value_set=old.output_ids))
+            at = places.of(part.output_ids)
+            record = old.records.take(pa.array(at, mask=at < 0))
             judged = judge(combined, strings(record, "hash"), strings(record, "written"))
             fresh = np.cumsum(judged.changed) - 1 + number + changed
             numbers = pc.if_else(pa.array(judged.changed), pa.array(fresh), strings(record, "updated"))
@@ -120,3 +125,6 @@ class LocalEmitter:
             yield from self.spool.tables(0)
 
         publish(output, target, tables(), self.rows + retired.num_rows, number)
+
+    def close(self) -> None:
+        """The spool belongs to the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,9 @@ from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, spread
 from lakemerge.merge_source.state import ENTITY, HOLDING
 from lakemerge.merge_source.values import Held
+from lakemerge.slices.xxhash64 import hash_columns
 
-__all__ = ["Fresh", "Known", "assemble", "held_lists", "held_of", "ints", "strings"]
+__all__ = ["Fresh", "Known", "Places", "assemble", "held_lists", "held_of", "ints", "strings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Fresh:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Known:
     """Entities, sorted by dataset and id."""
 
@@ -99,14 +101,40 @@ class Known:
 
     def places_of(self, datasets: Ints, ids: pa.Array) -> Ints:
         """Where entities are; -1 for those that are not among these."""
-        found = pc.index_in(key_texts(datasets, ids), value_set=self.texts)
-        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return self._places.of(key_texts(datasets, ids))
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.texts)
 
     @property
     def old_firsts(self) -> Ints:
         """The entities that were the first of their cluster."""
         first = key_texts(ints(self.old, "first_dataset"), strings(self.old, "first_id").fill_null(""))
         return np.flatnonzero(self.was & pc.equal(first, self.texts).to_numpy(zero_copy_only=False))
+
+
+class Places:
+    """Where texts are among others, which are hashed once for any number of questions."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        self._texts = texts
+        hashes = hash_columns([texts])
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+        self._unique = bool((self._hashes[1:] != self._hashes[:-1]).all())
+
+    def of(self, texts: pa.Array) -> Ints:
+        """Their places; -1 for those that are not there."""
+        if not self._unique:
+            found = pc.index_in(texts, value_set=self._texts)
+            return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        if not len(self._texts) or not len(texts):
+            return np.full(len(texts), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._hashes, hash_columns([texts])), len(self._hashes) - 1)
+        places = self._order[at].astype(np.int64)
+        same = pc.equal(self._texts.take(pa.array(places)), texts).to_numpy(zero_copy_only=False)
+        return np.where(same, places, -1)
 
 
 def assemble(old: pa.Table, fresh: Fresh) -> Known:

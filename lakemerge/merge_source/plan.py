@@ -28,7 +28,7 @@ from lakemerge.merge_source.outcome import (
     retired_ids,
     with_first_ids,
 )
-from lakemerge.merge_source.state import ENTITY, records
+from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, records
 
 __all__ = ["RETIRED", "Plan", "Settling", "settle"]
 
@@ -172,9 +172,9 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
     lead = np.full(count, -1, dtype=np.int64)
     lead[members[firsts]] = np.arange(len(clusters))
     at = pa.array(lead, mask=lead < 0)
-    alone = np.diff(clusters.offsets) == 1
-    listed = lead.copy()
-    listed[listed >= 0] = np.where(alone[listed[listed >= 0]], -1, listed[listed >= 0])
+    sizes = np.diff(clusters.offsets)
+    listed = np.where((sizes > 1) & (sizes <= MEMBERS_EVERYWHERE), np.arange(len(clusters)), -1)[cluster]
+    listed[members[firsts]] = np.where(sizes > 1, np.arange(len(clusters)), -1)
     columns: dict[str, pa.Array] = {
         "first_dataset": pa.array(clusters.datasets[firsts][cluster].astype(np.int32)),
         "first_id": clusters.ids.take(pa.array(firsts[cluster])),

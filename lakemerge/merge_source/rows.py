@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from lakemerge.merge_source.combine import Part
 from lakemerge.merge_source.ids import ids_of
 from lakemerge.merge_source.inputs import Input, Shape
 from lakemerge.merge_source.known import Known
-from lakemerge.merge_source.lists import Ints, contiguous
+from lakemerge.merge_source.lists import Ints, contiguous, run_starts
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
 
@@ -141,10 +142,13 @@ class ScannedRows:
             datasets = np.full(rows.num_rows, one.offset, dtype=np.int64)
             places = place_of[self.known.places_of(datasets, ids_of(rows, one.shape.id_columns))]
             batch = np.searchsorted(firsts, places, side="right") - 1
-            labelled = rows.select(one.shape.kept).append_column(_PLACE, pa.array(places))
-            for number in np.unique(batch[places >= 0]).tolist():
-                own = labelled.filter(pa.array((batch == number) & (places >= 0)))
-                spool.add(number * len(self.inputs) + one.offset, own)
+            order = np.argsort(batch, kind="stable")
+            order = order[places[order] >= 0]
+            labelled = rows.select(one.shape.kept).append_column(_PLACE, pa.array(places)).take(pa.array(order))
+            starts = run_starts(batch[order])
+            for start, end in pairwise([*starts.tolist(), len(order)]):
+                number = int(batch[order[start]])
+                spool.add(number * len(self.inputs) + one.offset, labelled.slice(start, end - start))
 
     def _waiting(self, spool: Spool, number: int, first: int) -> Iterator[Part]:
         for one in self.inputs:

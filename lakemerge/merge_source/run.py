@@ -125,16 +125,20 @@ class _Run:
                 self._output, self._state, self._config, inputs, shape, self._number, spool, target, self._tables.spark
             )
             plan = Plan()
-            if before.everything:
-                by_output = not trusted or self._done < self._meta.emitted_run
-                bars = plan_everything(work, before.offsets, plan, by_output=by_output)
-            else:
-                bars = plan_changes(work, plan)
-            if not self._dry_run:
-                meta = self._meta_after(plan, inputs, bars=bars)
-                if not self._commit(plan, meta):
-                    return None
-                self._publish(plan, target)
+            try:
+                if before.everything:
+                    by_output = not trusted or self._done < self._meta.emitted_run
+                    bars = plan_everything(work, before.offsets, plan, by_output=by_output)
+                else:
+                    bars = plan_changes(work, plan)
+                if not self._dry_run:
+                    meta = self._meta_after(plan, inputs, bars=bars)
+                    if not self._commit(plan, meta):
+                        return None
+                    self._publish(plan, target)
+            finally:
+                if plan.emitter is not None:
+                    plan.emitter.close()
             return self._result(plan, inputs, populated=True, everything=before.everything)
 
     def _check_own_tables(self) -> bool:

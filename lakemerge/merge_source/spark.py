@@ -88,7 +88,7 @@ def _fresh_of(found: pa.Table, offset: int) -> Fresh:
 
 
 class SparkEmitter:
-    """Combines clusters in tasks that each have a range of them. Rows that changed wait in Spark's storage."""
+    """Combines clusters in tasks that each have some of them. Rows that changed wait in Spark's storage."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class SparkEmitter:
             return Emission(REMEMBERED.empty_table(), number, 0, 0)
         record = old.records.take(pc.index_in(clusters.output_ids, value_set=old.output_ids))
         members = self._with_rows(self._members(clusters, record))
-        combined = members.repartitionByRange("cluster").sortWithinPartitions("place")
+        # By hash: ranges would run the join twice, once to see where to cut.
+        combined = members.repartition("cluster").sortWithinPartitions("place")
         schema = pa.schema([*self._target, *_JUDGED])
         work = _Combining(self._shape, [one.shape for one in self._inputs], self._identity, self._target, number)
         self._frame = combined.mapInArrow(work.run, to_ddl(schema)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -131,6 +132,8 @@ class SparkEmitter:
             changed = self._frame.where("_lm_rewritten").select(*map(quoted, target.names))
             frame = changed.unionByName(frame)
         output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
+
+    def close(self) -> None:
         if self._frame is not None:
             self._frame.unpersist()
 
@@ -202,7 +205,7 @@ class SparkEmitter:
 
 
 class _Combining:
-    """What a task does with its range of clusters. Picklable."""
+    """What a task does with its clusters, whose members come one after the other. Picklable."""
 
     def __init__(
         self, shape: OutputShape, shapes: Sequence[Shape | None], identity: str, target: pa.Schema, number: int

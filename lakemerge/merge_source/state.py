@@ -2,8 +2,8 @@
 
 One table, so that one commit changes all of it. Every record is found by its whole key:
 
-- ``e``, an entity: its cluster (that of its first member), the values that it holds, and, at the first member, the
-  cluster's members and what was output of it;
+- ``e``, an entity: its cluster (that of its first member) and, of a small one, its members; the values that it holds;
+  and, at the first member, the members of a cluster of any size, and what was output of it;
 - ``v``, a value that an expression gives: how many entities hold it, and which. Beyond a page of them, they are
   spread over pages by a hash of their ids, so that one more of a million costs a page;
 - ``d``, rows that went from their tables, some together, as an Arrow stream;
@@ -31,6 +31,7 @@ __all__ = [
     "ENTITY",
     "HOLDING",
     "KEY",
+    "MEMBERS_EVERYWHERE",
     "SCHEMA",
     "STATE_SETTINGS",
     "VALUE",
@@ -67,8 +68,11 @@ ENTITY = pa.schema(
     ]
 )
 """What is known of an entity, beside its dataset and id. ``gone``: its row went; ``chunk`` and ``place`` say where it
-is kept. ``members`` is null for a cluster of one. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are of
+is kept. ``members`` is null for a cluster of one, and but for the first member null in a cluster of more than
+:data:`MEMBERS_EVERYWHERE`. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are of
 what was output last, at the first member; ``output_id`` is null where the entity is not output."""
+MEMBERS_EVERYWHERE = 16
+"""In clusters of so many at most, each member lists all of them: who is looked up tells at once who belongs to it."""
 VALUE = pa.schema([("count", pa.int64()), ("pages", pa.int32()), ("holders", pa.list_(pa.field("element", MEMBER)))])
 """What is known of a value and an expression: page 0 has the count and the number of pages, and, where it is the only
 page, the holders."""

@@ -40,7 +40,7 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     """
     config = view.config
     spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
-    file_slices = file_slices_of_keys(view, wanted)
+    file_slices = file_slices_of_keys(view, wanted, exact=True)
     schema = pa.schema([config.schema.field(name) for name in names])
 
     def rows_of(file_slice: FileSlice) -> list[pa.Table]:

@@ -2,13 +2,15 @@
 
 Where a read asks for a span of keys only (``FileSlice.wanted``), row groups that hold none of them are not read,
 and rows before and after them are cut off: all streams of a file slice alike, so that what is left of each
-key is whole, and that spans which adjoin share no row.
+key is whole, and that spans which adjoin share no row. Where it asks for single keys (``FileSlice.sought``), rows and
+row groups between them go too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key
+from lakemerge.format.keys import Key, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
@@ -24,7 +26,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.read.parquet.row_groups import RowGroups, in_span
+from lakemerge.read.parquet.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
 from lakemerge.storage.base import Store
 from mergers import Merger
@@ -176,12 +178,18 @@ def block_stream(
 def _wanted_groups(
     config: TableConfig, file_slice: FileSlice, footer: pq.FileMetaData, groups: Sequence[int]
 ) -> list[int]:
-    if file_slice.wanted is None:
-        return list(groups)
-    return in_span([config.schema.field(name) for name in config.key], file_slice.wanted)(footer, groups)
+    key = [config.schema.field(name) for name in config.key]
+    if file_slice.sought is not None:
+        return with_keys(key, keys_at(file_slice.sought, range(len(file_slice.sought[0]))))(footer, groups)
+    return list(groups) if file_slice.wanted is None else in_span(key, file_slice.wanted)(footer, groups)
 
 
 def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) -> pa.Table:
+    if file_slice.sought is not None and table.num_rows:
+        # Of keys of several columns, each column by itself: what is left may be a few rows more than asked for.
+        columns = zip(config.key, file_slice.sought, strict=True)
+        masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
+        return table.filter(reduce(pc.and_, masks))
     return (
         table
         if file_slice.wanted is None

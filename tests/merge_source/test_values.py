@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lakemerge.merge_source import known
 from lakemerge.merge_source.content import hash_rows, hash_values
 from lakemerge.merge_source.ids import composite_ids, ids_of, keys_of
 from lakemerge.merge_source.rules import parse_rules
@@ -200,3 +201,15 @@ def test_hashes_tell_what_changed_and_not_how_it_is_stored() -> None:
         one(x=0),
     ]
     assert len(set(different)) == len(different)
+
+
+@pytest.mark.parametrize("collide", [False, True])
+def test_places_of_texts(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all hashes are the same."""
+    if collide:
+        monkeypatch.setattr(known, "hash_columns", lambda columns: np.zeros(len(columns[0]), dtype=np.int64))
+    places = known.Places(pa.array(["b", "", "a"]))
+    assert places.of(pa.array(["a", "c", "", "b", "a"])).tolist() == [2, -1, 1, 0, 2]
+    assert places.of(pa.array([], pa.string())).tolist() == []
+    assert known.Places(pa.array([], pa.string())).of(pa.array(["a"])).tolist() == [-1]
+    assert known.Places(pa.array(["b"])).of(pa.array(["a", "b"])).tolist() == [-1, 0]

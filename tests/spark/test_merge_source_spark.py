@@ -111,3 +111,19 @@ def test_keys_and_types_of_all_kinds(tmp_path: Path, spark: SparkSession) -> Non
     assert numbered(with_spark.entities()) == numbered(without.entities())
     assert with_spark.run(full=True).emitted == 0
     assert with_spark.check().ok
+
+
+def test_nothing_stays_in_sparks_storage(tmp_path: Path, spark: SparkSession) -> None:
+    """Neither of a dry run, nor of one that writes."""
+    world = World(tmp_path, spark)
+    world.create("A", "_id STRING, x BIGINT", [{"_id": "a1", "x": 1}])
+    world.create("B", "_id STRING, x BIGINT", [{"_id": "b1", "x": 1}])
+    config = {"type": "merge", "version": 2, "datasets": ["A a", "B b"], "equality": [["eq", "a.x", "b.x"]]}
+    source = MergeSource.create(tmp_path / "out", world.config(config), spark=spark)
+    held: Any = spark.sparkContext._jsc
+    before = held.getPersistentRDDs().size()
+    assert source.run(dry_run=True).emitted == 1
+    assert held.getPersistentRDDs().size() == before
+    assert source.table.version == 0
+    assert source.run().emitted == 1
+    assert held.getPersistentRDDs().size() == before

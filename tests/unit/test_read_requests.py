@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
@@ -87,3 +88,19 @@ def test_a_look_up(path: Path) -> None:
         assert table.get({"k": 7}) is not None
         found = calls(store)
         assert (found["open_input"], found["read"]) == (1, reads)
+
+
+def test_a_look_up_of_keys_far_apart(tmp_path: Path) -> None:
+    """Of the row groups between the keys, none is read: not of the base file, nor of the log."""
+    table = create(tmp_path / "t", buckets=1, settings=Settings(row_group_rows=10))
+    table.upsert(frame([(k, 1, f"base {k}" * 20) for k in range(0, 2000, 2)]))
+    table.upsert(frame([(k, 2, f"log {k}" * 20) for k in range(500, 1500)]))
+    reader, store = counted(tmp_path / "t")
+    reader.to_arrow()
+    everything = store.counts().bytes_read
+    reader.get({"k": 700})  # reads the footers
+    store.reset()
+    found = reader.get(pa.table({"k": [1998, 0, 501, 1400, 1]}))
+    expected = {0: "base 0", 501: "log 501", 1400: "log 1400", 1998: "base 1998"}
+    assert {row["k"]: row["v"] for row in found.to_pylist()} == {k: v * 20 for k, v in expected.items()}
+    assert store.counts().bytes_read < everything / 10

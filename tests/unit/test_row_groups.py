@@ -10,7 +10,7 @@ import pytest
 
 from lakemerge.format.keys import KeySpan
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.read.parquet.row_groups import in_span, key_bounds, matching
+from lakemerge.read.parquet.row_groups import in_span, key_bounds, matching, with_keys
 
 SCHEMA = pa.schema(
     [("s", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])), ("k", pa.int64()), ("f", pa.float64())]
@@ -78,3 +78,28 @@ def test_a_column_that_the_file_lacks_tells_nothing(footer: pq.FileMetaData) -> 
     parsed = parse_filter("x = 1", pa.schema([("x", pa.int64())]))
     assert parsed is not None
     assert matching(parsed)(footer, range(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "groups"),
+    [
+        ([(3,)], [0]),
+        ([(0,), (29,)], [0, 2]),
+        ([(9,), (10,)], [0, 1]),
+        ([(-1,), (30,)], []),
+        ([(5,), (15,), (25,)], [0, 1, 2]),
+    ],
+)
+def test_by_single_keys(footer: pq.FileMetaData, keys: list[tuple[int]], groups: list[int]) -> None:
+    fields = [pa.field("k", pa.int64())]
+    assert with_keys(fields, keys)(footer, range(3)) == groups
+    assert with_keys(fields, keys)(footer, [1]) == [group for group in groups if group == 1]
+
+
+def test_by_single_keys_of_which_bounds_tell_the_beginning(tmp_path: Path) -> None:
+    """Two key columns: the first varies within a row group, so that its bounds say nothing of the second."""
+    pq.write_table(pa.table({"a": [1, 2, 2, 3], "b": [9, 0, 5, 1]}), tmp_path / "f", row_group_size=2)
+    fields = [pa.field("a", pa.int64()), pa.field("b", pa.int64())]
+    told = pq.read_metadata(tmp_path / "f")
+    for keys, groups in [([(2, 3)], [0, 1]), ([(1, 0)], [0]), ([(3, 7)], [1]), ([(0, 9), (4, 0)], [])]:
+        assert with_keys(fields, keys)(told, range(2)) == groups

@@ -69,10 +69,13 @@ def prune_file_slices(view: TableView, condition: Filter | None) -> list[FileSli
     return [file_slice for file_slice, kept in zip(there, keep.tolist(), strict=True) if kept]
 
 
-def file_slices_of_keys(view: TableView, keys: pa.Table) -> list[FileSlice]:
+def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False) -> list[FileSlice]:
     """The file slices that may hold some of the keys, narrowed to these.
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
+    :param exact: whether file slices hold the keys themselves too, not their span alone: for reads of this process,
+        since
+        they may be many.
     """
     config, buckets = view.config, view.config.buckets or 1
     for name in config.partition_by:
@@ -95,11 +98,11 @@ def file_slices_of_keys(view: TableView, keys: pa.Table) -> list[FileSlice]:
         slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
         file_slices = view.file_slices_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
-        narrowed += [narrowed_to_keys(file_slice, asked) for file_slice in file_slices]
+        narrowed += [narrowed_to_keys(file_slice, asked, exact=exact) for file_slice in file_slices]
     return [file_slice for file_slice in narrowed if file_slice is not None]
 
 
-def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns) -> FileSlice | None:
+def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = False) -> FileSlice | None:
     """The file slice without what surely holds none of the keys; ``None`` where all of it goes.
 
     :param keys: those of the file slice's bucket, ascending.
@@ -114,7 +117,7 @@ def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns) -> FileSlice | Non
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in file_slice.blocks if _may_hold(block, span, listed))
-    narrowed = replace(file_slice, blocks=blocks, wanted=span)
+    narrowed = replace(file_slice, blocks=blocks, wanted=span, sought=inside if exact else None)
     return None if narrowed.is_empty else narrowed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from lakemerge.format.keys import Key, KeySpan, keys_at
 from lakemerge.read.filter.filter import FileStats, Filter, prune
 
-__all__ = ["RowGroups", "in_span", "key_bounds", "matching"]
+__all__ = ["RowGroups", "in_span", "key_bounds", "matching", "with_keys"]
 
 RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
 """Of the given row groups of a file, those to read, in order."""
@@ -29,6 +30,25 @@ def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
         return [
             group for group, (least, greatest) in zip(groups, bounds, strict=True) if span.may_hold(least, greatest)
         ]
+
+    return choose
+
+
+def with_keys(key: Sequence[pa.Field], keys: Sequence[Key]) -> RowGroups:
+    """Row groups that may hold one of some keys.
+
+    :param key: the key columns; the file is sorted by key.
+    :param keys: ascending.
+    """
+
+    def may_hold(least: Key, greatest: Key) -> bool:
+        # A bound may be the beginning of a key alone: all keys that begin so are within it.
+        width = len(greatest)
+        return bisect_left(keys, least) < bisect_right(keys, greatest, key=lambda one: one[:width])
+
+    def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
+        bounds = key_bounds(footer, groups, key)
+        return [group for group, ends in zip(groups, bounds, strict=True) if may_hold(*ends)]
 
     return choose
 
