@@ -1,6 +1,6 @@
 """Making a commit: its provenance, its checks, and landing it at exactly one version.
 
-Nothing here overwrites or deletes. See :meth:`lakemerge.log.DeltaLog.commit` for the whole.
+Nothing here overwrites or deletes. See :meth:`lakemerge.delta.DeltaLog.commit` for the whole.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakemerge.errors import TableDamagedError
+from lakemerge.feed.changes import check_free_names, unit_columns
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.difference import FeedShape, unit_batches
 from lakemerge.feed.planner import Planner, check_not_overtaken
@@ -16,7 +17,6 @@ from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.read.changes import check_free_names, unit_columns
 
 __all__ = ["Following", "follow"]
 

@@ -84,7 +84,7 @@ def auto_cdc(
         untracked=track_history_except_column_list,
     )
     if is_spark_frame(source):
-        from lakemerge.spark.flows import spark_auto_cdc
+        from lakemerge.flows.spark import spark_auto_cdc
 
         return spark_auto_cdc(source, target, settings, checkpoint=checkpoint, trigger=trigger, txn=txn)
     if checkpoint is not None or trigger is not None:

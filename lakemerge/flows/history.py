@@ -40,7 +40,7 @@ def history(target: LakeTable) -> pa.Table:
 
 def history_df(target: LakeTable) -> DataFrame:
     """As :func:`history`, as a Spark DataFrame, in no particular order."""
-    from lakemerge.spark.flows import spark_history
+    from lakemerge.flows.spark import spark_history
 
     return spark_history(target, view_of(target))
 

@@ -101,7 +101,7 @@ def _last_version(target: Any) -> Version | None:
 
 def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSettings) -> UpsertResult:
     if is_spark_frame(frame):
-        from lakemerge.spark.flows import spark_snapshot
+        from lakemerge.flows.spark import spark_snapshot
 
         return spark_snapshot(frame, version, target, settings)
     rows = as_reader(frame).read_all()

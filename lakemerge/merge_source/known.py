@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, spread
 from lakemerge.merge_source.state import ENTITY, HOLDING
 from lakemerge.merge_source.values import Held
-from lakemerge.slices.xxhash64 import hash_columns
 
 __all__ = ["Fresh", "Known", "Places", "assemble", "held_lists", "held_of", "ints", "strings"]
 

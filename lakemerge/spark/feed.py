@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemerge.feed.changes import feed_plan
 from lakemerge.feed.difference import FeedShape, unit_batches
 from lakemerge.feed.units import FeedUnit
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.read.changes import feed_plan
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.spark.transport.portable import carried

@@ -21,13 +21,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import InputError, TableDamagedError
+from lakemerge.feed.changes import check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.fixed_columns import FixedColumns
 from lakemerge.feed.planner import Limits, Planner, check_not_overtaken
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
-from lakemerge.read.changes import check_free_names, feed_plan
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.feed_options import FeedOptions
 from lakemerge.spark.transport.portable import carried

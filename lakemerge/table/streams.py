@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from lakemerge.errors import InputError
+from lakemerge.feed.changes import read_changes
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.follow import Following, follow
 from lakemerge.format.feed_offset import Offset
@@ -16,7 +17,6 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import guarded
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import milliseconds_of
-from lakemerge.read.changes import read_changes
 from lakemerge.table.session import TableSession
 from mergers.wording import argument
 

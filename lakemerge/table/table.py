@@ -19,7 +19,6 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
-from lakemerge.provenance.table import TableProvenance
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.results import UpsertResult
@@ -28,6 +27,7 @@ from lakemerge.table.definition import TableDefinition
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, plan_of, slices_of
 from lakemerge.table.engine import deleting
 from lakemerge.table.opening import open_handle
+from lakemerge.table.provenance import TableProvenance
 from lakemerge.table.services import TableServices
 from lakemerge.table.session import TableSession
 from lakemerge.table.streams import TableStreams

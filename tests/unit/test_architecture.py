@@ -15,12 +15,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
-SPARK_DOORS = ("lakemerge.spark", "lakemerge.ingest.spark", "lakemerge.merge_source.spark", "pyspark_lakemerge")
+SPARK_DOORS = (
+    "lakemerge.spark",
+    "lakemerge.flows.spark",
+    "lakemerge.ingest.spark",
+    "lakemerge.merge_source.spark",
+    "pyspark_lakemerge",
+)
 COMPACTION_DOOR = "lakemerge.table.services"
 LOOSE = {"bins", "errors", "frames", "handle", "options", "quantities"}
-ABOVE = frozenset({"lakemerge", "lakemerge.table.services", "lakemerge.spark.source"})
-"""They import what stands above their package: the root gives the public names, the services open the door to
-``compaction``, and Spark's data source is a user of the table."""
+ABOVE = frozenset(
+    {"lakemerge", "lakemerge.table.provenance", "lakemerge.table.services", "lakemerge.spark.source"}
+    | {f"lakemerge.spark.{name}" for name in ("feed_options", "stream_sink", "stream_source", "stream_write")}
+)
+"""They import what stands above their package: the root gives the public names, methods of the table open the doors to
+``compaction`` and ``provenance``, and Spark's data source, for batches and streams, is a user of the table."""
 PACKAGE_DOORS = frozenset({"compaction", "mergers"})
 """What these give is imported from the package itself."""
 CLI_COMMANDS = tuple(
