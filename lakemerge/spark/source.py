@@ -50,8 +50,10 @@ from mergers import Merger, default_registry
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
+_TABLE_ID = "lakemerge.tableid"
+"""The source's own: the table that was there when a DataFrame was made."""
 _OWN_OPTIONS = FEED_OPTIONS | frozenset(
-    {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode"}
+    {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode", _TABLE_ID}
     | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
 )
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
@@ -164,6 +166,7 @@ class LakeMergeDataSource(DataSource):
         view = self._open().view
         if not self._is_pinned():
             self.options["version"] = str(view.version)
+        self.options[_TABLE_ID] = view.snapshot.metadata.id
         return view
 
     def _is_pinned(self) -> bool:
@@ -177,13 +180,16 @@ class LakeMergeDataSource(DataSource):
                 f"catalog (CREATE TABLE ... USING lakemerge, saveAsTable) cannot be used: {_NO_CATALOG}"
             )
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
-        return LakeTable.open(
+        table = LakeTable.open(
             path,
             version=number(self.options, either(self.options, "version", "versionAsOf")),
             timestamp=self.options.get(either(self.options, "timestamp", "timestampAsOf")),
             storage_options=storage or None,
             mergers=self.mergers,
         )
+        if _TABLE_ID in self.options:
+            check_table_id(table.handle.store, self.options[_TABLE_ID], table.view.snapshot, since=table.view.version)
+        return table
 
 
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:

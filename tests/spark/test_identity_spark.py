@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lakemerge import LakeTable, TableReplacedError
+from lakemerge import LakeTable, TableReplacedError, register
 from lakemerge.spark.source import LakeMergeDataSource
 
 SCHEMA = "id BIGINT NOT NULL, v STRING"
@@ -56,3 +57,16 @@ def test_a_write_of_the_data_source_does_not_land_in_another_table(tmp_path: Pat
     with pytest.raises(TableReplacedError, match="removed or re-created after its version 2"):
         writer.commit([message])
     assert is_untouched(path)
+
+
+def test_a_dataframe_of_the_data_source_does_not_show_another_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The new table has the version that the DataFrame stands at, too."""
+    path = tmp_path / "t"
+    made(path, 2, "old")
+    register(spark)
+    frame = spark.read.format("lakemerge").load(str(path))
+    assert {row.v for row in frame.collect()} == {"old"}
+    re_created(path)
+    with pytest.raises(PySparkException, match="removed or re-created after its version 2"):
+        frame.where("id >= 0").collect()  # a plan of its own: the first one has names of files that are gone
+    assert {row.v for row in spark.read.format("lakemerge").load(str(path)).collect()} == {"new"}
