@@ -15,7 +15,7 @@ __all__ = ["check_not_shadowed"]
 
 def check_not_shadowed() -> None:
     """Raise :class:`ImportError` that names the folder in the way, if there is one."""
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     for name in ("mergers", "compaction"):
         found = importlib.util.find_spec(name)
         places = [] if found is None else list(found.submodule_search_locations or [found.origin or ""])
