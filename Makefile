@@ -42,7 +42,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-merge-source test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-ingest bench-merge-source test test-all test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "Try it"
@@ -64,6 +64,7 @@ help:
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
 	@echo "  make bench-merge-source  full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
+	@echo "  make bench-ingest files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
 
@@ -96,6 +97,9 @@ bench-plan: java $(STAMP)
 
 bench-merge-source: java $(STAMP)
 	$(BIN)/python -m benchmarks.merge_source $(ARGS)
+
+bench-ingest: java $(STAMP)
+	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
 
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
