@@ -31,7 +31,7 @@ from rich.console import Console
 
 from benchmarks.measure import Line, Report, usable_cores
 from benchmarks.merge_source_data import RULES, SCHEMAS, People, union_find
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.merge_source import MergeConfig, MergeSource
 from lakemerge.merge_source.inputs import Access
 from lakemerge.merge_source.run import Tables
@@ -39,7 +39,7 @@ from lakemerge.merge_source.state import STATE_SETTINGS
 from lakemerge.testing.counting import CountingStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["main", "measure", "problems_of"]
 
@@ -117,7 +117,7 @@ def _full(report: Report, kept: _Kept, rows: int, spark: SparkSession | None) ->
 def _spark_join(spark: SparkSession, kept: _Kept) -> float:
     """Spark's time to read the tables, join them by the rules' values, and write them once; the second time."""
 
-    def frame(name: str) -> object:
+    def frame(name: str) -> DataFrame:
         table = LakeTable.open(kept.folder / name, spark=spark).to_df()
         return table.toDF(*(f"{name}_{column}" for column in table.columns))
 
@@ -172,15 +172,15 @@ def _counted(folder: Path) -> tuple[MergeSource, list[CountingStore]]:
     """The source, opened anew, whose every table counts what is read of it."""
     stores: list[CountingStore] = []
 
-    def opened(name: str, **options: object) -> LakeTable:
-        table = LakeTable.open(folder / name, **options)
+    def opened(name: str, settings: Settings | None = None) -> LakeTable:
+        table = LakeTable.open(folder / name, settings=settings)
         store = CountingStore(table.handle.store)
         stores.append(store)
         handle = replace(table.handle, store=store, log=type(table.handle.log)(store))
         return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
 
     config = MergeConfig(datasets={name: opened(name) for name in SCHEMAS}, equality=list(RULES))
-    tables = Tables(opened("out"), opened("out_state", settings=STATE_SETTINGS), Access())
+    tables = Tables(opened("out"), opened("out_state", STATE_SETTINGS), Access())
     return MergeSource(tables, config), stores
 
 

@@ -44,10 +44,11 @@ def test_wrong_clusters_are_found(tmp_path: Path) -> None:
     table = LakeTable.create(
         tmp_path / "out", "_id STRING, _deleted BOOLEAN, _members ARRAY<STRUCT<dataset: INT, id: STRING>>", key=["_id"]
     )
-    row = {"_id": "x", "_deleted": False, "_members": [{"dataset": place, "id": "0"} for place in range(3)]}
+    members = [{"dataset": place, "id": "0"} for place in range(3)]
+    row = {"_id": "x", "_deleted": False, "_members": members}
     table.upsert(pa.Table.from_pylist([row], schema=table.schema))
     assert problems_of(people, tmp_path) == []
-    parted = [{**row, "_members": row["_members"][:2]}, {**row, "_id": "y", "_members": row["_members"][2:]}]
+    parted = [{**row, "_members": members[:2]}, {**row, "_id": "y", "_members": members[2:]}]
     table.upsert(pa.Table.from_pylist(parted, schema=table.schema))
     assert problems_of(people, tmp_path) == ["2 clusters, not 1"]
     people.who["c"]["phone"][:] = 6
