@@ -19,6 +19,7 @@ from lakemerge.log import (
     parse_checkpoint_interval,
     parse_duration_ms,
 )
+from lakemerge.quantities import byte_count
 from lakemerge.schedule import SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.slices.partition import is_partitionable
@@ -30,8 +31,14 @@ __all__ = ["bucket_problems", "choose_merger", "create_table", "property_problem
 
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
-    {"delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "lakemerge.tombstoneRetention"}
+    {
+        "delta.deletedFileRetentionDuration",
+        "delta.logRetentionDuration",
+        "lakemerge.recordRetention",
+        "lakemerge.tombstoneRetention",
+    }
 )
+_SIZES = frozenset({"lakemerge.retention.maxBytes"})
 
 
 def create_table(
@@ -196,9 +203,19 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:
             problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
+        elif name in _SIZES and not _is_size(value):
+            problems.append(f"table property {name!r} must be a number of bytes such as '50GiB', not {value!r}")
         elif name == _CHECKPOINT_INTERVAL and parse_checkpoint_interval(value) is None:
             problems.append(f"table property {name!r} must be a positive number of commits, not {value!r}")
     return problems
+
+
+def _is_size(text: str) -> bool:
+    try:
+        byte_count(text)
+    except InputError:
+        return False
+    return True
 
 
 def _is_settable(name: object) -> bool:
@@ -206,5 +223,5 @@ def _is_settable(name: object) -> bool:
     if not isinstance(name, str) or not name:
         return False
     if name.startswith("lakemerge."):
-        return name in _DURATIONS or name in SCHEDULE_DEFAULTS
+        return name in _DURATIONS or name in SCHEDULE_DEFAULTS or name in _SIZES
     return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

@@ -194,6 +194,8 @@ class VacuumResult:
     paths: tuple[str, ...]
     """Of all these files."""
     seconds: float
+    reasons: tuple[str, ...] = ()
+    """What goes and why, and what stays although a bound asks for less, a sentence each."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.files.items())

@@ -13,12 +13,13 @@ from lakemerge.slices.expiry import EXPIRY_DOMAIN
 from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX, Ingest
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor
 from lakemerge.slices.model import SLICE_TAG, BaseFile
+from lakemerge.slices.records import RECORDS_DOMAIN
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
 from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]
 
-_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN)
+_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RECORDS_DOMAIN)
 
 
 def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:

@@ -18,6 +18,7 @@ from lakemerge.handle import Handle
 from lakemerge.log import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.results import RestoreResult
 from lakemerge.slices.ingests import INGEST_DOMAIN_PREFIX
+from lakemerge.slices.records import RECORDS_DOMAIN
 from lakemerge.slices.references import snapshot_references
 from lakemerge.slices.savepoints import SAVEPOINT_DOMAIN_PREFIX
 from lakemerge.slices.view import TableView
@@ -115,7 +116,11 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
 
 def _is_of_rows(domain: str) -> bool:
     of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
-    return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
+    return (
+        domain.startswith("lakemerge.")
+        and domain not in (STATE_DOMAIN, RECORDS_DOMAIN)
+        and not domain.startswith(of_table)
+    )
 
 
 def _metadata(present: TableView, earlier: TableView) -> Metadata:

@@ -10,14 +10,18 @@ from dataclasses import replace
 from lakemerge.handle import Handle
 from lakemerge.log import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.slices.expiry import Expiry, expiries_of, expiry_domain
+from lakemerge.slices.records import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.slices.view import TableView, Tile
 
 __all__ = ["commit_expiry", "commit_fence", "merged_everywhere"]
 
 
-def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
+def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int) -> Snapshot:
     """From this commit on nobody reads a version below ``oldest`` but by a savepoint, and nothing that
-    was begun below it can commit. Returns the version that has the fence."""
+    was begun below it can commit. Returns the version that has the fence.
+
+    :param records: the version from which on records are kept; not above ``oldest``.
+    """
 
     def build(tip: Snapshot | None, _: object) -> Attempt:
         if tip is None:
@@ -28,7 +32,9 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
             oldest_version=max(state.oldest_version, oldest),
             fence_begin_version=max(state.fence_begin_version, oldest),
         )
-        return Attempt([fenced.domain()])
+        kept = max(records, records_from(tip))
+        told = kept < fenced.oldest_version or RECORDS_DOMAIN in tip.domains
+        return Attempt([fenced.domain(), *([records_domain(kept)] if told else [])])
 
     parameters = {"oldestVersion": oldest}
     outcome = handle.log.commit(begin.snapshot, build, operation="VACUUM FENCE", parameters=parameters)
