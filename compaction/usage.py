@@ -35,9 +35,8 @@ class Kept:
 
 
 def record_paths(handle: Handle, *, since: int, until: int) -> set[str]:
-    """The log files of the records that were committed after one version, up to another."""
-    commits = read_commits(handle, since=since, until=until)
-    return {path for commit in commits for log in commit.new_logs for path in log_paths(log, handle.store)}
+    """The files of the records that were committed after one version, up to another."""
+    return {path for commit in read_commits(handle, since=since, until=until) for path in _records(handle, commit)}
 
 
 def within_bytes(
@@ -164,5 +163,8 @@ def _spans(handle: Handle, tip: Snapshot, since: int) -> dict[str, _Span]:
 
 
 def _records(handle: Handle, commit: PastCommit) -> Iterator[str]:
+    """The logs of a commit; of the first load of a table the base files that its records became."""
     for log in commit.new_logs:
         yield from log_paths(log, handle.store)
+    if commit.is_load:
+        yield from references((action for action in commit.actions if isinstance(action, AddFile)), handle.store)
