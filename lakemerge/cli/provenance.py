@@ -21,9 +21,7 @@ __all__ = ["register"]
 
 KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
 MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
-SinceOption = Annotated[
-    int | None, typer.Option(help="The records after this version; 0: as far as history goes.")
-]
+SinceOption = Annotated[int | None, typer.Option(help="The records after this version; 0: as far as history goes.")]
 MergerOption = Annotated[str | None, typer.Option(help="A merger's name; by default the table's own.")]
 OptionsOption = Annotated[str | None, typer.Option(help="The merger's options as a JSON object.")]
 

@@ -136,9 +136,7 @@ class _Story:
     notes: list[str] = field(default_factory=list)
 
     @staticmethod
-    def begin(
-        handle: Handle, known: _Known, tile: Tile, commits: Mapping[int, PastCommit], shown_after: int
-    ) -> _Story:
+    def begin(handle: Handle, known: _Known, tile: Tile, commits: Mapping[int, PastCommit], shown_after: int) -> _Story:
         view = TableView(known.start.snapshot, known.start.config, handle.store, handle.decoded)
         state = read_state(handle, view, tile)
         early = [expiry for expiry in known.expiries if expiry.version <= tile.merged_through]
@@ -280,9 +278,7 @@ class _Story:
         if verdict != "expired":
             source = source_of(self.handle, self.known.tip.snapshot, commit, is_packed=is_packed)
         time = None if commit is None else commit.timestamp_ms
-        self.steps.append(
-            Step(version=version, timestamp_ms=time, verdict=verdict, words=words, source=source, **told)
-        )
+        self.steps.append(Step(version=version, timestamp_ms=time, verdict=verdict, words=words, source=source, **told))
 
 
 def _without_forgotten(state: KeyState, expiry: Expiry) -> KeyState:

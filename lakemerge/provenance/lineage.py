@@ -35,9 +35,7 @@ REPLAY_APPLICATION = "lakemerge.replay."
 """What the application id of a replay begins with."""
 
 
-def lineage_of(
-    handle: Handle, tip: TableView, version: int | None, key: Mapping[str, object] | None
-) -> Lineage:
+def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping[str, object] | None) -> Lineage:
     """See :meth:`lakemerge.LakeTable.lineage`."""
     view = tip if version is None else handle.view_at(version, of=tip.snapshot)
     first = min(entry.version for entry in handle.log.history())

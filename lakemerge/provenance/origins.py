@@ -66,9 +66,7 @@ def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_pa
     return source
 
 
-def window_files(
-    handle: Handle, tip: Snapshot, about: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], str | None]:
+def window_files(handle: Handle, tip: Snapshot, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
     """The files of one ingest window, each with the place of the piece that was taken up, and what is not known."""
     job = ingests_of(tip).get(str(about.get("name")))
     if job is None:
@@ -86,5 +84,3 @@ def window_files(
         return [], f"the files of window {about.get('window')} are {UNKNOWN}: the job was reset since"
     note = None if len(found) == 1 else "the record is of one of these files; which one is not written down"
     return found, note
-
-

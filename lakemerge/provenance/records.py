@@ -83,9 +83,7 @@ def read_state(handle: Handle, view: TableView, tile: Tile) -> KeyState:
     return KeyState(rows, pa.concat_tables([forgotten, *found]).combine_chunks(), path)
 
 
-def read_records(
-    handle: Handle, tile: Tile, config_at: Callable[[int], TableConfig]
-) -> list[KeyRecord]:
+def read_records(handle: Handle, tile: Tile, config_at: Callable[[int], TableConfig]) -> list[KeyRecord]:
     """The records that the logs of a tile, narrowed to one key, have of it, in the order of their commits.
 
     :param config_at: the definition of the table at a version: records are read as they were written.
@@ -112,9 +110,7 @@ def read_records(
 _FILES_AT_ONCE = 16
 
 
-def _of_block(
-    handle: Handle, tile: Tile, block: LogBlock, config: TableConfig, files: ParquetFiles
-) -> list[KeyRecord]:
+def _of_block(handle: Handle, tile: Tile, block: LogBlock, config: TableConfig, files: ParquetFiles) -> list[KeyRecord]:
     schema = block_schema(pa.schema([*nullable(config.schema), *PLACE]), block)
     budget = handle.settings.merge_budget_bytes
     found: list[KeyRecord] = []

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lakemerge.config import TableConfig
 from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
-from lakemerge.evolution import carries
 from lakemerge.handle import Handle
 from lakemerge.log import DomainMetadata
 from lakemerge.provenance.html import definition_html
@@ -122,13 +121,13 @@ class Replay:
             table = None
         if table is not None and table.view.snapshot.metadata.id == self._end.snapshot.metadata.id:
             raise InputError("a table cannot be replayed into itself; name another path")
+        if table is not None:
+            self._check_same(table, merger, options)
         done = None if table is None else self._done(table)
-        if done is not None and done >= self._end.version:
-            return self._result(_Run(self, table, None), begins=done)  # type: ignore[arg-type]
         known = self._known(done)
         if table is None:
             begins = known.start.config
-            made = LakeTable.create(
+            table = LakeTable.create(
                 path,
                 self._end.config.schema,
                 key=begins.key,
@@ -140,15 +139,12 @@ class Replay:
                 storage_options=storage_options,
                 mergers=classes,
             )
-            table = made
-        elif merger is not None or options is not None:
-            self._check_same(table, merger, options)
         run = _Run(self, table, known)
         if done is None or known.is_loaded:
             run.begin()
         for commit in known.commits:
             run.take(commit)
-        return self._result(run, begins=known.start.version)
+        return self._result(run, begins=known.start.version if done is None else done)
 
     def _done(self, table: LakeTable) -> int | None:
         """The last version of this table that the other one has."""
@@ -159,6 +155,8 @@ class Replay:
         """The records still to be replayed."""
         if done is None:
             return retained(self._handle, self._end, self._since)
+        if done >= self._end.version:
+            return retained(self._handle, self._end, None)
         try:
             known = retained(self._handle, self._end, done)
         except VersionNotFoundError as error:
@@ -269,8 +267,8 @@ class _Run:
         known = {field.name: field.type for field in own}
         if added := [field for field in nullable(wanted) if field.name not in known]:
             self.table.alter(add_columns=pa.schema(added))
-        wider = {f.name: f.type for f in wanted if f.name in known and carries(f.type, known[f.name])}
-        if wider := {name: kind for name, kind in wider.items() if kind != known[name]}:
+        plain = [field for field in wanted if field.name in known and not pa.types.is_nested(field.type)]
+        if wider := {field.name: field.type for field in plain if field.type != known[field.name]}:
             self.table.compact()
             self.table.alter(widen=wider)
 
@@ -308,5 +306,3 @@ def _alike(one: TableConfig, other: TableConfig) -> bool:
 
 def _merging(config: TableConfig) -> tuple[str, dict[str, object]]:
     return config.merger_id, dict(config.merger_options)
-
-

@@ -78,7 +78,9 @@ def load_state(
     spec = MergeSpec(source.store, start.config, source.merger(start), source.settings)
     txn_id = handle.new_txn_id()
     write = BaseWriteSpec.of(handle, begin, txn_id, buckets=start.config.buckets or 1)
-    early = max((e.horizon for e in known.expiries if start.version > e.horizon and e.version > start.version), default=-1)
+    early = max(
+        (e.horizon for e in known.expiries if start.version > e.horizon and e.version > start.version), default=-1
+    )
     adds: list[AddFile] = []
     ordinals = 0
     try:
@@ -98,9 +100,7 @@ def load_state(
         told = {"version": start.version, "early": early if early >= 0 else None}
         parameters = {"mode": "load", "version": start.version}
         provenance = Provenance(_OPERATION, parameters, txn_id, txn, info={"replay": told})
-        commit_load(
-            handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals
-        )
+        commit_load(handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals)
     except OutcomeUnknownError:
         raise
     except BaseException:
@@ -108,9 +108,7 @@ def load_state(
         raise
 
 
-def _moved(
-    ranges: Iterator[MergedRange], begin: TableView, early: int, where: Filter | None
-) -> Iterator[MergedRange]:
+def _moved(ranges: Iterator[MergedRange], begin: TableView, early: int, where: Filter | None) -> Iterator[MergedRange]:
     """Ranges with the columns of the other table. Deletes that an expiry to come forgets are told from the others by
     their version: its horizon lies before all that is replayed."""
     schema, deleted = nullable(begin.config.schema), tombstone_schema(begin.config.shape)

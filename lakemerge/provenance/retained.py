@@ -215,5 +215,3 @@ def _are_there(handle: Handle, logs: Iterable[DomainMetadata]) -> bool:
     except Exception:  # noqa: BLE001 - an index that is gone, whatever the store calls it
         return False
     return all(handle.store.stat(path) is not None for path in paths)
-
-

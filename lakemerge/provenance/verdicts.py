@@ -153,9 +153,7 @@ def _older(change: Change, state: _Row) -> str | None:
         return None
     names = change.ordering
     kinds = [change.shape.schema.field(name).type for name in names]
-    pairs = [
-        pa.array([change.values[name], state.get(name)], kind) for name, kind in zip(names, kinds, strict=True)
-    ]
+    pairs = [pa.array([change.values[name], state.get(name)], kind) for name, kind in zip(names, kinds, strict=True)]
     own, stored = order_codes(pairs).tolist()
     if own >= stored:
         return None

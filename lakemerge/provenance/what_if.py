@@ -56,9 +56,7 @@ class WhatIf:
     def schema(self) -> pa.Schema:
         return self._view.config.schema
 
-    def to_arrow(
-        self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
-    ) -> pa.Table:
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:
         """The rows as an Arrow table; as :meth:`lakemerge.LakeTable.to_arrow`."""
         with unless_replaced(self._handle.log, self._view.snapshot):
             return read_arrow(self._handle, self._view, columns=columns, filter=filter)
@@ -113,9 +111,7 @@ def what_if(
             f"cannot fold in one go: ask from there on, {argument('since', late[-1])}",
             version=late[-1],
         )
-    config = replace(
-        known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options()
-    )
+    config = replace(known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
     # What the handle keeps is by version, and this view has another meaning than the table's.
     apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)

@@ -121,7 +121,11 @@ def _vacuum(table: LakeTable) -> tuple[str, str, str]:
         return "vacuum", "cannot run", error.message
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.files.items())
     said = f"versions before {found.oldest_version} are beyond the retention"
-    return "vacuum", f"{len(found.paths)} files, {readable_bytes(found.bytes)}", f"{said}{f': {kinds}' if kinds else ''}"
+    return (
+        "vacuum",
+        f"{len(found.paths)} files, {readable_bytes(found.bytes)}",
+        f"{said}{f': {kinds}' if kinds else ''}",
+    )
 
 
 def _logs(commit: PastCommit, *, removed: bool) -> list[str]:

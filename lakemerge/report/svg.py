@@ -59,7 +59,9 @@ def bars(rows: Sequence[Bar]) -> str:
     for place, row in enumerate(rows):
         y = place * _ROW + 4
         x = float(left)
-        out.append(f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{escape(_short(row.label))}</text>')
+        out.append(
+            f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{escape(_short(row.label))}</text>'
+        )
         out.append(f"<g><title>{escape(row.title)}</title>")
         for series, part in enumerate(row.parts):
             width = part / most * (WIDTH - left - right)

@@ -49,7 +49,7 @@ def frame_of(configuration: Configuration, commit: Commit) -> pa.Table:
 def states_of(model: ModelTable, key: int) -> object:
     """The model's row of a key, ``None``, or that it cannot be read."""
     try:
-        return next((row for row in model.rows() if row["k"] == key), None)
+        return model.row((key,))
     except Unreadable:
         return UNREADABLE
 
