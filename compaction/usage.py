@@ -68,8 +68,8 @@ def within_bytes(
         reasons.append(f"{takes}: {what} go, too")
     if after > bound:
         reasons.append(
-            f"{MAX_BYTES} cannot be reached: {readable_bytes(after)} are of versions from {oldest} on, which are younger "
-            f"than {FILE_RETENTION} or stay readable; {readable_bytes(bound)} are allowed"
+            f"{MAX_BYTES} cannot be reached: {readable_bytes(after)} are of versions from {oldest} on, which are "
+            f"younger than {FILE_RETENTION} or stay readable; {readable_bytes(bound)} are allowed"
         )
     return Kept(oldest, records, tuple(reasons))
 

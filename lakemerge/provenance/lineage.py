@@ -215,6 +215,6 @@ class _Mine:
         """The other files of its slice that were written with it."""
         folder = base.add.path.rpartition("/")[0]
         for other in self._bases.values():
-            if other.slice == base.slice and other.buckets == base.buckets and other is not base:
-                if other.add.path.rpartition("/")[0] == folder:
-                    yield other
+            same = other.slice == base.slice and other.buckets == base.buckets and other is not base
+            if same and other.add.path.rpartition("/")[0] == folder:
+                yield other

@@ -182,8 +182,8 @@ class Replay:
         other = other or (options is not None and dict(options) != dict(config.merger_options))
         if other or name not in (None, config.merger_name, config.merger_id):
             raise InputError(
-                f"the table at {table.url} merges by {config.merger_name!r} with options {dict(config.merger_options)}; "
-                "replay into a new table to merge in another way"
+                f"the table at {table.url} merges by {config.merger_name!r} with options "
+                f"{dict(config.merger_options)}; replay into a new table to merge in another way"
             )
 
     def _result(self, run: _Run, *, begins: int) -> ReplayResult:

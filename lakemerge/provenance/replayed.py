@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from lakemerge.errors import OutcomeUnknownError
 from lakemerge.handle import Handle
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.retained import Retained
@@ -23,7 +24,6 @@ from lakemerge.write.commits import commit_load, commit_note
 from lakemerge.write.pack import pack
 from lakemerge.write.provenance import Provenance
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
-from lakemerge.errors import OutcomeUnknownError
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 
 if TYPE_CHECKING:

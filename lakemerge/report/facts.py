@@ -35,7 +35,7 @@ def written_by(entry: HistoryEntry) -> int:
     """Bytes of the data files that a commit brought."""
     found = entry.metrics.get("numOutputBytes", 0)
     try:
-        return int(found)  # type: ignore[call-overload, no-any-return] # of Delta's metrics, which are texts
+        return int(found)  # type: ignore[call-overload] # of Delta's metrics, which are texts
     except (TypeError, ValueError):
         return 0
 
@@ -81,11 +81,11 @@ def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict
 
 def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
     """Job, file, state and reason of what was not taken up."""
-    found = []
-    for name in ingests_of(table.view.snapshot):
-        for file in table.ingest(name).files(state=["failed", "changed", "gone"]):
-            found.append((name, file.path, str(file.state), file.reason or ""))
-    return found
+    return [
+        (name, file.path, str(file.state), file.reason or "")
+        for name in ingests_of(table.view.snapshot)
+        for file in table.ingest(name).files(state=["failed", "changed", "gone"])
+    ]
 
 
 def due(table: LakeTable) -> list[tuple[str, str, str]]:

@@ -101,7 +101,8 @@ def _commits(history: Sequence[HistoryEntry]) -> str:
             entry.timestamp_ms,
             float(written_by(entry)),
             _kind(entry),
-            f"version {entry.version}, {entry.operation}, {_time(entry.timestamp_ms)}: {readable_bytes(written_by(entry))}",
+            f"version {entry.version}, {entry.operation}, {_time(entry.timestamp_ms)}: "
+            f"{readable_bytes(written_by(entry))}",
         )
         for entry in history
     ]
