@@ -22,8 +22,6 @@ __all__ = ["KIND", "records_of", "with_kinds"]
 KIND = "_row_kind"
 """Name of the column of kinds."""
 
-_SYMBOLS = pa.array([kind.symbol for kind in sorted(RowKind)])
-
 Transform = Callable[[pa.Table], pa.Table]
 
 
@@ -65,7 +63,8 @@ def with_kinds(
 
 
 def _symbols(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array([_SYMBOLS.take(part) for part in kinds.chunks], pa.string())
+    symbols = pa.array([kind.symbol for kind in sorted(RowKind)])
+    return pa.chunked_array([symbols.take(part) for part in kinds.chunks], pa.string())
 
 
 def _stream(

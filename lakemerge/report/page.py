@@ -49,7 +49,7 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
     head = f"<h1>{escape(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
-        f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style></head>"
+        f"<style>{STYLE}</style></head>"
         f"<body><main>{head}{''.join(parts)}</main></body></html>"
     )
 
