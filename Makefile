@@ -42,7 +42,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-provenance test test-all test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
@@ -52,6 +52,7 @@ help:
 	@echo "make bench-mergers  every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "make bench-services  planning, compaction, log compaction and vacuum of large tables"
 	@echo "make bench-lookups  look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
+	@echo "make bench-provenance  explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
 	@echo "make bench-plan  planning a read of 100,000 files, up to Spark's first task"
 	@echo "make test    all tests, in two processes, property tests with few examples (ARGS='-k name': one process, pytest's options)"
 	@echo "make test-all  the same with all examples"
@@ -85,6 +86,9 @@ bench-services: $(STAMP)
 
 bench-lookups: $(STAMP)
 	$(BIN)/python -m benchmarks.lookups $(ARGS)
+
+bench-provenance: $(STAMP)
+	$(BIN)/python -m benchmarks.provenance $(ARGS)
 
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)

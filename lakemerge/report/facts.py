@@ -120,7 +120,8 @@ def _vacuum(table: LakeTable) -> tuple[str, str, str]:
     except LakeMergeError as error:
         return "vacuum", "cannot run", error.message
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.files.items())
-    said = f"versions before {found.oldest_version} are beyond the retention"
+    oldest = found.oldest_version
+    said = f"versions before {oldest} are beyond the retention" if oldest else "every version is within the retention"
     return (
         "vacuum",
         f"{len(found.paths)} files, {readable_bytes(found.bytes)}",

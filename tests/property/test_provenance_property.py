@@ -1,7 +1,8 @@
 """Random histories of every built-in configuration: what ``explain`` says of each record, against the model.
 
 The model, in plain Python, folds the same records one at a time; the steps of a key are compared with its states,
-the last one with ``get``, and the verdicts with what they must mean. Between the commits the table is compacted in all ways.
+the last one with ``get``, and the verdicts with what they must mean. Between the commits the table is compacted in
+all ways.
 """
 
 from __future__ import annotations
