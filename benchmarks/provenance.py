@@ -86,7 +86,7 @@ def _what_if(report: Report, path: Path, rounds: int) -> None:
     table = LakeTable.open(path)
     times = interleave(
         [
-            Contender("read", lambda: table.to_arrow()),
+            Contender("read", table.to_arrow),
             Contender("same", lambda: table.what_if().to_arrow()),
             Contender("other", lambda: table.what_if("commit-time").to_arrow()),
         ],

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.provenance.html import definition_html, table_html
+from lakemerge.html import definition_html, table_html
 
 __all__ = ["Event", "Lineage"]
 

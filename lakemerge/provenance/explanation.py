@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.provenance.html import definition_html, table_html
+from lakemerge.html import definition_html, table_html
 from lakemerge.provenance.verdicts import shown_value
 
 __all__ = ["Explanation", "Step"]

@@ -100,7 +100,7 @@ class _Teller:
     def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[Event]:
         version, operation = commit.version, commit.operation
         told = commit.fields.get("ingest")
-        if isinstance(told, dict):
+        if isinstance(told, dict) and ("files" in told or made):
             files, note = window_files(self.handle, self.tip.snapshot, told)
             paths = tuple(file["path"] for file in files)
             window = f"window {told.get('window')} of job {told.get('name')}"

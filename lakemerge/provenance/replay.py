@@ -16,8 +16,8 @@ import pyarrow as pa
 from lakemerge.config import TableConfig
 from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
 from lakemerge.handle import Handle
+from lakemerge.html import Shown
 from lakemerge.log import DomainMetadata
-from lakemerge.provenance.html import definition_html
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
@@ -41,7 +41,7 @@ REPLAY_APPLICATION = "lakemerge.replay."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
+class ReplayResult(Shown):
     """What a replay did; nothing where all was replayed already."""
 
     path: str
@@ -74,9 +74,6 @@ class ReplayResult:
             ("version there", str(self.version)),
             *(("note", note) for note in self.notes),
         )
-
-    def _repr_html_(self) -> str:
-        return definition_html(self.report())
 
 
 class Replay:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from lakemerge.describe import detail_of
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
+from lakemerge.html import definition_html
 from lakemerge.plans import readable_bytes
 from lakemerge.provenance.explanation import Explanation
-from lakemerge.provenance.html import definition_html
 from lakemerge.session import TableSession
 from lakemerge.slices.view import TableView
 from lakemerge.travel import unless_replaced

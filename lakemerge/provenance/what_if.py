@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from lakemerge.create import choose_merger
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
+from lakemerge.html import definition_html
 from lakemerge.kept import Kept
-from lakemerge.provenance.html import definition_html
 from lakemerge.provenance.retained import retained
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan

@@ -74,9 +74,9 @@ def reasons_of(entry: HistoryEntry) -> str:
 
 
 def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict[str, Any]]]:
-    """Commits of ingest jobs, with what they say of it."""
+    """Commits of ingest windows, with what they say of them; not those that note what became of files."""
     told = [(entry, entry.info.get("ingest")) for entry in history]
-    return [(entry, about) for entry, about in told if isinstance(about, dict)]
+    return [(entry, about) for entry, about in told if isinstance(about, dict) and "files" in about]
 
 
 def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:

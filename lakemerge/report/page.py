@@ -8,9 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from lakemerge.describe import SliceInfo
+from lakemerge.html import table_html
 from lakemerge.log import HistoryEntry
 from lakemerge.plans import readable_bytes
-from lakemerge.provenance.html import table_html
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks

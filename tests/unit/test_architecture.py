@@ -89,6 +89,14 @@ PUBLIC = {
         "register_merger": "makes a user's merger known by its id",
     },
     "lakemerge.errors": ERRORS,
+    "lakemerge.provenance": {
+        "Event": "what Lineage holds",
+        "Explanation": "what LakeTable.explain returns",
+        "Lineage": "what LakeTable.lineage returns",
+        "ReplayResult": "what LakeTable.replay returns",
+        "Step": "what Explanation.steps holds",
+        "WhatIf": "what LakeTable.what_if returns",
+    },
     "lakemerge.ingest": {
         "Archive": "where files go afterwards, and how long they stay",
         "Bins": "how files are gathered before they are worth a commit",

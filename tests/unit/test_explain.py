@@ -271,6 +271,10 @@ def test_shapes_of_the_answer(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert "read amplification" in table._repr_html_()
+    result = table.compact(minor=True)
+    assert "minor compaction" in result._repr_html_()
+    assert "<th style='text-align:left'>version</th>" in table.upsert(frame([(1, 1, "a")]))._repr_html_()
+    assert "base_rows" in table.detail()._repr_html_()
     with pytest.raises(InputError, match="mapping"):
         table.explain(7)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="since must be a version"):
