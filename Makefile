@@ -42,7 +42,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-ingest bench-merge-source test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-provenance bench-ingest bench-merge-source test test-all test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "Try it"
@@ -65,6 +65,7 @@ help:
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
 	@echo "  make bench-merge-source  full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
 	@echo "  make bench-ingest files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
+	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
 
@@ -91,6 +92,9 @@ bench-services: $(STAMP)
 
 bench-lookups: $(STAMP)
 	$(BIN)/python -m benchmarks.lookups $(ARGS)
+
+bench-provenance: $(STAMP)
+	$(BIN)/python -m benchmarks.provenance $(ARGS)
 
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)

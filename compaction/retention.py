@@ -14,18 +14,37 @@ from lakemerge.errors import InputError
 from lakemerge.format.expiry import expiries_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.quantities import byte_count
 from lakemerge.results.results import ExpiryResult
 from lakemerge.storage.clock import store_time_ms
 from mergers.wording import argument
 
-__all__ = ["FILE_RETENTION", "LOG_RETENTION", "TOMBSTONE_RETENTION", "expire_tombstones", "property_ms", "retention_ms"]
+__all__ = [
+    "FILE_RETENTION",
+    "LOG_RETENTION",
+    "MAX_BYTES",
+    "RECORD_RETENTION",
+    "TOMBSTONE_RETENTION",
+    "expire_tombstones",
+    "max_history_bytes",
+    "property_ms",
+    "record_retention_ms",
+    "retention_ms",
+]
 
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 TOMBSTONE_RETENTION: Final = "lakemerge.tombstoneRetention"
+RECORD_RETENTION: Final = "lakemerge.recordRetention"
+MAX_BYTES: Final = "lakemerge.retention.maxBytes"
 
 _DAY_MS: Final = 86_400_000
-_DEFAULTS_MS: Final = {FILE_RETENTION: 7 * _DAY_MS, LOG_RETENTION: 30 * _DAY_MS, TOMBSTONE_RETENTION: 7 * _DAY_MS}
+_DEFAULTS_MS: Final = {
+    FILE_RETENTION: 7 * _DAY_MS,
+    LOG_RETENTION: 30 * _DAY_MS,
+    TOMBSTONE_RETENTION: 7 * _DAY_MS,
+    RECORD_RETENTION: 0,
+}
 
 
 def expire_tombstones(handle: Handle, view: TableView, *, retention: dt.timedelta | None) -> ExpiryResult:
@@ -53,6 +72,22 @@ def retention_ms(metadata: Metadata, name: str, given: object) -> int:
     if not isinstance(given, dt.timedelta) or given < dt.timedelta(0):
         raise InputError(f"{argument('retention')} must be a datetime.timedelta that is not negative, not {given!r}")
     return given // dt.timedelta(milliseconds=1)
+
+
+def record_retention_ms(metadata: Metadata) -> int | None:
+    """How long records are kept beyond what reads need; ``None`` where the table does not say."""
+    return property_ms(metadata, RECORD_RETENTION) if RECORD_RETENTION in metadata.configuration else None
+
+
+def max_history_bytes(metadata: Metadata) -> int | None:
+    """What files that only history needs may take up; ``None`` where the table does not say."""
+    text = metadata.configuration.get(MAX_BYTES)
+    if text is None:
+        return None
+    try:
+        return byte_count(text)
+    except InputError as error:
+        raise InputError(f"table property {MAX_BYTES!r}: {error.message}", property=MAX_BYTES) from error
 
 
 def property_ms(metadata: Metadata, name: str) -> int:

@@ -23,13 +23,23 @@ from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Final
 
-from compaction.retention import FILE_RETENTION, LOG_RETENTION, property_ms, retention_ms
+from compaction.retention import (
+    FILE_RETENTION,
+    LOG_RETENTION,
+    RECORD_RETENTION,
+    max_history_bytes,
+    property_ms,
+    record_retention_ms,
+    retention_ms,
+)
+from compaction.usage import Kept, record_paths, within_bytes
 from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
 from lakemerge.feed.consumers import expire_consumers, held_version
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
+from lakemerge.format.records import records_from
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references
@@ -69,6 +79,9 @@ class _Cut:
     """The oldest version to keep."""
     since_ms: int
     """What was written at or before this is older than the retention."""
+    records: int
+    """The version from which on records are kept; not above ``oldest``."""
+    reasons: tuple[str, ...]
 
 
 def vacuum(
@@ -95,11 +108,11 @@ def _vacuum(
 ) -> VacuumResult:
     started = time.monotonic()
     cut = _cut(handle, view, retention, dry_run=dry_run, enforce=enforce_retention)
-    dead = _dead_files(handle, view.snapshot, cut.oldest)
+    dead = _dead_files(handle, view.snapshot, cut)
     log = _dead_log_files(handle, view.snapshot, cut)
     version, oldest = view.version, cut.oldest if dry_run else view.state.oldest_version
     if not dry_run and (any(dead.values()) or log or _has_waiting_orphans(handle, view, cut)):
-        fence = commit_fence(handle, view, oldest=cut.oldest)
+        fence = commit_fence(handle, view, oldest=cut.oldest, records=cut.records)
         version, oldest = fence.version, handle.view(fence).state.oldest_version
         kept = _came_back(handle, view.snapshot, fence, cut.oldest)
         dead = {kind: [file for file in files if file.path not in kept] for kind, files in dead.items()}
@@ -115,6 +128,7 @@ def _vacuum(
         bytes=sum(file.size_bytes for files in dead.values() for file in files),
         paths=tuple(file.path for files in dead.values() for file in files),
         seconds=time.monotonic() - started,
+        reasons=cut.reasons,
     )
 
 
@@ -135,17 +149,43 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     tip = tip_at(handle.store, now_ms - age_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
     held = held_version(handle, view.snapshot)
-    if held is not None:
-        oldest = min(oldest, held)
-    return _Cut(now_ms, max(view.state.oldest_version, oldest), now_ms - age_ms)
+    oldest = max(view.state.oldest_version, oldest if held is None else min(oldest, held))
+    kept = _records_kept(handle, view, oldest, now_ms)
+    bound = max_history_bytes(metadata)
+    if bound is not None:
+        # Without the retention's protection only the present version is safe, and what consumers have yet to read.
+        young = tip_at(handle.store, now_ms - least_ms) if enforce else view.version
+        safe = [version for version in (kept.oldest if young is None else young, held) if version is not None]
+        newest = max(kept.oldest, min(safe))
+        saved = _saved(handle, view.snapshot, view.version + 1)
+        sizes = {file.path: file.size_bytes for folder in _FOLDERS.values() for file in handle.store.list(folder)}
+        kept = within_bytes(handle, view.snapshot, kept, saved, bound=bound, newest=newest, sizes=sizes)
+    return _Cut(now_ms, kept.oldest, now_ms - age_ms, kept.records, kept.reasons)
 
 
-def _dead_files(handle: Handle, tip: Snapshot, oldest: int) -> dict[str, Sequence[FileStat]]:
-    """By kind, files that began below ``oldest`` and that no version from there to ``tip`` and no savepoint
-    refers to."""
-    store = handle.store
+def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> Kept:
+    """What the retentions of versions and records keep. Records whose starting state is gone are not worth keeping."""
+    reasons = [f"versions before {oldest} are older than the retention"] if oldest else []
+    age_ms = record_retention_ms(view.snapshot.metadata)
+    if age_ms is None:
+        return Kept(oldest, oldest, tuple(reasons))
+    tip = tip_at(handle.store, now_ms - age_ms)
+    wanted = earliest_version(handle.store) if tip is None else tip
+    records = min(oldest, max(wanted, records_from(view.snapshot)))
+    if records < oldest:
+        reasons.append(f"the records from version {records} on stay, as {RECORD_RETENTION} asks for")
+    return Kept(oldest, records, tuple(reasons))
+
+
+def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[FileStat]]:
+    """By kind, files that began below the oldest version to keep and that no version from there to ``tip``, no
+    savepoint and none of the records to keep need."""
+    store, oldest = handle.store, cut.oldest
     kept = _saved(handle, tip, oldest) | snapshot_references(handle.log.snapshot(version=oldest), store)
     kept |= _referred(handle, handle.log.commits(since=oldest, until=tip.version))
+    if cut.records < oldest:
+        kept |= snapshot_references(handle.log.snapshot(version=cut.records), store)
+        kept |= record_paths(handle, since=cut.records, until=oldest)
     return {
         kind: [file for file in _begun_below(handle, folder, oldest) if file.path not in kept]
         for kind, folder in _FOLDERS.items()
@@ -215,7 +255,7 @@ def _dead_log_files(handle: Handle, tip: Snapshot, cut: _Cut) -> Sequence[FileSt
     """Commits and checkpoints older than the log's retention that neither a version to keep nor a
     savepoint needs."""
     before_ms = cut.now_ms - max(property_ms(tip.metadata, LOG_RETENTION), TRUSTED_AGE_MS)
-    needed = min([cut.oldest, *(point.version for point in savepoints_of(tip).values())])
+    needed = min([cut.records, *(point.version for point in savepoints_of(tip).values())])
     history = tip_at(handle.store, before_ms)
     if history is None:
         return ()

@@ -434,6 +434,15 @@ class ModelTable:
         shown = (self._merger.show(state) for state in snapshot.states.values() if isinstance(state, dict))
         return [{name: row.get(name) for name in snapshot.schema.names} for row in shown]
 
+    def row(self, key: tuple[Any, ...]) -> Row | None:
+        """The row of one key. Raises :class:`Unreadable` for it alone."""
+        snapshot = self._snapshots[-1]
+        state = snapshot.states.get(key)
+        if not isinstance(state, dict):
+            return None
+        shown = self._merger.show(state)
+        return {name: shown.get(name) for name in snapshot.schema.names}
+
     def schema_at(self, version: int) -> pa.Schema:
         return self._snapshots[version].schema
 

@@ -103,13 +103,13 @@ def report(
     path: PathArgument,
     out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
     storage_options: StorageOption = None,
-    key: Annotated[
+    explained: Annotated[
         list[str] | None, typer.Option("--key", help="NAME=VALUE: also explain this key; again for each key column.")
     ] = None,
 ) -> None:
     """Write one page about a table, which needs no network: state, plots, compactions, ingest, maintenance."""
     table = opened(path, storage_options)
-    page = report_html(table, key=key_of(table, key) if key else None)
+    page = report_html(table, key=key_of(table, explained) if explained else None)
     out.write_text(page, encoding="utf-8")
     typer.echo(f"{out}: {len(page):,} characters")
 

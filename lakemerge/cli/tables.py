@@ -195,6 +195,8 @@ def shown_maintenance(result: MaintenanceResult) -> None:
 
 def shown_vacuum(result: VacuumResult) -> None:
     verb = "would be deleted" if result.dry_run else "deleted"
+    for reason in result.reasons:
+        _say(reason)
     if not result.paths:
         _say("vacuum: there is nothing to delete")
         return

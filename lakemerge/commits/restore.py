@@ -19,6 +19,7 @@ from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundErr
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
+from lakemerge.format.records import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
@@ -113,7 +114,11 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
 
 def _is_of_rows(domain: str) -> bool:
     of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
-    return domain.startswith("lakemerge.") and domain != STATE_DOMAIN and not domain.startswith(of_table)
+    return (
+        domain.startswith("lakemerge.")
+        and domain not in (STATE_DOMAIN, RECORDS_DOMAIN)
+        and not domain.startswith(of_table)
+    )
 
 
 def _metadata(present: TableView, earlier: TableView) -> Metadata:

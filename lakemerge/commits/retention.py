@@ -12,6 +12,7 @@ from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.consumers import registrations_of
 from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
+from lakemerge.format.records import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 
@@ -24,12 +25,15 @@ class ConsumersChangedError(CommitConflictError):
     code = "consumers-changed"
 
 
-def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
+def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int) -> Snapshot:
     """From this commit on nobody reads a version below ``oldest`` but by a savepoint, and nothing that
     was begun below it can commit. Returns the version that has the fence.
 
     Raises :class:`ConsumersChangedError` where there are consumers that ``begin`` does not have, as they may need older
-    versions."""
+    versions.
+
+    :param records: the version from which on records are kept; not above ``oldest``.
+    """
     known = {consumer.id for consumer in registrations_of(begin.snapshot).values()}
 
     def build(view: TableView) -> Attempt:
@@ -41,7 +45,9 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int) -> Snapshot:
             oldest_version=max(state.oldest_version, oldest),
             fence_begin_version=max(state.fence_begin_version, oldest),
         )
-        return Attempt([fenced.domain()])
+        kept = max(records, records_from(view.snapshot))
+        told = kept < fenced.oldest_version or RECORDS_DOMAIN in view.snapshot.domains
+        return Attempt([fenced.domain(), *([records_domain(kept)] if told else [])])
 
     parameters = {"oldestVersion": oldest}
     return landed(commit_to(handle, begin, build, operation="VACUUM FENCE", parameters=parameters)).snapshot

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lakemerge.results.html import Shown
 from lakemerge.ingest.ledger import FileState
 
 __all__ = ["IngestFile", "IngestResult", "IngestStatus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestResult:
+class IngestResult(Shown):
     """What a run did."""
 
     windows: int = 0
@@ -36,7 +37,7 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestFile:
+class IngestFile(Shown):
     """One version of a file, and what became of it."""
 
     path: str
@@ -55,7 +56,7 @@ class IngestFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestStatus:
+class IngestStatus(Shown):
     """What the table says of a job."""
 
     name: str

@@ -20,11 +20,12 @@ from lakemerge.format.names import (
     SLICE_TAG,
     STATE_DOMAIN,
 )
+from lakemerge.format.records import RECORDS_DOMAIN
 from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]
 
-_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN)
+_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RECORDS_DOMAIN)
 
 
 def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:

@@ -5,6 +5,9 @@ Over what a table keeps anyway: its log, log files and base files. Source: docs/
 
 from __future__ import annotations
 
+from lakemerge.provenance.events import Event, Lineage
 from lakemerge.provenance.explanation import Explanation, Step
+from lakemerge.provenance.replay import ReplayResult
+from lakemerge.provenance.what_if import WhatIf
 
-__all__ = ["Explanation", "Step"]
+__all__ = ["Event", "Explanation", "Lineage", "ReplayResult", "Step", "WhatIf"]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.provenance.html import definition_html, table_html
+from lakemerge.results.html import definition_html, table_html
 
 __all__ = ["Event", "Lineage"]
 
@@ -116,8 +116,7 @@ class Lineage:
     def __repr__(self) -> str:
         whose = f"version {self.version}" if self.key is None else f"{dict(self.key)} at version {self.version}"
         lines = [f"lineage of {whose}, commits known from version {self.begins} on"]
-        for event in self.events:
-            lines.append(f"  {event.version:>6}  {event.kind:<8} {event.words}{_files(event)}")
+        lines += [f"  {event.version:>6}  {event.kind:<8} {event.words}{_files(event)}" for event in self.events]
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:

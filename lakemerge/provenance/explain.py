@@ -52,7 +52,8 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
     expiries = _expiries(known, file_slice)
     begun = find_commits(handle, _told_of(file_slice, records, expiries, shown_after))
     story = _Story.begin(handle, known, file_slice, begun, shown_after)
-    for event in sorted([*records, *expiries], key=_order):
+    events: list[KeyRecord | Expiry] = [*records, *expiries]
+    for event in sorted(events, key=_order):
         story.take(event)
     if any(record.is_packed for record in records):
         notes.append(
@@ -270,10 +271,11 @@ class _Story:
         """Whose ordering the next record is held against."""
         now = change.after or change.tombstone_after
         was = change.before or change.tombstone_before
+        if now is None:
+            return
         names = change.shape.ordering
-        if now is not None and (was is None or any(now.get(name) != was.get(name) for name in names)):
-            self.ordered_by = f"version {record.version}"
-        elif now is not None and change.has_ordering and all(now.get(n) == record.values[n] for n in names):
+        moved = was is None or any(now.get(name) != was.get(name) for name in names)
+        if moved or (change.has_ordering and all(now.get(name) == record.values[name] for name in names)):
             self.ordered_by = f"version {record.version}"
 
     def _add(self, version: int, *, verdict: str, words: str, is_packed: bool = False, **told: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.provenance.html import definition_html, table_html
+from lakemerge.results.html import definition_html, table_html
 from lakemerge.provenance.verdicts import shown_value
 
 __all__ = ["Explanation", "Step"]
@@ -132,14 +132,14 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = [
-            (step.version, _time(step), step.kind or "", step.verdict, step.words, step.origin, _shown(step.after))
+            (step.version, _time(step), step.kind or "", step.words, step.origin, _shown(step.after))
             for step in self.steps
         ]
         facts = [("key", _shown(self.key)), ("records known from version", str(self.begins))]
         facts += [("begins as", _shown(self.start))] if self.start is not None else []
         facts += [("is", "no row" if self.row is None else _shown(self.row))]
         facts += [("note", note) for note in self.notes]
-        names = ("version", "time (UTC)", "kind", "verdict", "what it did", "from", "row after")
+        names = ("version", "time (UTC)", "kind", "what it did", "from", "row after")
         return definition_html(facts) + table_html(names, rows)
 
 

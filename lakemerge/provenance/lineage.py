@@ -100,7 +100,7 @@ class _Teller:
     def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[Event]:
         version, operation = commit.version, commit.operation
         told = commit.fields.get("ingest")
-        if isinstance(told, dict):
+        if isinstance(told, dict) and ("files" in told or made):
             files, note = window_files(self.handle, self.tip.snapshot, told)
             paths = tuple(file["path"] for file in files)
             window = f"window {told.get('window')} of job {told.get('name')}"
@@ -215,6 +215,6 @@ class _Mine:
         """The other files of its bucket that were written with it."""
         folder = base.add.path.rpartition("/")[0]
         for other in self._bases.values():
-            if other.bucket_id == base.bucket_id and other.buckets == base.buckets and other is not base:
-                if other.add.path.rpartition("/")[0] == folder:
-                    yield other
+            same = other.bucket_id == base.bucket_id and other.buckets == base.buckets and other is not base
+            if same and other.add.path.rpartition("/")[0] == folder:
+                yield other

@@ -19,8 +19,8 @@ from lakemerge.errors import CommitConflictError, InputError, NotATableError, Ve
 from lakemerge.format.config import TableConfig
 from lakemerge.format.names import EXPIRY_DOMAIN
 from lakemerge.handle import Handle
+from lakemerge.results.html import Shown
 from lakemerge.layout.view import TableView
-from lakemerge.provenance.html import definition_html
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
@@ -28,7 +28,6 @@ from lakemerge.provenance.retained import Retained, check_since, retained
 from lakemerge.provenance.streams import records_of, with_kinds
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
-from lakemerge.schema.evolution import carries
 from mergers import Merger
 from mergers.wording import argument
 
@@ -42,7 +41,7 @@ REPLAY_APPLICATION = "lakemerge.replay."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
+class ReplayResult(Shown):
     """What a replay did; nothing where all was replayed already."""
 
     path: str
@@ -75,9 +74,6 @@ class ReplayResult:
             ("version there", str(self.version)),
             *(("note", note) for note in self.notes),
         )
-
-    def _repr_html_(self) -> str:
-        return definition_html(self.report())
 
 
 class Replay:
@@ -122,13 +118,13 @@ class Replay:
             table = None
         if table is not None and table.view.snapshot.metadata.id == self._end.snapshot.metadata.id:
             raise InputError("a table cannot be replayed into itself; name another path")
+        if table is not None:
+            self._check_same(table, merger, options)
         done = None if table is None else self._done(table)
-        if done is not None and done >= self._end.version:
-            return self._result(_Run(self, table, None), begins=done)  # type: ignore[arg-type]
         known = self._known(done)
         if table is None:
             begins = known.start.config
-            made = LakeTable.create(
+            table = LakeTable.create(
                 path,
                 self._end.config.schema,
                 key=begins.key,
@@ -140,15 +136,12 @@ class Replay:
                 storage_options=storage_options,
                 mergers=classes,
             )
-            table = made
-        elif merger is not None or options is not None:
-            self._check_same(table, merger, options)
         run = _Run(self, table, known)
         if done is None or known.is_loaded:
             run.begin()
         for commit in known.commits:
             run.take(commit)
-        return self._result(run, begins=known.start.version)
+        return self._result(run, begins=known.start.version if done is None else done)
 
     def _done(self, table: LakeTable) -> int | None:
         """The last version of this table that the other one has."""
@@ -159,6 +152,8 @@ class Replay:
         """The records still to be replayed."""
         if done is None:
             return retained(self._handle, self._end, self._since)
+        if done >= self._end.version:
+            return retained(self._handle, self._end, None)
         try:
             known = retained(self._handle, self._end, done)
         except VersionNotFoundError as error:
@@ -184,8 +179,8 @@ class Replay:
         other = other or (options is not None and dict(options) != dict(config.merger_options))
         if other or name not in (None, config.merger_name, config.merger_id):
             raise InputError(
-                f"the table at {table.url} merges by {config.merger_name!r} with options {dict(config.merger_options)}; "
-                "replay into a new table to merge in another way"
+                f"the table at {table.url} merges by {config.merger_name!r} with options "
+                f"{dict(config.merger_options)}; replay into a new table to merge in another way"
             )
 
     def _result(self, run: _Run, *, begins: int) -> ReplayResult:
@@ -269,8 +264,8 @@ class _Run:
         known = {field.name: field.type for field in own}
         if added := [field for field in nullable(wanted) if field.name not in known]:
             self.table.alter(add_columns=pa.schema(added))
-        wider = {f.name: f.type for f in wanted if f.name in known and carries(f.type, known[f.name])}
-        if wider := {name: kind for name, kind in wider.items() if kind != known[name]}:
+        plain = [field for field in wanted if field.name in known and not pa.types.is_nested(field.type)]
+        if wider := {field.name: field.type for field in plain if field.type != known[field.name]}:
             self.table.compact()
             self.table.alter(widen=wider)
 

@@ -46,11 +46,10 @@ class Retained:
 
     def configs(self) -> Sequence[tuple[int, TableConfig]]:
         """The definitions of the table with the versions from which on they hold, oldest first."""
-        found = [(self.start.version, self.start.config)]
-        for commit in self.commits:
-            if commit.metadata is not None:
-                found.append((commit.version, TableConfig.of(commit.metadata, url=self.tip.store.url)))
-        return found
+        url = self.tip.store.url
+        changed = [(commit.version, commit.metadata) for commit in self.commits if commit.metadata is not None]
+        later = [(version, TableConfig.of(metadata, url=url)) for version, metadata in changed]
+        return [(self.start.version, self.start.config), *later]
 
 
 def check_since(since: object, tip: TableView) -> None:

@@ -35,7 +35,7 @@ def written_by(entry: HistoryEntry) -> int:
     """Bytes of the data files that a commit brought."""
     found = entry.metrics.get("numOutputBytes", 0)
     try:
-        return int(found)  # type: ignore[call-overload, no-any-return] # of Delta's metrics, which are texts
+        return int(found)  # type: ignore[call-overload] # of Delta's metrics, which are texts
     except (TypeError, ValueError):
         return 0
 
@@ -74,18 +74,18 @@ def reasons_of(entry: HistoryEntry) -> str:
 
 
 def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict[str, Any]]]:
-    """Commits of ingest jobs, with what they say of it."""
+    """Commits of ingest windows, with what they say of them; not those that note what became of files."""
     told = [(entry, entry.info.get("ingest")) for entry in history]
-    return [(entry, about) for entry, about in told if isinstance(about, dict)]
+    return [(entry, about) for entry, about in told if isinstance(about, dict) and "files" in about]
 
 
 def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
     """Job, file, state and reason of what was not taken up."""
-    found = []
-    for name in ingests_of(table.view.snapshot):
-        for file in table.ingest(name).files(state=["failed", "changed", "gone"]):
-            found.append((name, file.path, str(file.state), file.reason or ""))
-    return found
+    return [
+        (name, file.path, str(file.state), file.reason or "")
+        for name in ingests_of(table.view.snapshot)
+        for file in table.ingest(name).files(state=["failed", "changed", "gone"])
+    ]
 
 
 def due(table: LakeTable) -> list[tuple[str, str, str]]:
@@ -120,7 +120,8 @@ def _vacuum(table: LakeTable) -> tuple[str, str, str]:
     except LakeMergeError as error:
         return "vacuum", "cannot run", error.message
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.files.items())
-    said = f"versions before {found.oldest_version} are beyond the retention"
+    oldest = found.oldest_version
+    said = f"versions before {oldest} are beyond the retention" if oldest else "every version is within the retention"
     return (
         "vacuum",
         f"{len(found.paths)} files, {readable_bytes(found.bytes)}",

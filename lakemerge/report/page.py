@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from lakemerge.delta import HistoryEntry
-from lakemerge.provenance.html import table_html
+from lakemerge.results.html import table_html
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
@@ -49,7 +49,7 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
     head = f"<h1>{escape(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
-        f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style></head>"
+        f"<style>{STYLE}</style></head>"
         f"<body><main>{head}{''.join(parts)}</main></body></html>"
     )
 
@@ -101,7 +101,8 @@ def _commits(history: Sequence[HistoryEntry]) -> str:
             entry.timestamp_ms,
             float(written_by(entry)),
             _kind(entry),
-            f"version {entry.version}, {entry.operation}, {_time(entry.timestamp_ms)}: {readable_bytes(written_by(entry))}",
+            f"version {entry.version}, {entry.operation}, {_time(entry.timestamp_ms)}: "
+            f"{readable_bytes(written_by(entry))}",
         )
         for entry in history
     ]

@@ -25,8 +25,9 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
 dt { color: var(--faint); font-size: 12.5px; }
 dd { margin: 0; font-size: 16px; font-weight: 600; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; margin-top: 8px; }
-th { color: var(--faint); font-weight: 600; }
-th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th { color: var(--faint); font-weight: 600; white-space: nowrap; }
+th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { max-width: 340px; overflow-wrap: break-word; }
 details { margin-top: 10px; }
 summary { cursor: pointer; color: var(--faint); }
 .legend span { margin-right: 18px; color: var(--faint); font-size: 13px; }

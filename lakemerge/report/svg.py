@@ -25,6 +25,8 @@ _HEIGHT: Final = 240
 _TOP: Final = 14
 _BOTTOM: Final = 30
 _TICKS: Final = 5
+_POWERS: Final = 5
+"""Of two, between the lines of a scale that grows by factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Mark:
 
 
 def bars(rows: Sequence[Bar]) -> str:
-    """Horizontal bars, longest scale first row or not: the order is the caller's."""
+    """Horizontal bars, in the order given."""
     left, right = 190, 150
     most = max((sum(row.parts) for row in rows), default=0) or 1
     height = _ROW * len(rows) + 6
@@ -74,13 +76,11 @@ def marks(points: Sequence[Mark]) -> str:
     if not points:
         return ""
     first, last = min(p.at_ms for p in points), max(p.at_ms for p in points)
-    top = math.log10(max(1.0, *(p.size for p in points)) * 1.5)
+    top = math.log2(max(1.0, *(p.size for p in points)) * 1.5)
     out = [_open(_HEIGHT), *_times(first, last)]
-    for power in range(math.ceil(top)):
-        y = _y(power, top)
-        out.append(_grid(y, readable_bytes(10.0**power)) if power % 2 == 0 else "")
+    out += [_grid(_y(power, top), readable_bytes(2.0**power)) for power in range(0, math.ceil(top), _POWERS)]
     for point in sorted(points, key=lambda p: -p.size):
-        x, y = _x(point.at_ms, first, last), _y(math.log10(max(1.0, point.size)), top)
+        x, y = _x(point.at_ms, first, last), _y(math.log2(max(1.0, point.size)), top)
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="c{point.series} dot">')
         out.append(f"<title>{escape(point.title)}</title></circle>")
     return "".join([*out, "</svg>"])
@@ -92,9 +92,10 @@ def areas(times_ms: Sequence[int], series: Sequence[Sequence[float]]) -> str:
         return ""
     first, last = times_ms[0], times_ms[-1]
     totals = [sum(values) for values in zip(*series, strict=True)]
-    top = (max(totals) or 1) * 1.08
+    step = _round_step((max(totals) or 1) / _TICKS)
+    top = step * (max(totals) // step + 1)
     out = [_open(_HEIGHT), *_times(first, last)]
-    out += [_grid(_y(top * tick / _TICKS, top), readable_bytes(top * tick / _TICKS)) for tick in range(_TICKS + 1)]
+    out += [_grid(_y(step * tick, top), readable_bytes(step * tick)) for tick in range(int(top / step) + 1)]
     below = [0.0] * len(times_ms)
     for number, values in enumerate(series):
         above = [low + value for low, value in zip(below, values, strict=True)]
@@ -114,6 +115,13 @@ def legend(names: Sequence[str]) -> str:
         for number, name in enumerate(names)
     )
     return f'<p class="legend">{entries}</p>'
+
+
+def _round_step(least: float) -> float:
+    """The next round number of bytes: 1, 2, 5, 10, ... of a unit."""
+    unit = 1024.0 ** int(math.log(max(1.0, least), 1024))
+    steps = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1024)
+    return next(unit * step for step in steps if unit * step >= least)
 
 
 def _open(height: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lakemerge.results.html import Shown
 from lakemerge.results.plans import CompactionPlan, readable_bytes
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpsertResult:
+class UpsertResult(Shown):
     """What a write did."""
 
     version: int
@@ -71,7 +72,7 @@ class LostGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
+class CompactionResult(Shown):
     """What a compaction did; with nothing to do, no version was made."""
 
     plan: CompactionPlan
@@ -134,7 +135,7 @@ class CompactionResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogCompactionResult:
+class LogCompactionResult(Shown):
     """What a log compaction did; with nothing to do, no version was made."""
 
     version: int
@@ -178,7 +179,7 @@ class LogCompactionResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumResult:
+class VacuumResult(Shown):
     """What a vacuum deleted or, as a dry run, would delete."""
 
     dry_run: bool
@@ -194,6 +195,8 @@ class VacuumResult:
     paths: tuple[str, ...]
     """Of all these files."""
     seconds: float
+    reasons: tuple[str, ...] = ()
+    """What goes and why, and what stays although a bound asks for less, a sentence each."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.files.items())
@@ -204,7 +207,7 @@ class VacuumResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreResult:
+class RestoreResult(Shown):
     """What a restore brought back."""
 
     version: int
@@ -223,7 +226,7 @@ class RestoreResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryResult:
+class ExpiryResult(Shown):
     """What a tombstone expiry did."""
 
     version: int
@@ -233,7 +236,7 @@ class ExpiryResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RescaleResult:
+class RescaleResult(Shown):
     """What a rescale did; with nothing to do, no version was made."""
 
     version: int
@@ -285,7 +288,7 @@ class RescaleResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceResult:
+class MaintenanceResult(Shown):
     """What a maintenance did; ``None`` for services that were not due, or that lost to somebody else."""
 
     version: int

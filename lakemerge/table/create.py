@@ -22,6 +22,7 @@ from lakemerge.format.names import WRITER_FEATURE
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
+from lakemerge.quantities import byte_count
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
@@ -32,10 +33,16 @@ __all__ = ["choose_merger", "create_table", "property_problems"]
 
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
-    {"delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "lakemerge.tombstoneRetention"}
+    {
+        "delta.deletedFileRetentionDuration",
+        "delta.logRetentionDuration",
+        "lakemerge.recordRetention",
+        "lakemerge.tombstoneRetention",
+    }
 )
 _OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
 """What :mod:`lakemerge.flows` keeps with its targets."""
+_SIZES = frozenset({"lakemerge.retention.maxBytes"})
 
 
 def create_table(
@@ -192,9 +199,19 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:
             problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
+        elif name in _SIZES and not _is_size(value):
+            problems.append(f"table property {name!r} must be a number of bytes such as '50GiB', not {value!r}")
         elif name == _CHECKPOINT_INTERVAL and parse_checkpoint_interval(value) is None:
             problems.append(f"table property {name!r} must be a positive number of commits, not {value!r}")
     return problems
+
+
+def _is_size(text: str) -> bool:
+    try:
+        byte_count(text)
+    except InputError:
+        return False
+    return True
 
 
 def _is_settable(name: object) -> bool:
@@ -202,5 +219,5 @@ def _is_settable(name: object) -> bool:
     if not isinstance(name, str) or not name:
         return False
     if name.startswith("lakemerge."):
-        return name in _DURATIONS or name in SCHEDULE_DEFAULTS or name in _OF_FLOWS
+        return name in _DURATIONS or name in SCHEDULE_DEFAULTS or name in _SIZES or name in _OF_FLOWS
     return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakemerge.handle import Handle
+from lakemerge.results.html import Shown
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
@@ -22,7 +23,7 @@ __all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
+class _Sizes(Shown):
     """What a bucket or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
 
     base_files: int
@@ -74,7 +75,7 @@ class TableDetail(_Sizes):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPlan:
+class ReadPlan(Shown):
     """How a read would be done, in file slices: base files and the key ranges they own."""
 
     tiles: int

@@ -1,8 +1,8 @@
-"""Random histories of every built-in configuration: what ``explain`` says of each record, against the plain-Python
-model.
+"""Random histories of every built-in configuration: what ``explain`` says of each record, against the model.
 
-The model folds the same records one at a time; the steps of a key are compared with its states, the last one with
-``get``, and the verdicts with what they must mean. Between the commits the table is compacted in all ways.
+The model, in plain Python, folds the same records one at a time; the steps of a key are compared with its states,
+the last one with ``get``, and the verdicts with what they must mean. Between the commits the table is compacted in
+all ways.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def frame_of(configuration: Configuration, commit: Commit) -> pa.Table:
 def states_of(model: ModelTable, key: int) -> object:
     """The model's row of a key, ``None``, or that it cannot be read."""
     try:
-        return next((row for row in model.rows() if row["k"] == key), None)
+        return model.row((key,))
     except Unreadable:
         return UNREADABLE
 

@@ -111,6 +111,14 @@ PUBLIC = {
         "history": "the rows of a target of type 2 through time, without Spark",
         "history_df": "the same on Spark",
     },
+    "lakemerge.provenance": {
+        "Event": "what Lineage holds",
+        "Explanation": "what LakeTable.explain returns",
+        "Lineage": "what LakeTable.lineage returns",
+        "ReplayResult": "what LakeTable.replay returns",
+        "Step": "what Explanation.steps holds",
+        "WhatIf": "what LakeTable.what_if returns",
+    },
     "lakemerge.ingest": {
         "Archive": "where files go afterwards, and how long they stay",
         "Bins": "how files are gathered before they are worth a commit",

@@ -82,6 +82,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+NEEDED = {"explain": ["k=1"], "replay": ["elsewhere"], "report": ["--out", "report.html"]}
+"""What commands ask for beside a path."""
+
 BAD: list[tuple[str, int, str]] = [
     *((f"{command} nothing", 2, "there is no Delta log") for command in COMMANDS),
     *((f"{command} plain", code, "") for command, code in dict.fromkeys(COMMANDS, 2).items() if command != "check"),
@@ -114,6 +117,7 @@ def test_no_command_speaks_python(
     line: str, code: int, says: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, path, *options = line.split()
+    options = [*NEEDED.get(command, ()), *options]
     place = path if ":" in path else str(tables / path)
     assert main([command, place, *options]) == code
     captured = capsys.readouterr()
@@ -135,7 +139,7 @@ def test_from_python_the_same_errors_name_parameters(tables: Path) -> None:
 
 def test_parameters_of_commands_are_those_of_the_library() -> None:
     """By these an option is found for a parameter that a message names."""
-    own = {"every", "quiet", "drop_orphans"}
+    own = {"every", "quiet", "drop_orphans", "dot", "explained", "json", "out"}
     for name, command in COMMANDS.items():
         given = {parameter.name for parameter in command.params} - {"help"}
         assert given - PARAMETERS <= own, name

@@ -18,6 +18,7 @@ from mergers.row import Record
 from tests.unit.faults import create, frame, open_over
 
 NOW = dt.timedelta(0)
+FORGOTTEN = "the delete of version 5 is not remembered any more"
 
 
 def told(table: LakeTable, key: int = 7, since: int | None = 0) -> list[tuple[int, str | None, str]]:
@@ -94,7 +95,7 @@ def test_what_is_vacuumed_is_said_to_be_gone(tmp_path: Path) -> None:
     assert found.steps == ()
     assert found.start == found.row == {"k": 7, "o": 500, "v": "w"}
     assert any("history begins after version" in note and "not known any more" in note for note in found.notes)
-    with pytest.raises(VersionNotFoundError, match="known from version .* since=0"):
+    with pytest.raises(VersionNotFoundError, match=r"known from version .* since=0"):
         table.explain({"k": 7}, 2)
 
 
@@ -104,8 +105,7 @@ def test_expiry_restore_and_late_records(tmp_path: Path) -> None:
     expired = table.expire_tombstones(retention=NOW).version
     late = table.upsert(frame([(7, 350, "late")])).version
     end = [
-        (expired, None, f"expired: dropped by expiry of version {expired}: the delete of version 5 is not remembered "
-         "any more"),
+        (expired, None, f"expired: dropped by expiry of version {expired}: {FORGOTTEN}"),
         (late, "+U", "applied: a new row"),
     ]  # fmt: skip
     assert told(table) == STORY + end
@@ -271,6 +271,10 @@ def test_shapes_of_the_answer(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert "read amplification" in table._repr_html_()
+    result = table.compact(minor=True)
+    assert "minor compaction" in result._repr_html_()
+    assert "<th style='text-align:left'>version</th>" in table.upsert(frame([(1, 1, "a")]))._repr_html_()
+    assert "base_rows" in table.detail()._repr_html_()
     with pytest.raises(InputError, match="mapping"):
         table.explain(7)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="since must be a version"):

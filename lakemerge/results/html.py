@@ -1,11 +1,25 @@
-"""Small tables as HTML, for notebooks. Every text is escaped."""
+"""Small tables as HTML, and results that show themselves as such in notebooks. Every text is escaped."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
-__all__ = ["definition_html", "table_html"]
+__all__ = ["Shown", "definition_html", "table_html"]
+
+
+class Shown:
+    """A dataclass that notebooks show as a table: what its ``report`` says where it has one, else its fields."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        this: Any = self
+        if hasattr(self, "report"):
+            return definition_html(this.report())
+        return definition_html([(field.name, getattr(this, field.name)) for field in dataclasses.fields(this)])
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,0 +1,75 @@
+"""``lakemerge explain``, ``lineage``, ``what-if`` and ``replay``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from lakemerge import LakeTable
+from lakemerge.cli import main
+from tests.unit.faults import create, frame, rows_of
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    table = create(tmp_path / "t", schema="k BIGINT, d DATE, o BIGINT, v STRING", key=["k", "d"])
+    names = ["k", "d", "o", "v"]
+    day = dt.date(2026, 1, 2)
+    for o, v in [(1, "a"), (3, "b"), (2, "c")]:
+        table.upsert(frame([(7, day, o, v)], names, d=pa.date32()))
+    return str(tmp_path / "t")
+
+
+def test_explain(path: str, capsys: Captured) -> None:
+    assert main(["explain", path, "k=7", "D=2026-01-02"]) == 0
+    out = capsys.readouterr().out
+    assert "ignored: o 2 is older than 3 of version 2" in out
+    assert main(["explain", path, "k=7", "d=2026-01-02", "--since", "2", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (orjson.loads(line)["version"], orjson.loads(line)["verdict"]) == (3, "ignored")
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (["k=x", "d=2026-01-02"], "'x' is no value of key column 'k', which is int64"),
+        (["k"], "'k' is not NAME=VALUE, such as k=7"),
+        (["k=7"], "missing: d"),
+        (["z=7"], "the table has no column 'z'; its key is k, d"),
+    ],
+)
+def test_keys_that_are_none(path: str, key: list[str], says: str, capsys: Captured) -> None:
+    assert main(["explain", path, *key]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_lineage(path: str, capsys: Captured) -> None:
+    assert main(["lineage", path, "--version", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("CREATE") == 2
+    assert main(["lineage", path, "k=7", "d=2026-01-02", "--dot"]) == 0
+    assert capsys.readouterr().out.startswith("digraph lineage {")
+
+
+def test_what_if(path: str, capsys: Captured) -> None:
+    assert main(["what-if", path, "--merger", "commit-time", "--where", "k = 7"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split() for line in captured.out.splitlines()] == [["k", "d", "o", "v"], ["7", "2026-01-02", "2", "c"]]
+    assert "taken as they are" in captured.err
+    assert main(["what-if", path, "--options", "[1]"]) == 2
+    assert "JSON object" in capsys.readouterr().err
+
+
+def test_replay(path: str, tmp_path: Path, capsys: Captured) -> None:
+    other = str(tmp_path / "other")
+    assert main(["replay", path, other, "--until", "2"]) == 0
+    assert main(["replay", path, other]) == 0
+    assert rows_of(LakeTable.open(other).to_arrow()) == rows_of(LakeTable.open(path).to_arrow())
+    assert "1 records in 1 commits" in capsys.readouterr().out.splitlines()[-2]
+    assert main(["replay", path, other, "--merger", "commit-time"]) == 2

@@ -1,0 +1,157 @@
+"""``lineage``: the commits as events. ``what_if``: the same records under another merger."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakemerge import InputError, LakeTable, RowMerger, VersionNotFoundError
+from mergers.row import Record
+from tests.unit.faults import create, frame, listing, rows_of
+
+NOW = dt.timedelta(0)
+
+
+def busy(path: Path) -> LakeTable:
+    table = create(path)
+    table.upsert(frame([(7, 100, "a"), (8, 100, "x")]))
+    table.upsert(frame([(7, 200, "b")]), txn=("nightly", 3))
+    table.upsert(frame([(9, 1, "n")]))
+    table.compact_logs()
+    table.compact(minor=True)
+    table.compact()
+    table.rescale(buckets=4)
+    table.restore(version=3)
+    return table
+
+
+def test_what_each_commit_did(tmp_path: Path) -> None:
+    table = busy(tmp_path / "t")
+    found = table.lineage()
+    kinds = [(event.kind, event.operation) for event in found]
+    assert kinds == [
+        ("CREATE", "UPSERT"), ("CREATE", "UPSERT"), ("CREATE", "UPSERT"), ("JOIN", "COMPACT LOGS"), ("JOIN", "COMPACT"),
+        ("JOIN", "COMPACT"), ("FORK", "RESCALE"), ("FORK", "RESCALE"), ("RESTORE", "RESTORE"),
+    ]  # fmt: skip
+    assert "by nightly, number 3" in found.events[1].words
+    assert "because not merged yet" in found.events[5].words
+    # What a step takes is what an earlier one made.
+    made: set[str] = set()
+    for event in found:
+        assert set(event.inputs) <= made
+        made |= set(event.outputs)
+    assert found.events[3].inputs == (*found.events[1].outputs, *found.events[2].outputs)
+    files = set(listing(tmp_path / "t"))
+    assert made <= files
+    assert not any(event.gone for event in found)
+    assert [event.version for event in table.lineage(3)] == [1, 2, 3]
+    assert found.to_arrow().column("event").to_pylist() == [kind for kind, _ in kinds]
+
+
+def test_events_outlive_their_content(tmp_path: Path) -> None:
+    table = busy(tmp_path / "t")
+    table.compact()
+    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+    found = table.lineage()
+    files = set(listing(tmp_path / "t"))
+    gone = {path for event in found for path in event.gone}
+    assert gone == {path for event in found for path in event.paths} - files
+    assert gone
+    assert found.events[-1].kind == "DROP"
+    assert any("vacuumed" in note for note in found.notes)
+    assert "style=dashed" in found.to_dot()
+    assert "(gone)" in repr(found)
+
+
+def test_the_graph_and_the_page(tmp_path: Path) -> None:
+    table = busy(tmp_path / "t")
+    dot = table.lineage().to_dot()
+    assert dot.startswith("digraph lineage {")
+    assert dot.endswith("}")
+    assert dot.count(" -> event") == sum(len(event.inputs) for event in table.lineage())
+    assert "<table>" in table.lineage()._repr_html_()
+
+
+def test_the_way_of_one_key(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", buckets=4)
+    table.upsert(frame([(k, 1, "a") for k in range(40)]))
+    table.upsert(frame([(7, 2, "b")]))
+    table.upsert(frame([(8, 2, "b")]))
+    table.compact()
+    found = table.lineage(key={"k": 7})
+    assert [event.version for event in found if event.kind == "CREATE"] == [1, 2]
+    assert [event.kind for event in found][-1] == "JOIN"
+    assert found.key == {"k": 7}
+
+
+def test_other_mergers_and_options(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(7, 100, "a"), (8, 100, "x")]))
+    table.upsert(frame([(7, 200, "b")]))
+    table.upsert(frame([(7, 150, "c"), (9, 1, "n")]))
+    rows = rows_of(table.to_arrow())
+    assert rows_of(table.what_if().to_arrow()) == rows
+    assert rows_of(table.what_if("commit-time").to_arrow()) == [(7, 150, "c"), (8, 100, "x"), (9, 1, "n")]
+    deleting = {"delete_when": {"column": "v", "values": ["b"]}}
+    assert rows_of(table.what_if(options=deleting).to_arrow()) == [(8, 100, "x"), (9, 1, "n")]
+    table.compact()
+    assert rows_of(table.what_if("commit-time").to_arrow()) == rows  # nothing is left to fold anew
+    again = table.what_if("commit-time", since=0)
+    assert rows_of(again.to_arrow(filter="k = 7", columns=["v"])) == [("c",)]
+    assert again.get({"k": 9}) == {"k": 9, "o": 1, "v": "n"}
+    assert rows_of(again.scan().read_all()) == rows_of(again.to_arrow())
+    assert "taken as they are" in again.notes[0]
+    assert "commit-time" in again._repr_html_()
+    # Nothing of it is in the table.
+    assert rows_of(table.to_arrow()) == rows
+    assert table.detail().merger == "event-time"
+
+
+class Shortest(RowMerger):
+    id = "0c7a3b52-9f7c-4c6a-8a68-0c1b1e3d6a55"
+    name = "shortest"
+
+    def merge(self, older: Record, newer: Record) -> Any:
+        return newer if len(newer["v"]) < len(older["v"]) else older
+
+
+def test_a_merger_that_nobody_registered(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    for o, v in [(1, "aaa"), (2, "b"), (3, "cc")]:
+        table.upsert(frame([(7, o, v)]))
+    assert table.what_if(Shortest()).get({"k": 7}) == {"k": 7, "o": 2, "v": "b"}
+
+
+def test_consolidated_logs_are_read_as_they_were(tmp_path: Path) -> None:
+    """A log compaction lets go of what lost under the table's own merger; under another one it may win."""
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "seed")]))
+    table.upsert(frame([(7, 200, "new")]))
+    table.upsert(frame([(7, 100, "old")]))
+    expected = rows_of(table.what_if("commit-time").to_arrow())
+    assert (7, 100, "old") in expected
+    table.compact_logs()
+    assert rows_of(table.what_if("commit-time").to_arrow()) == expected
+    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+    late = table.what_if("commit-time")
+    assert (7, 200, "new") in rows_of(late.to_arrow())
+    assert any("consolidated" in note for note in late.notes)
+
+
+def test_what_would_need_more_is_refused(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(7, 1, "a")]))
+    table.delete(frame([(7, 5)], ["k", "o"]))
+    table.compact()
+    expired = table.expire_tombstones(retention=NOW).version
+    table.upsert(frame([(7, 3, "again")]))
+    with pytest.raises(InputError, match=f"since={expired}"):
+        table.what_if("commit-time", since=0)
+    assert table.what_if("event-time", since=expired).get({"k": 7}) == table.get({"k": 7})
+    table.compact()
+    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+    with pytest.raises(VersionNotFoundError, match="since=0 takes as many"):
+        table.what_if("commit-time", since=2)
