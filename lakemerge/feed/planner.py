@@ -51,22 +51,26 @@ class Planner:
 
         :raises VersionNotFoundError: a vacuum was faster.
         """
-        version, skip = start.version, start.position
-        if version > until:
+        if start.version > until:
             return
         begin = self._snapshot(start.needed_version)
-        if start.of_rows:
-            yield from self._of(begin.version, self._of_rows(begin), skip, of_rows=True)
-            version, skip = version + 1, 0
-        for before, after in changing_commits(self._handle, begin, until):
-            if after.version < version:
-                continue  # version 0 has no version before it, and no rows
-            units = self._of_commit(before, after)
-            yield from self._of(after.version, units, skip if after.version == start.version else 0, of_rows=False)
-            version = after.version + 1
-            self._last = after.snapshot
-        if version <= until:
+        at = start
+        for reached in self._reading(begin, start, until):
+            at = reached.after
+            yield reached
+        if at.version <= until:
+            # The last commits had no units.
             yield Reached(Offset(until + 1), None)
+
+    def _reading(self, begin: Snapshot, start: Offset, until: int) -> Iterator[Reached]:
+        if start.of_rows:
+            yield from self._of(begin.version, self._of_rows(begin), start.position, of_rows=True)
+        for before, after in changing_commits(self._handle, begin, until):
+            if after.version >= start.version:
+                units = self._of_commit(before, after)
+                skip = start.position if after.version == start.version and not start.of_rows else 0
+                yield from self._of(after.version, units, skip, of_rows=False)
+                self._last = after.snapshot
 
     def next_offset(self, start: Offset, until: int, limits: Limits) -> Offset:
         """Where a batch that begins at ``start`` ends."""

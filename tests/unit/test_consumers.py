@@ -197,3 +197,14 @@ def test_refused(tmp_path: Path) -> None:
     for name in ("", "a/b", "../x", None):
         with pytest.raises(InputError, match="a consumer's name has"):
             table.consumers.register(name)
+
+
+def test_an_empty_table_has_no_rows_to_begin_with(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    assert told(table) == []
+    table.consumers.register("early", present_rows=True)
+    assert told(table, "early") == []
+    table.upsert(frame([(1, 1, "a")]))
+    table.upsert(frame([(1, 0, "late")]))
+    assert [kind for _, kind, _ in told(table, "early")] == ["+I"]
+    assert table.consumers.list()[0].lag_versions == 0, "also of commits that changed nothing"
