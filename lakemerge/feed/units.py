@@ -40,6 +40,9 @@ class FeedUnit:
     keys: tuple[Tile, tuple[LogBlock, ...]] | None
     """The blocks whose keys may have changed, and the file slice that limits them; ``None``: any key may have."""
 
+    is_one_commit: bool = False
+    """Whether the later version is the earlier one with the records of ``keys``, and both have one file slice here."""
+
     @property
     def size_bytes(self) -> int:
         """The size of what may have changed: records as Arrow data, stored rows as they are in files."""
@@ -62,7 +65,8 @@ def units_of_commit(handle: Handle, before: TableView, after: TableView) -> list
             kept = tuple(block for block in tile.blocks if not _is_of(block, after.version))
             was = Side(spec, (replace(tile, blocks=kept),))
             moment = after.snapshot.timestamp_ms
-            units.append(FeedUnit(after.version, moment, was, Side(spec, (tile,)), (tile, brought)))
+            now = Side(spec, (tile,))
+            units.append(FeedUnit(after.version, moment, was, now, (tile, brought), is_one_commit=True))
     return units
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "MergedRange",
     "PickedRange",
     "changed_ranges",
+    "frame_of",
     "may_pick_records",
     "merge_tile",
     "picked_ranges",
@@ -192,7 +193,7 @@ def _fold_ranges(
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
         _check_keys(tile, shape.key, (base, tombstones, *logs))
-        frames = [_frame(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows]
+        frames = [frame_of(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows]
         if tile.expiries and tombstones.num_rows:
             tombstones, frames = expire(
                 spec.merger, shape, tile.expiries, tombstones=tombstones, frames=frames, stored=stored
@@ -225,7 +226,11 @@ def _check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> N
                 )
 
 
-def _frame(rows: pa.Table, block: LogBlock) -> Frame:
+def frame_of(rows: pa.Table, block: LogBlock) -> Frame:
+    """The records of a block, as the kernel takes them.
+
+    :param rows: of :func:`lakemerge.read.sources.block_schema`.
+    """
     kinds = rows.column(KIND_COLUMN)
     packed = block.packed_from is not None
     return Frame(
