@@ -1,4 +1,4 @@
-"""Streams: micro-batches over minutes, the feed of one commit beside its upsert, and ten commits on one core and on two.
+"""Streams: micro-batches over minutes, the feed of a commit beside its upsert, ten commits on one core and on two.
 
     python -m benchmarks.streams --minutes 10
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakemerge.config import State
-from lakemerge.errors import TableReplacedError, VersionNotFoundError
+from lakemerge.errors import TableDamagedError, TableReplacedError, VersionNotFoundError
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
 from lakemerge.feed.walk import changing_commits
 from lakemerge.handle import Handle
@@ -15,7 +16,7 @@ from lakemerge.log import Snapshot
 from lakemerge.slices.feed_offset import Offset
 from lakemerge.slices.view import TableView
 
-__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken"]
+__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
 
 _KEPT_VERSIONS = 4
 """Versions whose units stay in memory between the two questions of a stream: how far, and which units."""
@@ -142,3 +143,14 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
             earliest=oldest,
             latest=tip.version,
         )
+
+
+@contextmanager
+def unless_overtaken(handle: Handle, start: Offset, tip: Snapshot, remedy: str) -> Iterator[None]:
+    """For reads of what comes after ``start``: raises as :func:`check_not_overtaken` does where something is missing
+    because a vacuum took it. Then nothing is damaged."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError, VersionNotFoundError):
+        check_not_overtaken(start, handle.log.update(tip), remedy)
+        raise

@@ -209,3 +209,12 @@ def test_an_empty_table_has_no_rows_to_begin_with(tmp_path: Path) -> None:
     table.upsert(frame([(1, 0, "late")]))
     assert [kind for _, kind, _ in told(table, "early")] == ["+I"]
     assert table.consumers.list()[0].lag_versions == 0, "also of commits that changed nothing"
+
+
+def test_a_vacuum_that_overtakes_a_follower_says_so(tmp_path: Path) -> None:
+    table = compacted(tmp_path / "t")
+    following = table.follow(since=0, poll=None)
+    assert next(following).column("_commit_version").to_pylist() == [1]
+    table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
+    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*Begin anew from the present rows"):
+        list(following)
