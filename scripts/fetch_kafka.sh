@@ -4,5 +4,5 @@ set -eu
 version=$1 folder=$2 python=$3
 jars=$("$python" -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "jars")')
 ivy=$(ls "$jars"/ivy-*.jar)
-java -jar "$ivy" -warn -dependency org.apache.kafka kafka_2.13 "$version" -confs runtime \
-    -retrieve "$folder/[artifact]-[revision].[ext]" -types jar
+java -jar "$ivy" -warn -dependency org.apache.kafka kafka_2.13 "$version" -confs default \
+    -retrieve "$folder/[artifact]-[revision].[ext]"
