@@ -1,84 +1,114 @@
 """The rows of a commit's keys before and after it, from one read of what was stored.
 
-The rows after are what the merge kernel makes of the rows before and the commit's records: a state is a left fold, so
-that it can be gone on with at any commit (docs/merge-semantics.md, section 1), as a compaction does.
+Only these keys are merged. The rows after are what the merge kernel makes of the rows before and the commit's records:
+a state is a left fold, so that it can be gone on with at any commit (docs/merge-semantics.md, section 1), as a
+compaction does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from lakemerge.nested import settled
-from lakemerge.read.merge import frame_of, merge_tile
+from lakemerge.read.expiry import expire
+from lakemerge.read.merge import check_keys, frame_of
 from lakemerge.read.parquet import ParquetFiles
-from lakemerge.read.sources import MergeSpec, block_schema, block_stream
+from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.slices.model import KeySpan, LogBlock, keys_at
 from lakemerge.slices.view import Tile
 from mergers import Frame, fold
-from mergers.kernel import overlay_rows, tombstone_schema
-from mergers.keys import key_columns, locate, sort_order
+from mergers.kernel import Folded, overlay_rows, tombstone_schema
+from mergers.keys import KeyColumns, key_columns, locate, sort_order
 
 __all__ = ["before_and_after"]
 
 
 def before_and_after(
-    spec: MergeSpec, before: Tile, after: Tile, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
+    spec: MergeSpec, before: Tile, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
 ) -> tuple[pa.Table, pa.Table]:
     """The rows of these keys in either version, all columns, sorted by key.
 
     :param before: the file slice without what the commit brought.
     :param keys: those of the commit's records in the file slice, sorted, each once.
     """
-    shape = spec.config.shape
-    names = shape.schema.names
-    schema = pa.schema([field.with_nullable(True) for field in shape.schema])
-    rows, tombstones = _state(spec, before, keys, schema, files)
-    frames = [frame for block in brought for frame in _frames(spec, after, block, schema, files)]
-    folded = fold(spec.merger, shape, base=rows, tombstones=tombstones, frames=frames, columns=names)
-    return rows, settled(overlay_rows(rows, folded, names, sort=True)).cast(schema)
+    schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
+    if not keys.num_rows:
+        return schema.empty_table(), schema.empty_table()
+    sought = key_columns(keys, spec.config.key)
+    looked = _Looked(spec, _narrowed(before, sought), sought, schema, files)
+    rows, tombstones = looked.state()
+    folded = looked.fold(rows, tombstones, looked.frames(brought))
+    return rows, looked.rows(rows, folded)
 
 
-def _state(
-    spec: MergeSpec, tile: Tile, keys: pa.Table, schema: pa.Schema, files: ParquetFiles
-) -> tuple[pa.Table, pa.Table]:
-    key = spec.config.key
-    sought = key_columns(keys, key)
-    rows, tombstones = [schema.empty_table()], [tombstone_schema(spec.config.shape).empty_table()]
-    if keys.num_rows:
-        wanted = _narrowed(tile, sought)
-        # Tombstones come with sorted rows alone. Where there are none, nothing has to be folded.
-        sort = not wanted.is_merged or wanted.tombstones is not None
-        for part in merge_tile(spec, wanted, columns=schema.names, sort=sort, files=files):
-            rows.append(_among(part.rows, sought, key).cast(schema))
-            tombstones.append(_among(part.tombstones, sought, key))
-    return _by_key(pa.concat_tables(rows), key), _by_key(pa.concat_tables(tombstones), key)
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The look-up of some keys in a file slice."""
+
+    spec: MergeSpec
+    tile: Tile
+    sought: KeyColumns
+    schema: pa.Schema
+    files: ParquetFiles
+
+    def state(self) -> tuple[pa.Table, pa.Table]:
+        """The rows and the tombstones of the keys."""
+        tile, shape = self.tile, self.spec.config.shape
+        budget = self.spec.settings.merge_budget_bytes // 2
+        streams = stored_streams(self.spec, tile, self.schema, self.files, budget)
+        stored = self._among((table for _, stream in streams for table, _ in stream), self.schema)
+        remembered = tombstone_stream(self.spec, tile, self.files)
+        tombstones = self._among((table for table, _ in remembered), tombstone_schema(shape))
+        frames = self.frames(tile.blocks)
+        if tile.expiries and tombstones.num_rows:
+            tombstones, left = expire(
+                self.spec.merger, shape, tile.expiries, tombstones=tombstones, frames=frames, stored=self.schema
+            )
+            frames = list(left)
+        if not frames:
+            return stored, tombstones
+        folded = self.fold(stored, tombstones, frames)
+        return self.rows(stored, folded), folded.tombstones
+
+    def fold(self, rows: pa.Table, tombstones: pa.Table, frames: Sequence[Frame]) -> Folded:
+        shape, names = self.spec.config.shape, self.schema.names
+        return fold(self.spec.merger, shape, base=rows, tombstones=tombstones, frames=frames, columns=names)
+
+    def rows(self, before: pa.Table, folded: Folded) -> pa.Table:
+        return settled(overlay_rows(before, folded, self.schema.names, sort=True)).cast(self.schema)
+
+    def frames(self, blocks: Iterable[LogBlock]) -> list[Frame]:
+        """The records of the keys, in commit order."""
+        config, budget, found = self.spec.config, self.spec.settings.merge_budget_bytes, []
+        for block in blocks:
+            schema = block_schema(self.schema, block)
+            stream = block_stream(block, schema, self.tile, config, self.files, budget)
+            # Within a block equal keys are in commit order, which sorting by key keeps.
+            records = self._among((table for table, _ in stream), schema)
+            if records.num_rows:
+                found.append(frame_of(records, block))
+        return found
+
+    def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+        """What the tables have of the keys, sorted by key."""
+        key = self.spec.config.key
+        found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)]).combine_chunks()
+        return found.take(pa.array(sort_order(key_columns(found, key)))) if found.num_rows else found
+
+    def _parts(self, tables: Iterable[pa.Table], key: tuple[str, ...]) -> Iterator[pa.Table]:
+        for table in tables:
+            if table.num_rows:
+                check_keys(self.tile, key, [table])
+                plain = table.combine_chunks()
+                _, among = locate(self.sought, key_columns(plain, key))
+                yield plain.filter(pa.array(among))
 
 
-def _narrowed(tile: Tile, sought: tuple[pa.Array, ...]) -> Tile:
+def _narrowed(tile: Tile, sought: KeyColumns) -> Tile:
     """The file slice from the first key to the last. One without rows may have tombstones, which count."""
     span = KeySpan.closed(*keys_at(sought, [0, len(sought[0]) - 1]))
     blocks = tuple(block for block in tile.blocks if span.may_hold(block.key_min or (), block.key_max or ()))
     return replace(tile, blocks=blocks, wanted=span)
-
-
-def _frames(spec: MergeSpec, tile: Tile, block: LogBlock, schema: pa.Schema, files: ParquetFiles) -> list[Frame]:
-    budget = spec.settings.merge_budget_bytes
-    stream = block_stream(block, block_schema(schema, block), tile, spec.config, files, budget)
-    tables = [table for table, _ in stream if table.num_rows]
-    return [frame_of(pa.concat_tables(tables).combine_chunks(), block)] if tables else []
-
-
-def _among(rows: pa.Table, sought: tuple[pa.Array, ...], key: tuple[str, ...]) -> pa.Table:
-    if not rows.num_rows:
-        return rows
-    plain = rows.combine_chunks()
-    _, found = locate(sought, key_columns(plain, key))
-    return plain.filter(pa.array(found))
-
-
-def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    plain = rows.combine_chunks()
-    return plain.take(pa.array(sort_order(key_columns(plain, key)))) if plain.num_rows else plain

@@ -102,8 +102,8 @@ def _changes(unit: FeedUnit, shape: FeedShape, files: ParquetFiles) -> Iterator[
 
 def _rows_of_keys(unit: FeedUnit, keys: pa.Table, files: ParquetFiles) -> tuple[pa.Table, pa.Table]:
     if unit.keys is not None and unit.is_one_commit:
-        (before,), (after,) = unit.before.tiles, unit.after.tiles
-        return before_and_after(unit.after.spec, before, after, unit.keys[1], keys, files)
+        (before,) = unit.before.tiles
+        return before_and_after(unit.after.spec, before, unit.keys[1], keys, files)
     return _rows(unit.before, keys, files), _rows(unit.after, keys, files)
 
 

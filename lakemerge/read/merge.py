@@ -32,6 +32,7 @@ __all__ = [
     "MergedRange",
     "PickedRange",
     "changed_ranges",
+    "check_keys",
     "frame_of",
     "may_pick_records",
     "merge_tile",
@@ -192,7 +193,7 @@ def _fold_ranges(
     for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
-        _check_keys(tile, shape.key, (base, tombstones, *logs))
+        check_keys(tile, shape.key, (base, tombstones, *logs))
         frames = [frame_of(rows, block) for rows, block in zip(logs, tile.blocks, strict=True) if rows.num_rows]
         if tile.expiries and tombstones.num_rows:
             tombstones, frames = expire(
@@ -215,7 +216,8 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
     return both.take(pa.array(sort_order(key_columns(both, key))))
 
 
-def _check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+def check_keys(tile: Tile, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+    """Raise :class:`TableDamagedError` for rows without a key."""
     for table in tables:
         for name in key:
             if table.column(name).null_count:
