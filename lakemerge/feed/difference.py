@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from lakemerge.feed.appended import before_and_after
 from lakemerge.feed.units import FeedUnit, Side
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.prune import narrowed_to_keys
@@ -89,11 +90,21 @@ def _changes(unit: FeedUnit, shape: FeedShape, files: ParquetFiles) -> Iterator[
                 rows = shape.columns.shaped(part.rows)
                 yield rows, np.full(rows.num_rows, RowKind.INSERT, dtype=np.int64)
         return
-    keys = None if unit.keys is None else _keys(unit, files)
-    old, new = _rows(unit.before, keys, files), _rows(unit.after, keys, files)
-    if keys is None:
+    key = unit.after.spec.config.key
+    if unit.keys is None:
+        old, new = _rows(unit.before, None, files), _rows(unit.after, None, files)
         keys = _all_keys(unit, old, new)
-    yield row_changes(shape.columns, unit.after.spec.config.key, keys, old, new, before_images=shape.before_images)
+    else:
+        keys = _keys(unit, files)
+        old, new = _rows_of_keys(unit, keys, files)
+    yield row_changes(shape.columns, key, keys, old, new, before_images=shape.before_images)
+
+
+def _rows_of_keys(unit: FeedUnit, keys: pa.Table, files: ParquetFiles) -> tuple[pa.Table, pa.Table]:
+    if unit.keys is not None and unit.is_one_commit:
+        (before,) = unit.before.file_slices
+        return before_and_after(unit.after.spec, before, unit.keys[1], keys, files)
+    return _rows(unit.before, keys, files), _rows(unit.after, keys, files)
 
 
 def _told(unit: FeedUnit, shape: FeedShape, rows: pa.Table, kinds: Ints) -> pa.Table:

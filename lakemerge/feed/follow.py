@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakemerge.errors import TableDamagedError
 from lakemerge.feed.changes import check_free_names, unit_columns
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.difference import FeedShape, unit_batches
-from lakemerge.feed.planner import Planner, check_not_overtaken
+from lakemerge.feed.planner import Planner, check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
@@ -56,13 +55,14 @@ def follow(
         tip = current()
         until = tip.version if how.until is None else min(how.until, tip.version)
         check_not_overtaken(at, tip.snapshot, _REMEDY)
-        for reached in planner.reading(at, until):
-            if reached.unit is not None:
-                yield from _batches(handle, tip, at, reached.unit, how)
-            # The caller has come back for more, so it has done with what it got.
-            at = reached.after
-            if how.consumer is not None:
-                consumers.move(how.consumer, at)
+        with unless_overtaken(handle, at, tip.snapshot, _REMEDY):
+            for reached in planner.reading(at, until):
+                if reached.unit is not None:
+                    yield from _batches(reached.unit, how)
+                # The caller has come back for more, so it has done with what it got.
+                at = reached.after
+                if how.consumer is not None:
+                    consumers.move(how.consumer, at)
         if how.until is not None and at.version > how.until:
             return
         if at.version > tip.version:
@@ -71,13 +71,9 @@ def follow(
             sleep(how.poll_seconds)
 
 
-def _batches(handle: Handle, tip: TableView, at: Offset, unit: FeedUnit, how: Following) -> Iterator[pa.RecordBatch]:
+def _batches(unit: FeedUnit, how: Following) -> Iterator[pa.RecordBatch]:
     check_free_names(unit.after.spec.config)
     shape = FeedShape(unit_columns(unit), before_images=how.before_images)
-    try:
-        for batch in unit_batches(unit, shape):
-            size = batch.num_rows if how.max_rows is None else how.max_rows
-            yield from (batch.slice(place, size) for place in range(0, batch.num_rows, size))
-    except (TableDamagedError, FileNotFoundError):
-        check_not_overtaken(at, handle.log.update(tip.snapshot), _REMEDY)
-        raise
+    for batch in unit_batches(unit, shape):
+        size = batch.num_rows if how.max_rows is None else how.max_rows
+        yield from (batch.slice(place, size) for place in range(0, batch.num_rows, size))

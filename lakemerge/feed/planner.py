@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakemerge.delta import Snapshot
-from lakemerge.errors import TableReplacedError, VersionNotFoundError
+from lakemerge.errors import TableDamagedError, TableReplacedError, VersionNotFoundError
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
 from lakemerge.feed.walk import changing_commits
 from lakemerge.format.feed_offset import Offset
@@ -15,7 +16,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 
-__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken"]
+__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
 
 _KEPT_VERSIONS = 4
 """Versions whose units stay in memory between the two questions of a stream: how far, and which units."""
@@ -51,22 +52,26 @@ class Planner:
 
         :raises VersionNotFoundError: a vacuum was faster.
         """
-        version, skip = start.version, start.position
-        if version > until:
+        if start.version > until:
             return
         begin = self._snapshot(start.needed_version)
-        if start.of_rows:
-            yield from self._of(begin.version, self._of_rows(begin), skip, of_rows=True)
-            version, skip = version + 1, 0
-        for before, after in changing_commits(self._handle, begin, until):
-            if after.version < version:
-                continue  # version 0 has no version before it, and no rows
-            units = self._of_commit(before, after)
-            yield from self._of(after.version, units, skip if after.version == start.version else 0, of_rows=False)
-            version = after.version + 1
-            self._last = after.snapshot
-        if version <= until:
+        at = start
+        for reached in self._reading(begin, start, until):
+            at = reached.after
+            yield reached
+        if at.version <= until:
+            # The last commits had no units.
             yield Reached(Offset(until + 1), None)
+
+    def _reading(self, begin: Snapshot, start: Offset, until: int) -> Iterator[Reached]:
+        if start.of_rows:
+            yield from self._of(begin.version, self._of_rows(begin), start.position, of_rows=True)
+        for before, after in changing_commits(self._handle, begin, until):
+            if after.version >= start.version:
+                units = self._of_commit(before, after)
+                skip = start.position if after.version == start.version and not start.of_rows else 0
+                yield from self._of(after.version, units, skip, of_rows=False)
+                self._last = after.snapshot
 
     def next_offset(self, start: Offset, until: int, limits: Limits) -> Offset:
         """Where a batch that begins at ``start`` ends."""
@@ -138,3 +143,14 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
             earliest=oldest,
             latest=tip.version,
         )
+
+
+@contextmanager
+def unless_overtaken(handle: Handle, start: Offset, tip: Snapshot, remedy: str) -> Iterator[None]:
+    """For reads of what comes after ``start``: raises as :func:`check_not_overtaken` does where something is missing
+    because a vacuum took it. Then nothing is damaged."""
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError, VersionNotFoundError):
+        check_not_overtaken(start, handle.log.update(tip), remedy)
+        raise

@@ -1,8 +1,8 @@
-"""The units of the change feed: which file buckets a commit changed, and which keys in them.
+"""The units of the change feed: which file slices a commit changed, and which keys in them.
 
 A unit is one file bucket of the version that a commit made, and the records that the commit brought to it. Units share
 no key. Their order follows from the version alone, so the place of a unit in it can stand in a stream's offset.
-A restore and a net change have units of another kind: all file buckets, before and after, of some buckets.
+A restore and a net change have units of another kind: all file slices, before and after, of some buckets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FeedUnit", "Side", "units_between", "units_of_commit", "units_of_row
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """File buckets of one version, and how they are merged."""
+    """File slices of one version, and how they are merged."""
 
     spec: MergeSpec
     file_slices: tuple[FileSlice, ...]
@@ -40,6 +40,9 @@ class FeedUnit:
     after: Side
     keys: tuple[FileSlice, tuple[LogBlock, ...]] | None
     """The blocks whose keys may have changed, and the file bucket that limits them; ``None``: any key may have."""
+
+    is_one_commit: bool = False
+    """Whether the later version is the earlier one with the records of ``keys``, and both have one file bucket here."""
 
     @property
     def size_bytes(self) -> int:
@@ -63,7 +66,8 @@ def units_of_commit(handle: Handle, before: TableView, after: TableView) -> list
             kept = tuple(block for block in file_slice.blocks if not _is_of(block, after.version))
             was = Side(spec, (replace(file_slice, blocks=kept),))
             moment = after.snapshot.timestamp_ms
-            units.append(FeedUnit(after.version, moment, was, Side(spec, (file_slice,)), (file_slice, brought)))
+            now = Side(spec, (file_slice,))
+            units.append(FeedUnit(after.version, moment, was, now, (file_slice, brought), is_one_commit=True))
     return units
 
 
@@ -79,7 +83,7 @@ def units_of_rows(handle: Handle, view: TableView) -> list[FeedUnit]:
 def units_between(
     handle: Handle, before: TableView, after: TableView, blocks: Sequence[LogBlock] | None
 ) -> list[FeedUnit]:
-    """How two versions differ, whatever was committed between them. File buckets that both have are passed over.
+    """How two versions differ, whatever was committed between them. File slices that both have are passed over.
 
     :param blocks: all records that were committed between; ``None`` where that is not known.
     """
@@ -120,7 +124,7 @@ def _is_of(block: LogBlock, version: int) -> bool:
 
 
 def _apart(view: TableView, other: TableView) -> list[FileSlice]:
-    """File buckets whose rows may not be those of a file bucket of another version."""
+    """File slices whose rows may not be those of a file bucket of another version."""
     same = set(map(_contents, other.file_slices)) if view.config == other.config else set()
     return [file_slice for file_slice in _ordered(view.file_slices) if _contents(file_slice) not in same]
 

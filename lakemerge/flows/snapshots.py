@@ -148,8 +148,8 @@ def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
     done = table.view.snapshot.txns.get(SNAPSHOT_APP)
     if done is not None and number < done.version:
         raise InputError(
-            f"snapshot {version!r} comes after {_version_of(done.version, _type(version))!r} was taken up: versions must "
-            "grow"
+            f"snapshot {version!r} comes after {_version_of(done.version, _type(version))!r} was taken up: versions "
+            "must grow"
         )
     return OwnTxn(SNAPSHOT_APP, number)
 

@@ -1,1 +1,1 @@
-"""Where a table's rows stand: buckets, file buckets, and the files that a version refers to."""
+"""Where a table's rows stand: buckets, file slices, and the files that a version refers to."""

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.results.html import definition_html, table_html
 from lakemerge.provenance.verdicts import shown_value
+from lakemerge.results.html import definition_html, table_html
 
 __all__ = ["Explanation", "Step"]
 

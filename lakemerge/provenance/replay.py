@@ -19,7 +19,6 @@ from lakemerge.errors import CommitConflictError, InputError, NotATableError, Ve
 from lakemerge.format.config import TableConfig
 from lakemerge.format.names import EXPIRY_DOMAIN
 from lakemerge.handle import Handle
-from lakemerge.results.html import Shown
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
@@ -28,6 +27,7 @@ from lakemerge.provenance.retained import Retained, check_since, retained
 from lakemerge.provenance.streams import records_of, with_kinds
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
+from lakemerge.results.html import Shown
 from mergers import Merger
 from mergers.wording import argument
 

@@ -17,12 +17,12 @@ from lakemerge._internal.kept import Kept
 from lakemerge.errors import InputError
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.handle import Handle
-from lakemerge.results.html import definition_html
 from lakemerge.layout.travel import guarded, unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.retained import retained
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
+from lakemerge.results.html import definition_html
 from lakemerge.table.create import choose_merger
 from lakemerge.table.session import TableSession
 from mergers import Merger

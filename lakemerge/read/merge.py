@@ -32,6 +32,8 @@ __all__ = [
     "MergedRange",
     "PickedRange",
     "changed_ranges",
+    "check_keys",
+    "frame_of",
     "may_pick_records",
     "merge_file_slice",
     "picked_ranges",
@@ -198,8 +200,8 @@ def _fold_ranges(
     for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
         base = _interleaved(parts[:count], stored, shape.key)
         tombstones, logs = parts[count], parts[count + 1 :]
-        _check_keys(file_slice, shape.key, (base, tombstones, *logs))
-        frames = [_frame(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
+        check_keys(file_slice, shape.key, (base, tombstones, *logs))
+        frames = [frame_of(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
         if file_slice.expiries and tombstones.num_rows:
             tombstones, frames = expire(
                 spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=stored
@@ -221,7 +223,8 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
     return both.take(pa.array(sort_order(key_columns(both, key))))
 
 
-def _check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+def check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
+    """Raise :class:`TableDamagedError` for rows without a key."""
     for table in tables:
         for name in key:
             if table.column(name).null_count:
@@ -232,7 +235,11 @@ def _check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.T
                 )
 
 
-def _frame(rows: pa.Table, block: LogBlock) -> Frame:
+def frame_of(rows: pa.Table, block: LogBlock) -> Frame:
+    """The records of a block, as the kernel takes them.
+
+    :param rows: of :func:`lakemerge.read.sources.block_schema`.
+    """
     kinds = rows.column(KIND_COLUMN)
     packed = block.packed_from is not None
     return Frame(

@@ -8,10 +8,10 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from lakemerge.delta import HistoryEntry
-from lakemerge.results.html import table_html
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
+from lakemerge.results.html import table_html
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table.describe import SliceInfo
 

@@ -57,6 +57,7 @@ _OWN_OPTIONS = FEED_OPTIONS | frozenset(
     | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
 )
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
+_PINS = frozenset(name.lower() for name in _VERSIONS)
 _NO_CATALOG = (
     "Spark does not tell a Python data source where that is. Make a view of it: table.create_temp_view(name), or "
     "CREATE TEMPORARY VIEW name USING lakemerge OPTIONS (path '...')"
@@ -72,7 +73,8 @@ a session. A larger one stays in logs, which the next compaction merges on the e
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf``
     (Delta's names), ``mode``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that begins with
-    ``lakemerge.``) and ``txnVersion``. All others are storage options.
+    ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those that
+    docs/streaming.md lists. All others are storage options.
 
     A DataFrame shows one version: the latest when it was loaded, where no option says another. With a schema of the
     caller's Spark does not ask before the first action.
@@ -124,7 +126,7 @@ class LakeMergeDataSource(DataSource):
                 f"{CHANGE_TYPE}: add .option('readChangeFeed', 'true')"
             )
         self._check_stream()
-        return FeedStreamReader(self._open(), schema, FeedOptions.of(self.options))
+        return FeedStreamReader(self._open_tip(), schema, FeedOptions.of(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
@@ -132,7 +134,7 @@ class LakeMergeDataSource(DataSource):
                 'a LakeMerge table takes outputMode("append"), an upsert; for the output mode complete use '
                 "table.write_stream(df, ..., output_mode='complete')"
             )
-        return StreamWriter(self._open(), schema, self.options)
+        return StreamWriter(self._open_tip(), schema, self.options)
 
     def _reads_feed(self) -> bool:
         """Whether changes are asked for. Spark asks for the schema without saying whether it is for a stream, so an
@@ -151,7 +153,8 @@ class LakeMergeDataSource(DataSource):
     def _check_stream(self) -> None:
         """Raises :class:`InputError` for options that mean a batch."""
         batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
-        if batch:
+        # Without an option of the feed the version may be the one that was pinned for a batch.
+        if batch and self._reads_feed():
             raise InputError(
                 f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins"
             )
@@ -171,6 +174,11 @@ class LakeMergeDataSource(DataSource):
 
     def _is_pinned(self) -> bool:
         return any(name in self.options for name in _VERSIONS)
+
+    def _open_tip(self) -> LakeTable:
+        """The table as it goes on, whatever version a load of it was pinned at: a query lives for long."""
+        plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
+        return type(self)(type(self.options)(plain))._open()
 
     def _open(self) -> LakeTable:
         path = self.options.get("path")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.feed.changes import check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.fixed_columns import FixedColumns
-from lakemerge.feed.planner import Limits, Planner, check_not_overtaken
+from lakemerge.feed.planner import Limits, Planner, check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
@@ -149,7 +150,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         begin, until = self._known(start), self._until()
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
-        return self._told(self._planner.next_offset(begin, until, limits))
+        with self._unless_overtaken(begin):
+            return self._told(self._planner.next_offset(begin, until, limits))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._told(Offset(self._until() + 1))
@@ -159,7 +161,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = self._known(start)
-        units = self._planner.units(begin, Offset.of(end))
+        with self._unless_overtaken(begin):
+            units = self._planner.units(begin, Offset.of(end))
         for unit in units:
             self._check(unit)
         check = _Overtaken(self._table.handle, begin)
@@ -180,6 +183,9 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for side in (unit.before, unit.after):
             if side.file_slices:
                 self._columns.check(side.spec.config.schema, unit.version, stop_at_new=self._options.stop_at_schema)
+
+    def _unless_overtaken(self, begin: Offset) -> AbstractContextManager[None]:
+        return unless_overtaken(self._table.handle, begin, self._table.view.snapshot, _REMEDY)
 
     def _until(self) -> int:
         ends = [self._table.version if self._target is None else self._target]

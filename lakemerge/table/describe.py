@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakemerge.handle import Handle
-from lakemerge.results.html import Shown
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns
+from lakemerge.results.html import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
-from lakemerge.results.html import definition_html
 from lakemerge.layout.travel import unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.explanation import Explanation
+from lakemerge.results.html import definition_html
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table.describe import detail_of
 from lakemerge.table.session import TableSession

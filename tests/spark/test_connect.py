@@ -13,7 +13,7 @@ SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
-from lakemerge import FrameError, LakeTable
+from lakemerge import FrameError, InputError, LakeTable
 from lakemerge.read import premerge as beside
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.storage import open_store
@@ -55,6 +55,22 @@ door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
 door.write.format("lakemerge").mode("append").save(path)
 said["through arrow"] = [table.explain_read().through_arrow, why_through_arrow(spark, open_store("s3://bucket/t"), [])]
 said["door"] = [tuple(row) for row in table.to_df(filter="id = 1").collect()]
+changes = table.changes_df(table.version - 1).select("id", "_change_type")
+said["changes"] = sorted(tuple(row) for row in changes.collect())
+stream = spark.readStream.format("lakemerge").option("readChangeFeed", "true").load(path)
+for refused in (lambda: table.write_stream(stream, checkpoint=path + "-cp"), lambda: table.batch_writer()(door, 0)):
+    try:
+        refused()
+    except InputError as error:
+        said.setdefault("streams", []).append(str(error))
+table.batch_writer("mine")(door, 0)
+version = table.version
+table.batch_writer("mine")(door, 0)
+said["once"] = [table.version == version]
+copied = stream.select("id", "_change_type").writeStream.format("memory").queryName("copied")
+query = copied.option("checkpointLocation", path + "-cp").trigger(availableNow=True).start()
+query.awaitTermination()
+said["streamed"] = spark.table("copied").count()
 spark.stop()
 print(json.dumps(said))
 """
@@ -89,3 +105,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert said["compacted"] == [True, 0]
     assert said["through arrow"] == [None, "Spark Connect logs a read's options, and those for S3 hold credentials"]
     assert said["door"] == [[1, 9, "door"]]
+    assert said["changes"] == [[1, "update_postimage"], [1, "update_preimage"]]
+    assert ["app=..." in message for message in said["streams"]] == [True, True]
+    assert said["once"] == [True]
+    assert said["streamed"] == said["dirty"][3]

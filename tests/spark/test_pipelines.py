@@ -23,7 +23,9 @@ libraries:
 
 
 def recipe() -> str:
-    (found,) = re.findall(r"^```python\n(from pyspark import pipelines.*?)^```$", RECIPE.read_text(), re.M | re.S)
+    (found,) = re.findall(
+        r"^```python\n(from pyspark import pipelines.*?)^```$", RECIPE.read_text(), re.MULTILINE | re.DOTALL
+    )
     return str(found)
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
 
 from lakemerge import InputError, LakeTable
 from lakemerge.flows import auto_cdc, auto_cdc_from_snapshot, history_df
+from lakemerge.spark.source import LakeMergeDataSource
 from tests.unit.faults import create, frame
 
 DDL = "k BIGINT, o BIGINT, v STRING"
@@ -192,6 +195,20 @@ def test_streams_that_cannot_go_on(spark: SparkSession, tmp_path: Path) -> None:
     create(tmp_path / "t").upsert(frame([(1, 1, "a")]))
     with pytest.raises(PySparkException, match="of another table than there is"):
         copied(feed(spark, tmp_path / "t"), tmp_path / "copy", tmp_path / "cp")
+
+
+def test_a_sink_begins_each_batch_at_the_tip(tmp_path: Path) -> None:
+    """Spark pickles the source once a query, which pins a batch's version; a fence would refuse later batches."""
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a")]))
+    kept = cloudpickle.loads(cloudpickle.dumps(LakeMergeDataSource({"path": str(tmp_path / "t")})))
+    assert kept.options["version"] == "1"
+    table.upsert(frame([(1, 2, "b")]))
+    columns = StructType().add("k", LongType()).add("o", LongType()).add("v", StringType())
+    writer = kept.streamWriter(columns, overwrite=False)
+    assert writer._plan.begin_version == table.version == 2
+    reader = kept.streamReader(columns.add("_change_type", StringType()))
+    assert reader.initialOffset()["version"] == 2
 
 
 def test_flows(spark: SparkSession, tmp_path: Path) -> None:

@@ -191,9 +191,30 @@ def test_batches_have_at_most_so_many_rows(tmp_path: Path) -> None:
 def test_refused(tmp_path: Path) -> None:
     table = written(tmp_path / "t")
     table.consumers.register("billing")
-    for arguments in ({"since": 1}, {"max_rows": 0}, {"until": -1}, {"poll": "soon"}):
+    given: list[dict[str, Any]] = [{"since": 1}, {"max_rows": 0}, {"until": -1}, {"poll": "soon"}]
+    for arguments in given:
         with pytest.raises(InputError):
-            table.follow("billing", **arguments)  # type: ignore[arg-type]  # what a careless caller gives
-    for name in ("", "a/b", "../x", None):
+            table.follow("billing", **arguments)
+    for name in ("", "a/b", "../x"):
         with pytest.raises(InputError, match="a consumer's name has"):
             table.consumers.register(name)
+
+
+def test_an_empty_table_has_no_rows_to_begin_with(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    assert told(table) == []
+    table.consumers.register("early", present_rows=True)
+    assert told(table, "early") == []
+    table.upsert(frame([(1, 1, "a")]))
+    table.upsert(frame([(1, 0, "late")]))
+    assert [kind for _, kind, _ in told(table, "early")] == ["+I"]
+    assert table.consumers.list()[0].lag_versions == 0, "also of commits that changed nothing"
+
+
+def test_a_vacuum_that_overtakes_a_follower_says_so(tmp_path: Path) -> None:
+    table = compacted(tmp_path / "t")
+    following = table.follow(since=0, poll=None)
+    assert next(following).column("_commit_version").to_pylist() == [1]
+    table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
+    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*Begin anew from the present rows"):
+        list(following)

@@ -1,0 +1,115 @@
+"""The rows of a commit's keys before and after it, from one read of what was stored.
+
+Only these keys are merged. The rows after are what the merge kernel makes of the rows before and the commit's records:
+a state is a left fold, so that it can be gone on with at any commit (docs/merge-semantics.md, section 1), as a
+compaction does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lakemerge.format.keys import KeySpan, keys_at
+from lakemerge.format.log_block import LogBlock
+from lakemerge.layout.view import FileSlice
+from lakemerge.read.expiry import expire
+from lakemerge.read.merge import check_keys, frame_of
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from lakemerge.schema.nested import settled
+from mergers import Frame, fold
+from mergers.kernel import Folded, overlay_rows, tombstone_schema
+from mergers.keys import KeyColumns, key_columns, locate, sort_order
+
+__all__ = ["before_and_after"]
+
+
+def before_and_after(
+    spec: MergeSpec, before: FileSlice, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
+) -> tuple[pa.Table, pa.Table]:
+    """The rows of these keys in either version, all columns, sorted by key.
+
+    :param before: the file bucket without what the commit brought.
+    :param keys: those of the commit's records in the file bucket, sorted, each once.
+    """
+    schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
+    if not keys.num_rows:
+        return schema.empty_table(), schema.empty_table()
+    sought = key_columns(keys, spec.config.key)
+    looked = _Looked(spec, _narrowed(before, sought), sought, schema, files)
+    rows, tombstones = looked.state()
+    folded = looked.fold(rows, tombstones, looked.frames(brought))
+    return rows, looked.rows(rows, folded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The look-up of some keys in a file bucket."""
+
+    spec: MergeSpec
+    file_slice: FileSlice
+    sought: KeyColumns
+    schema: pa.Schema
+    files: ParquetFiles
+
+    def state(self) -> tuple[pa.Table, pa.Table]:
+        """The rows and the tombstones of the keys."""
+        file_slice, shape = self.file_slice, self.spec.config.shape
+        budget = self.spec.settings.merge_budget_bytes // 2
+        streams = stored_streams(self.spec, file_slice, self.schema, self.files, budget)
+        stored = self._among((table for _, stream in streams for table, _ in stream), self.schema)
+        remembered = tombstone_stream(self.spec, file_slice, self.files)
+        tombstones = self._among((table for table, _ in remembered), tombstone_schema(shape))
+        frames = self.frames(file_slice.blocks)
+        if file_slice.expiries and tombstones.num_rows:
+            tombstones, left = expire(
+                self.spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=self.schema
+            )
+            frames = list(left)
+        if not frames:
+            return stored, tombstones
+        folded = self.fold(stored, tombstones, frames)
+        return self.rows(stored, folded), folded.tombstones
+
+    def fold(self, rows: pa.Table, tombstones: pa.Table, frames: Sequence[Frame]) -> Folded:
+        shape, names = self.spec.config.shape, self.schema.names
+        return fold(self.spec.merger, shape, base=rows, tombstones=tombstones, frames=frames, columns=names)
+
+    def rows(self, before: pa.Table, folded: Folded) -> pa.Table:
+        return settled(overlay_rows(before, folded, self.schema.names, sort=True)).cast(self.schema)
+
+    def frames(self, blocks: Iterable[LogBlock]) -> list[Frame]:
+        """The records of the keys, in commit order."""
+        config, budget, found = self.spec.config, self.spec.settings.merge_budget_bytes, []
+        for block in blocks:
+            schema = block_schema(self.schema, block)
+            stream = block_stream(block, schema, self.file_slice, config, self.files, budget)
+            # Within a block equal keys are in commit order, which sorting by key keeps.
+            records = self._among((table for table, _ in stream), schema)
+            if records.num_rows:
+                found.append(frame_of(records, block))
+        return found
+
+    def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+        """What the tables have of the keys, sorted by key."""
+        key = self.spec.config.key
+        found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)]).combine_chunks()
+        return found.take(pa.array(sort_order(key_columns(found, key)))) if found.num_rows else found
+
+    def _parts(self, tables: Iterable[pa.Table], key: tuple[str, ...]) -> Iterator[pa.Table]:
+        for table in tables:
+            if table.num_rows:
+                check_keys(self.file_slice, key, [table])
+                plain = table.combine_chunks()
+                _, among = locate(self.sought, key_columns(plain, key))
+                yield plain.filter(pa.array(among))
+
+
+def _narrowed(file_slice: FileSlice, sought: KeyColumns) -> FileSlice:
+    """The file bucket from the first key to the last. One without rows may have tombstones, which count."""
+    span = KeySpan.closed(*keys_at(sought, [0, len(sought[0]) - 1]))
+    blocks = tuple(block for block in file_slice.blocks if span.may_hold(block.key_min or (), block.key_max or ()))
+    return replace(file_slice, blocks=blocks, wanted=span)
