@@ -27,7 +27,7 @@ from lakemerge.config import TableConfig
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.filter import FileStats, Filter, prune
 from lakemerge.read.runs import key_position
-from lakemerge.slices.model import Key, KeySpan, LogBlock, Partition, SliceId, keys_at
+from lakemerge.slices.model import Key, KeySpan, LogBlock, Partition, SliceId, SoughtKeys, keys_at
 from lakemerge.slices.partition import parse_partition_value
 from lakemerge.slices.placement import place_rows
 from lakemerge.slices.view import TableView, Tile
@@ -105,7 +105,7 @@ def _narrowed(tile: Tile, keys: KeyColumns, *, exact: bool) -> Tile | None:
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in tile.blocks if _may_hold(block, span, listed))
-    narrowed = replace(tile, blocks=blocks, wanted=span, sought=inside if exact else None)
+    narrowed = replace(tile, blocks=blocks, wanted=span, sought=SoughtKeys(inside) if exact else None)
     return None if narrowed.is_empty else narrowed
 
 

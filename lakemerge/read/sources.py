@@ -23,7 +23,7 @@ from lakemerge.read.parquet import ParquetFiles, StoredFile
 from lakemerge.read.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
 from lakemerge.slices.minor import Positions, RowFile, read_positions
-from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock, keys_at
+from lakemerge.slices.model import FILE_COLUMN, Key, LogBlock
 from lakemerge.slices.view import Tile
 from lakemerge.slices.xxhash64 import buckets as bucket_numbers
 from lakemerge.storage.base import Store
@@ -176,14 +176,14 @@ def block_stream(
 def _wanted_groups(config: TableConfig, tile: Tile, footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
     key = [config.schema.field(name) for name in config.key]
     if tile.sought is not None:
-        return with_keys(key, keys_at(tile.sought, range(len(tile.sought[0]))))(footer, groups)
+        return with_keys(key, tile.sought.keys)(footer, groups)
     return list(groups) if tile.wanted is None else in_span(key, tile.wanted)(footer, groups)
 
 
 def _wanted_rows(table: pa.Table, config: TableConfig, tile: Tile) -> pa.Table:
     if tile.sought is not None and table.num_rows:
         # Of keys of several columns, each column by itself: what is left may be a few rows more than asked for.
-        columns = zip(config.key, tile.sought, strict=True)
+        columns = zip(config.key, tile.sought.columns, strict=True)
         masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
         return table.filter(reduce(pc.and_, masks))
     return table if tile.wanted is None else _within(table, config.key, tile.wanted.low, tile.wanted.high)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 
+from lakemerge.cached import cached_property
 from lakemerge.config import bucket_count, whole_number
 from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.log import AddFile
@@ -33,6 +34,7 @@ __all__ = [
     "LogFile",
     "Partition",
     "SliceId",
+    "SoughtKeys",
     "check_kinds",
     "key_from_json",
     "key_kinds",
@@ -84,6 +86,17 @@ class KeySpan:
         if self.high is not None and least >= self.high:
             return False
         return self.low is None or greatest >= self.low[: len(greatest)]
+
+
+class SoughtKeys:
+    """Keys that a look-up asks for, ascending: as columns, and, once somebody needs them, as tuples."""
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self.columns = tuple(columns)
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        return keys_at(self.columns, range(len(self.columns[0])))
 
 
 class SliceId(NamedTuple):

@@ -23,9 +23,18 @@ from lakemerge.slices.blocks import DecodedLogs, LogCommit
 from lakemerge.slices.expiry import Expiry, expiries_of
 from lakemerge.slices.layout import Layout
 from lakemerge.slices.minor import MINOR_DOMAIN_PREFIX, Minor, RowFile
-from lakemerge.slices.model import BaseFile, Key, KeyKinds, KeySpan, LogBlock, SliceId, check_kinds, key_kinds
+from lakemerge.slices.model import (
+    BaseFile,
+    Key,
+    KeyKinds,
+    KeySpan,
+    LogBlock,
+    SliceId,
+    SoughtKeys,
+    check_kinds,
+    key_kinds,
+)
 from lakemerge.storage.base import Store
-from mergers.keys import KeyColumns
 
 __all__ = ["TableView", "Tile", "build_tiles"]
 
@@ -48,8 +57,8 @@ class Tile:
     """Present only with a base file; ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
     """The keys that a read asks for, where it does not ask for all; it leaves out those beyond."""
-    sought: KeyColumns | None = field(default=None, repr=False, compare=False)
-    """The keys within ``wanted`` that a look-up asks for, ascending; it leaves out what lies between them."""
+    sought: SoughtKeys | None = field(default=None, repr=False, compare=False)
+    """The keys within ``wanted`` that a look-up asks for; it leaves out what lies between them."""
     expiries: tuple[Expiry, ...] = ()
     """What the table forgot of its tombstones, and when."""
 
