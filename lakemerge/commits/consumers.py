@@ -12,6 +12,7 @@ from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView
+from mergers.wording import argument
 
 __all__ = ["drop_consumers", "known_consumer", "register_consumer"]
 
@@ -63,9 +64,10 @@ def known_consumer(tip: Snapshot, name: str) -> Registration:
     """Raises :class:`InputError` where there is no such consumer."""
     known = registrations_of(tip)
     if name not in known:
+        register = f"table.consumers.register({name!r}, {argument('version', '...')})"
         raise InputError(
             f"there is no consumer {name!r}; there are: {', '.join(known) or 'none'}. It was dropped, expired or never "
-            f"registered: table.consumers.register({name!r}, version=...) makes it, from a version that is kept",
+            f"registered: {register} makes it, from a version that is kept",
             name=name,
         )
     return known[name]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from lakemerge._internal.cached import cached_property
 from mergers.ordering import plain_integers
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "KeyKinds",
     "KeySpan",
     "Partition",
+    "SoughtKeys",
     "check_kinds",
     "key_from_json",
     "key_kinds",
@@ -132,3 +134,14 @@ def _checked(value: object) -> int | str | bytes | decimal.Decimal:
     if isinstance(value, int | str | bytes | decimal.Decimal):
         return value
     raise TypeError(f"not a key value: {value!r}")
+
+
+class SoughtKeys:
+    """Keys that a look-up asks for, ascending: as columns, and, once somebody needs them, as tuples."""
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self.columns = tuple(columns)
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        return keys_at(self.columns, range(len(self.columns[0])))

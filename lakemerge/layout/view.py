@@ -18,7 +18,7 @@ from lakemerge._internal.cached import cached_property
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import BaseFile, SoughtKeys
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
@@ -29,7 +29,6 @@ from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
 from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
-from mergers.keys import KeyColumns
 
 __all__ = ["FileSlice", "TableView", "build_file_slices"]
 
@@ -52,8 +51,8 @@ class FileSlice:
     """Present only with a base file; ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
     """The keys that a read asks for, where it does not ask for all; it leaves out those beyond."""
-    sought: KeyColumns | None = field(default=None, repr=False, compare=False)
-    """The keys within ``wanted`` that a look-up asks for, ascending; it leaves out what lies between them."""
+    sought: SoughtKeys | None = field(default=None, repr=False, compare=False)
+    """The keys within ``wanted`` that a look-up asks for; it leaves out what lies between them."""
     expiries: tuple[Expiry, ...] = ()
     """What the table forgot of its tombstones, and when."""
 

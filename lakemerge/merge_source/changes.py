@@ -151,15 +151,13 @@ class _Found:
         return self.table.take(pc.index_in(key_texts(datasets, ids), value_set=own))
 
     def with_clusters(self, datasets: Ints, ids: pa.Array) -> None:
-        """Look up entities, and all members of the clusters of what is there: a look-up is one pass over the state,
+        """Look up entities, and all members of the clusters of what is there. A look-up is one pass over the state,
         so that each asks for everybody who has been told of by then."""
         while True:
-            told = self._told()
-            datasets = np.concatenate([datasets, told[0]])
-            ids = contiguous(pa.chunked_array([contiguous(ids), told[1]], pa.string()))
-            if not self.look_up(datasets, ids).num_rows:
+            told, names = self._told()
+            everybody = contiguous(pa.chunked_array([contiguous(ids), names], pa.string()))
+            if not self.look_up(np.concatenate([datasets, told]), everybody).num_rows:
                 return
-            datasets, ids = datasets[:0], ids.slice(0, 0)
 
     def _told(self) -> tuple[Ints, pa.Array]:
         """The first members of clusters, and the others, as far as records list them."""

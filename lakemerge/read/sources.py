@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, keys_at
+from lakemerge.format.keys import Key
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
@@ -180,14 +180,14 @@ def _wanted_groups(
 ) -> list[int]:
     key = [config.schema.field(name) for name in config.key]
     if file_slice.sought is not None:
-        return with_keys(key, keys_at(file_slice.sought, range(len(file_slice.sought[0]))))(footer, groups)
+        return with_keys(key, file_slice.sought.keys)(footer, groups)
     return list(groups) if file_slice.wanted is None else in_span(key, file_slice.wanted)(footer, groups)
 
 
 def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) -> pa.Table:
     if file_slice.sought is not None and table.num_rows:
         # Of keys of several columns, each column by itself: what is left may be a few rows more than asked for.
-        columns = zip(config.key, file_slice.sought, strict=True)
+        columns = zip(config.key, file_slice.sought.columns, strict=True)
         masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
         return table.filter(reduce(pc.and_, masks))
     return (

@@ -47,6 +47,7 @@ from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers import Merger, default_registry
+from mergers.wording import argument
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
@@ -132,7 +133,7 @@ class LakeMergeDataSource(DataSource):
         if overwrite:
             raise InputError(
                 'a LakeMerge table takes outputMode("append"), an upsert; for the output mode complete use '
-                "table.write_stream(df, ..., output_mode='complete')"
+                f"table.write_stream(df, ..., {argument('output_mode', repr('complete'))})"
             )
         return StreamWriter(self._open_tip(), schema, self.options)
 

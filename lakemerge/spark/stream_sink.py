@@ -27,6 +27,7 @@ from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, PackSpec
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import OwnTxn, Write, discard, finish, load_in_process
+from mergers.wording import argument
 
 __all__ = ["StreamWriter"]
 
@@ -88,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             discard(plan.pack)
             raise InputError(
                 "Spark did not tell the id of the query, by which its batches are known; use "
-                "df.writeStream.foreachBatch(table.batch_writer(app=...))"
+                f"df.writeStream.foreachBatch(table.batch_writer({argument('app', '...')}))"
             )
         own = OwnTxn(stream_app(query_id), batchId)
         try:

@@ -92,7 +92,7 @@ def start_stream(
     if jvm_session(frame.sparkSession) is None:
         raise InputError(
             "with Spark Connect a stream's function does not learn the query's id: use df.writeStream.foreachBatch("
-            "table.batch_writer(app=...)), with an id of yours that is as lasting as the checkpoint"
+            f"table.batch_writer({argument('app', '...')})), with an id of yours that is as lasting as the checkpoint"
         )
     writing: Any = frame.writeStream.foreachBatch(writer).outputMode(output_mode).trigger(**trigger)
     writing = writing.option("checkpointLocation", checkpoint)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = re.compile(r"`((?:unit|property|soak|spark|s3|interop|conformance|golden)/[\w./]*)(?:::(\w+))?`")
+NAMED = re.compile(r"`((?:unit|property|merge_source|soak|spark|s3|interop|conformance|golden)/[\w./]*)(?:::(\w+))?`")
 
 
 def test_promises_name_tests_that_are_there() -> None:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
+from lakemerge.format.base_file import SoughtKeys
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, keys_at
 from lakemerge.format.log_block import LogBlock
@@ -117,7 +118,7 @@ def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = F
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in file_slice.blocks if _may_hold(block, span, listed))
-    narrowed = replace(file_slice, blocks=blocks, wanted=span, sought=inside if exact else None)
+    narrowed = replace(file_slice, blocks=blocks, wanted=span, sought=SoughtKeys(inside) if exact else None)
     return None if narrowed.is_empty else narrowed
 
 
