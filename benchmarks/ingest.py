@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -216,10 +216,10 @@ def _read_by_spark(bench: Bench, spark: SparkSession, kind: str, landing: Path) 
     table.upsert(frame)
 
 
-def _planned(folder: Path, rounds: int) -> dict[str, object]:
+def _planned(folder: Path, rounds: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.ingest_planning", str(folder), "--rounds", str(rounds)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    told: dict[str, object] = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 

@@ -40,7 +40,8 @@ def bare_listing(folder: str) -> Iterator[tuple[str, int, int]]:
 def plan(files: Files) -> tuple[int, int, int]:
     """Files, blocks and windows of a first run over what is there."""
     gathering = Gathering(files, chosen_format("json", {}, columns=("k",)), 200, 1 << 34)
-    seen, blocks, windows = set(), 0, 0
+    seen: set[object] = set()
+    blocks, windows = 0, 0
     with listing_of(files) as listing:
         found = found_by(
             listing,

@@ -18,11 +18,11 @@ from lakemerge._internal.cached import cached_property
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile, SoughtKeys
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
-from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, check_kinds, key_kinds
+from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, check_kinds, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX

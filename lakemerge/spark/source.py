@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -179,7 +179,7 @@ class LakeMergeDataSource(DataSource):
     def _open_tip(self) -> LakeTable:
         """The table as it goes on, whatever version a load of it was pinned at: a query lives for long."""
         plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
-        return type(self)(type(self.options)(plain))._open()
+        return type(self)(cast("Any", type(self.options))(plain))._open()
 
     def _open(self) -> LakeTable:
         path = self.options.get("path")

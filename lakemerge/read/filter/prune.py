@@ -24,9 +24,8 @@ import pyarrow.compute as pc
 
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import SoughtKeys
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, keys_at
+from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, SoughtKeys, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
