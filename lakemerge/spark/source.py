@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -174,7 +174,8 @@ class LakeMergeDataSource(DataSource):
     def _open_tip(self) -> LakeTable:
         """The table as it goes on, whatever version a load of it was pinned at: a query lives for long."""
         plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
-        return type(self)(type(self.options)(plain))._open()
+        kind: Any = type(self.options)  # names of Spark's own are alike in any case
+        return type(self)(kind(plain))._open()
 
     def _open(self) -> LakeTable:
         path = self.options.get("path")
