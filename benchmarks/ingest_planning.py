@@ -64,6 +64,10 @@ def plan(files: Files) -> tuple[int, int, int]:
 
 def peak_bytes() -> int:
     """Of resident memory, so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # the other number counts what the process was before it ran this program, too
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

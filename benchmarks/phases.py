@@ -102,7 +102,7 @@ _PLANS = {
     ),
     "compact": _Plan(
         driver=(
-            Phase("plan", (_getter(TableView, "tiles"),)),
+            Phase("plan", (_getter(TableView, "file_slices"),)),
             Phase("reserve ordinals", (lakemerge.commits.rescale.reserve_ordinals,)),
             Phase("Spark job", (lakemerge.spark.transport.jobs.collect_results,)),
             Phase("commit", (lakemerge.commits.compaction.commit_compaction,)),

@@ -60,7 +60,7 @@ with store.open_output("warm") as file:
 tracemalloc.start()
 with store.open_output("large") as file:
     for start in range(0, 6 * {part}, 1 << 20):
-        file.write(large.bucket(start, 1 << 20))
+        file.write(large.slice(start, 1 << 20))
     file.write(large)
 print(tracemalloc.get_traced_memory()[1])
 """

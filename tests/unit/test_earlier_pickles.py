@@ -1,4 +1,4 @@
-"""What version 0.1 pickled is read: tests/golden/pickles was made before the modules had their present names."""
+"""What version 0.1 pickled is read: tests/earlier_pickles was made before the modules had their present names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 
-FOLDER = Path(__file__).resolve().parents[1] / "golden/pickles"
+FOLDER = Path(__file__).resolve().parents[1] / "earlier_pickles"
 TABLE = "LakeTable('/data/orders', version={}, key=['k'], merger='event-time', buckets=2)"
 
 
@@ -46,6 +46,6 @@ def test_in_a_new_process(name: str) -> None:
     """Spark's workers import no more than a pickle names; the first name in it brings the package, and so the rest."""
     code = f"import pickle, lakemerge; pickle.load(open({str(FOLDER / name)!r} + '.pickle', 'rb'))"
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=FOLDER.parents[2]
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=FOLDER.parents[1]
     )
     assert done.returncode == 0, done.stderr
