@@ -66,9 +66,10 @@ def follow(
         if how.until is not None and at.version > how.until:
             return
         if at.version > tip.version:
-            if how.poll_seconds is None:
+            if how.poll_seconds is not None:
+                sleep(how.poll_seconds)
+            elif current().version == tip.version:  # the caller may have taken its time
                 return
-            sleep(how.poll_seconds)
 
 
 def _batches(unit: FeedUnit, how: Following) -> Iterator[pa.RecordBatch]:

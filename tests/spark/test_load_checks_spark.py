@@ -121,7 +121,7 @@ def test_text_that_is_not_utf8(ddl: str, spark: SparkSession, tmp_path: Path) ->
 
 def test_text_that_is_not_utf8_through_the_data_source(spark: SparkSession, tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path, "id BIGINT, v STRING", key=["id"], buckets=2, spark=spark)
-    rows = spark.range(0, 10, 1, 2).selectExpr("id", f"{BAD} AS v")
+    rows = spark.range(0, 10, 1, 1).selectExpr("id", f"{BAD} AS v")
     with pytest.raises(PySparkException, match="column 'v' holds text that is not UTF-8"):
         rows.write.format("lakemerge").mode("append").save(str(tmp_path))
     assert table.version == 0
