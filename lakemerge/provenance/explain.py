@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,13 +49,16 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
     if file_slice is None:
         return Explanation(key=named, version=tip.version, begins=known.start.version, notes=tuple(notes))
     shown_after = since or -1
-    records = read_records(handle, file_slice, known.config_at)
+    with ThreadPoolExecutor(1) as pool:
+        stored = pool.submit(read_state, handle, _start(handle, known), file_slice)
+        records = read_records(handle, file_slice, known.config_at)
     expiries = _expiries(known, file_slice)
     begun = find_commits(handle, _told_of(file_slice, records, expiries, shown_after))
-    story = _Story.begin(handle, known, file_slice, begun, shown_after)
+    story = _Story.begin(handle, known, file_slice, stored.result(), begun, shown_after)
     events: list[KeyRecord | Expiry] = [*records, *expiries]
     for event in sorted(events, key=_order):
         story.take(event)
+    story.follow_definition(tip.version)
     if any(record.is_packed for record in records):
         notes.append(
             "some logs were consolidated: records that had lost by then are gone, and where the others came from is "
@@ -114,6 +118,10 @@ def _expiries(known: _Known, file_slice: FileSlice) -> list[Expiry]:
     return [expiry for expiry in known.expiries if expiry.version > file_slice.merged_through]
 
 
+def _start(handle: Handle, known: _Known) -> TableView:
+    return TableView(known.start.snapshot, known.start.config, handle.store, handle.decoded)
+
+
 def _order(event: KeyRecord | Expiry) -> tuple[int, int]:
     """Records of a version before its expiry; :func:`sorted` keeps those of one version in their order."""
     return event.version, int(isinstance(event, Expiry))
@@ -140,10 +148,14 @@ class _Story:
 
     @staticmethod
     def begin(
-        handle: Handle, known: _Known, file_slice: FileSlice, commits: Mapping[int, PastCommit], shown_after: int
+        handle: Handle,
+        known: _Known,
+        file_slice: FileSlice,
+        state: KeyState,
+        commits: Mapping[int, PastCommit],
+        shown_after: int,
     ) -> _Story:
-        view = TableView(known.start.snapshot, known.start.config, handle.store, handle.decoded)
-        state = read_state(handle, view, file_slice)
+        view = _start(handle, known)
         early = [expiry for expiry in known.expiries if expiry.version <= file_slice.merged_through]
         for expiry in early:
             state = _without_forgotten(state, expiry)
@@ -169,7 +181,7 @@ class _Story:
         return None if self.failed is not None else self.state.row
 
     def take(self, event: KeyRecord | Expiry) -> None:
-        self._follow_definition(event.version)
+        self.follow_definition(event.version)
         if isinstance(event, Expiry):
             self._expire(event)
         else:
@@ -199,7 +211,7 @@ class _Story:
             words=f"{verdict}: {said}",
         )
 
-    def _follow_definition(self, version: int) -> None:
+    def follow_definition(self, version: int) -> None:
         """Records after a change of the schema or the merger are folded by what it was changed to."""
         config = self.known.config_at(version)
         if config == self.config:

@@ -21,7 +21,6 @@ __all__ = ["UNKNOWN", "find_commits", "source_of", "window_files"]
 
 UNKNOWN = "not known any more"
 
-_AT_ONCE = 16
 _TOLD = ("path", "offset", "length", "rows")
 
 
@@ -38,7 +37,7 @@ def find_commits(handle: Handle, versions: Iterable[int]) -> dict[int, PastCommi
     wanted = sorted(set(versions))
     if not wanted:
         return {}
-    with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
+    with ThreadPoolExecutor(min(handle.store.reads_at_once, len(wanted))) as pool:
         return {commit.version: commit for commit in pool.map(found, wanted) if commit is not None}
 
 

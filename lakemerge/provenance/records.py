@@ -101,13 +101,11 @@ def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int
                 found += [(number, place, record) for place, record in enumerate(records)]
         return found
 
-    with ThreadPoolExecutor(max(handle.settings.threads, min(len(by_file), _FILES_AT_ONCE)) or 1) as pool:
+    at_once = min(len(by_file), max(handle.settings.threads, handle.store.reads_at_once))
+    with ThreadPoolExecutor(max(1, at_once)) as pool:
         read = [entry for part in pool.map(of_file, by_file.values()) for entry in part]
     # A commit's blocks are in the order of its tasks, and a packed log tells each record's version.
     return [record for _, _, record in sorted(read, key=lambda entry: (entry[2].version, entry[0], entry[1]))]
-
-
-_FILES_AT_ONCE = 16
 
 
 def _of_block(

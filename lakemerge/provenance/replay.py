@@ -250,14 +250,17 @@ class _Run:
 
     def _follow_definition(self, commit: PastCommit) -> None:
         """A table that is as the source was goes on being so when the definition of the source changes."""
-        if commit.metadata is None or commit.restored is not None:
+        if commit.metadata is None:
             return
         before, after = self._config_at(commit.version - 1), self._config_at(commit.version)
+        if commit.restored is not None:
+            # The other table may have followed what was restored away.
+            before = self.replay._handle.view_at(commit.version - 1, of=self.known.tip.snapshot).config
         own = self.table.view.config
         if _merging(before) != _merging(after) and _merging(own) == _merging(before):
             self.table.compact()
             self.table.alter(merger=after.merger_id, options=dict(after.merger_options))
-        if self.replay._transform is None:
+        if self.replay._transform is None and commit.restored is None:
             self._grow(after.schema, own.schema)
 
     def _grow(self, wanted: pa.Schema, own: pa.Schema) -> None:

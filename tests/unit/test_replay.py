@@ -204,6 +204,19 @@ def test_a_restore_below_what_was_replayed_is_refused(tmp_path: Path) -> None:
     same(table, tmp_path / "v")
 
 
+def test_a_restore_takes_a_merger_back(tmp_path: Path) -> None:
+    table = history(tmp_path / "t")
+    table.compact()
+    good = table.version
+    table.alter(merger="commit-time")
+    table.replay(tmp_path / "u")
+    assert LakeTable.open(tmp_path / "u").detail().merger == "commit-time"
+    table.restore(version=good)
+    table.upsert(frame([(7, 1, "older loses")]))
+    table.replay(tmp_path / "u")
+    assert same(table, tmp_path / "u").get({"k": 7}) == {"k": 7, "o": 200, "v": "b"}
+
+
 def test_what_is_vacuumed_is_refused_with_the_remedy(tmp_path: Path) -> None:
     table = history(tmp_path / "t")
     table.replay(tmp_path / "u", until=2)
