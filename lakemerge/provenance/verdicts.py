@@ -180,10 +180,13 @@ def _is_own(change: Change, name: str) -> bool:
 
 def _equal(change: Change, name: str, left: _Row | None, right: _Row | None) -> bool:
     """Null equals null, and NaN equals NaN."""
-    kind = change.shape.schema.field(name).type
-    pair = pa.array([(left or {}).get(name), (right or {}).get(name)], kind)
-    one, other = equality_codes(pair).tolist()
-    return bool(one == other)
+    one, other = (left or {}).get(name), (right or {}).get(name)
+    if one is None or other is None:
+        return one is other
+    if one == other:
+        return True
+    codes = equality_codes(pa.array([one, other], change.shape.schema.field(name).type)).tolist()
+    return bool(codes[0] == codes[1])
 
 
 def _listed(change: Change, values: _Row) -> str:
