@@ -18,6 +18,7 @@ from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.plan import Settling, found_by
 from lakemerge.ingest.scanner import listing_of
 from lakemerge.ingest.windows import Gathering, Window, Windows
+from lakemerge.storage import LocalStore
 
 __all__ = ["bare_listing", "main", "plan"]
 
@@ -40,8 +41,8 @@ def bare_listing(folder: str) -> Iterator[tuple[str, int, int]]:
 def plan(files: Files) -> tuple[int, int, int]:
     """Files, blocks and windows of a first run over what is there."""
     gathering = Gathering(files, chosen_format("json", {}, columns=("k",)), 200, 1 << 34)
-    seen: set[object] = set()
-    blocks, windows = 0, 0
+    seen: set[int] = set()
+    blocks = windows = 0
     with listing_of(files) as listing:
         found = found_by(
             listing,
@@ -63,12 +64,12 @@ def plan(files: Files) -> tuple[int, int, int]:
 
 
 def peak_bytes() -> int:
-    """Of resident memory, so far."""
+    """Of resident memory, so far. Linux's ``ru_maxrss`` begins with what the parent had."""
     status = Path("/proc/self/status")
-    if status.exists():  # the other number counts what the process was before it ran this program, too
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    if status.exists():
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:
@@ -77,11 +78,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     files = Files(given.folder, format="json")
-    bare, discovered = [], []
+    bare, store, discovered = [], [], []
     for _ in range(given.rounds + 1):  # the first one warms up
         started = time.perf_counter()
         listed = sum(1 for _ in bare_listing(str(given.folder)))
         bare.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        sum(1 for _ in LocalStore(given.folder).list(""))
+        store.append(time.perf_counter() - started)
         started = time.perf_counter()
         with listing_of(files) as listing:
             discovered.append(time.perf_counter() - started)
@@ -92,6 +96,7 @@ def main() -> None:
     seen, blocks, windows = plan(files)
     told = {
         "bare": bare[1:],
+        "store": store[1:],
         "discovered": discovered[1:],
         "planned": time.perf_counter() - started,
         "files": seen,

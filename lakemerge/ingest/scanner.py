@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from lakemerge.ingest.options import Files
 from lakemerge.ingest.places import LISTING
-from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.spill import Spool
 
 __all__ = ["Scanner", "listing_of"]
@@ -22,16 +22,11 @@ _BATCH_ROWS = 16_384
 def listing_of(files: Files) -> Spool:
     """What is there now, sorted by path."""
     listing = Spool(LISTING)
-    rows: list[SourceFile] = []
     try:
-        for file in files.places.listed(files.locations(), recursive=files.recursive):
-            if files.groups(file.path) is None:
-                continue
-            rows.append(file)
-            if len(rows) == _BATCH_ROWS:
-                listing.add_rows(rows)
-                rows = []
-        if rows:
+        found = files.places.listed(files.locations(), recursive=files.recursive)
+        if files.pattern is not None:
+            found = (file for file in found if files.groups(file.path) is not None)
+        while rows := list(islice(found, _BATCH_ROWS)):
             listing.add_rows(rows)
     except BaseException:
         listing.close()

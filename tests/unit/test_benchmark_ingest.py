@@ -64,7 +64,7 @@ def test_it_sees_a_wrong_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     whole: Any = LakeTable.upsert
 
     def upsert(table: LakeTable, frame: pa.Table) -> Any:
-        return whole(table, frame if frame.num_rows == 1 else frame.slice(1))
+        return whole(table, frame if frame.num_rows == 1 else frame.slice(0, frame.num_rows - 1))
 
     monkeypatch.setattr(LakeTable, "upsert", upsert)
     bench.table()

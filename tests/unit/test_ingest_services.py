@@ -222,8 +222,8 @@ def test_the_command_takes_up_what_is_there(
     capsys.readouterr()
     assert run("show", table.url) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    line = f"window 2, 1 committed, 1 failed; 3 rows of {size} bytes, 0 rejected; json from {landing}"
-    assert f"ingest default {line} column" in shown
+    expected = f"window 2, 1 committed, 1 failed; 3 rows of {size} bytes, 0 rejected; json from {landing}"
+    assert f"ingest default {expected} column" in shown
     table.restore(version=1)
     assert run("show", table.url) == 0
     assert "the table was restored: call reset" in " ".join(capsys.readouterr().out.split())

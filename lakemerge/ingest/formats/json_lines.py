@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.json as pj
@@ -34,8 +35,9 @@ _MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
 """Something after an object that may be another one; also within texts, which then are read the slow way."""
 _NO_OBJECT = re.compile(rb"\n(?!\{|\r?\n|\Z)")
 _NAMED_NUMBER = re.compile(rb"NaN|Inf")
-_OTHERWISE = (b"NaN", b"Inf", b"-0,", b"-0}", b"-0 ", b"-0\t", b"-0\r", b"-0\n")
-"""Numbers that Arrow reads as others do not."""
+_OTHERWISE = (b"NaN", b"Inf", b"-0")
+"""Numbers that Arrow reads as others do not; the last one where no digits follow."""
+_ENDS_NUMBER = np.frombuffer(b",} \t\r\n", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +173,26 @@ def _is_plain(data: bytes) -> bool:
     """Whether every line is empty, or begins with an object that nothing follows, in UTF-8 and with plain numbers."""
     if not data.startswith(b"{") or _NO_OBJECT.search(data) or _MANY_ON_A_LINE.search(data):
         return False
-    if any(token in data for token in _OTHERWISE):
+    if _has_odd_number(data):
         return False
     try:
         return data.isascii() or bool(data.decode())
     except UnicodeDecodeError:
         return False
+
+
+def _has_odd_number(data: bytes) -> bool:
+    """By columns of bytes: a search for texts that begin as most dates have them takes several times as long."""
+    values = np.frombuffer(data, np.uint8)
+    for token in _OTHERWISE:
+        places = np.flatnonzero(values[:-2] == token[0])
+        for distance in range(1, len(token)):
+            places = places[values[places + distance] == token[distance]]
+        if token == b"-0":
+            places = places[np.isin(values[places + 2], _ENDS_NUMBER)]
+        if len(places):
+            return True
+    return False
 
 
 def _has_other_case(data: bytes, frame: Frame) -> bool:
