@@ -64,7 +64,7 @@ def plan(files: Files) -> tuple[int, int, int]:
 
 
 def peak_bytes() -> int:
-    """Of resident memory, so far. Linux's ``ru_maxrss`` begins with what the parent had."""
+    """The peak of resident memory so far. Linux's ``ru_maxrss`` begins with what the parent had."""
     status = Path("/proc/self/status")
     if status.exists():
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -151,7 +151,7 @@ class _Replay:
 
 
 def _spans(handle: Handle, tip: Snapshot, since: int) -> dict[str, _Span]:
-    """Of all files that some version from ``since`` on has; ``last`` is -1 for those that the tip has."""
+    """The life of each file that some version from ``since`` on has; ``last`` is -1 for those that the tip has."""
     first = handle.log.snapshot(version=since)
     replay = _Replay(handle)
     replay.take(since, [*first.files.values(), *first.domains.values()])

@@ -46,7 +46,7 @@ class BinLimits:
     min_bytes: int = 0
     max_bytes: int | None = None
     max_age_ms: int | None = None
-    """Of a bin's oldest item; the bin is then closed, whatever is in it."""
+    """The age of a bin's oldest item at which the bin is closed, whatever is in it."""
     max_bins: int | None = None
     """Open at a time."""
     fit: bool = False

@@ -21,7 +21,7 @@ from mergers import Merger, MergerRegistry
 __all__ = ["Handle"]
 
 _FOOTER_BYTES = 16 * 2**20
-"""Of all footers that are kept, as they are in files; in memory some times as much."""
+"""Bytes of footers that are kept, as they are in files. In memory they take some times as much."""
 _SCAN_BYTES = 64 * 2**20
 
 

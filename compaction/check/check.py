@@ -169,7 +169,7 @@ def _sizes(view: TableView) -> Mapping[str, int]:
     sizes = {path: add.size_bytes for path, add in view.snapshot.files.items()}
     sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
     sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
-    # Of tombstones only the present ones are read; files written before their sizes were told have none.
+    # Only the present tombstones are read. Files written before their sizes were told have none.
     forgotten = {
         file_slice.tombstones: file_slice.tombstone_bytes
         for file_slice in view.file_slices
@@ -180,7 +180,7 @@ def _sizes(view: TableView) -> Mapping[str, int]:
 
 
 def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:
-    """Of files that are there; a file slice is merged only where all its files are whole."""
+    """Check the files that are there. A file slice is merged only where all its files are whole."""
     try:
         merger = handle.merger(view)
     except MergerMissingError as error:

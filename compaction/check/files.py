@@ -51,7 +51,7 @@ class StoredPart:
     ordinal: int
     rows: int
     statistics: str | None
-    """Of the ``add``; winner files have none."""
+    """The statistics of the ``add``; winner files have none."""
 
 
 def stored_parts(file_slice: FileSlice) -> list[StoredPart]:

@@ -26,7 +26,7 @@ def ingest_sizes(jobs: Mapping[str, Ingest]) -> dict[str, int]:
 
 
 def check_ingest(store: Store, job: Ingest, *, without: set[str]) -> Iterator[Finding]:
-    """Of one job.
+    """Check what one job has in the table's folder.
 
     :param without: files that are not there.
     """

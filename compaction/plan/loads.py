@@ -43,11 +43,11 @@ class FileSliceLoad:
     log_blocks: int
     """Live."""
     log_commits: int
-    """Of those blocks."""
+    """The commits of those blocks."""
     log_rows: int
     log_bytes: int
     oldest_version: int | None
-    """Of the commits that the base file lacks; with a minor entry the first that it may lack. ``None``: none."""
+    """The oldest commit that the base file lacks, or, with a minor entry, may lack. ``None``: it lacks none."""
 
     @property
     def bytes(self) -> int:
@@ -96,7 +96,7 @@ def _loads(
     span = versions.max(initial=0) + 1
     pairs = _distinct(places * span + versions) // span
     oldest = np.full(count, _NEVER, dtype=np.int64)
-    # Of a packed block the records that the file slice has already do not count.
+    # Records of a packed block that the file slice has already do not count.
     np.minimum.at(oldest, places, np.maximum(blocks.oldest[rows], through[places] + 1))
     columns = (
         np.bincount(places, minlength=count),

@@ -58,7 +58,7 @@ class Merged:
     rows: int
     """In the winner file written."""
     bytes: int
-    """Of all files written."""
+    """The size of all files written."""
 
 
 def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:

@@ -43,7 +43,7 @@ class GroupRun:
     minor: bool
     spark: SparkSession | None
     parameters: Mapping[str, object]
-    """Of the run, for the commits."""
+    """What the run's commits say of it."""
     metrics: Mapping[str, object]
 
 
@@ -56,7 +56,7 @@ class GroupOutcome:
     """In the order of the jobs."""
     merge_seconds: float
     version: int | None = None
-    """Of the commit; ``None`` where every file slice was skipped."""
+    """The version of the commit; ``None`` where every file slice was skipped."""
     commit_seconds: float = 0.0
 
     @property

@@ -15,11 +15,11 @@ _turn = threading.RLock()
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Of hundreds of thousands of values that all stay, Python's collector would search each time there are a
-    quarter more, and find nothing: up to half of the time.
+    """Python's collector is off in the block. Where hundreds of thousands of values are made that all stay, it would
+    search each time there are a quarter more, and find nothing. That takes up to half of the time.
 
-    It is off for all threads, so not while anything is waited for. Of pauses in several threads, the end of the one
-    that turned it off turns it on.
+    It is off for all threads, so a block must not wait for anything. Where several threads pause it, the one that
+    turned it off turns it on again.
     """
     was_on = False
     try:

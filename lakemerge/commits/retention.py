@@ -63,7 +63,7 @@ def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committe
         expiry = Expiry(view.version + 1, min(horizon, merged))
         if expiry.horizon <= max((old.horizon for old in known), default=-1):
             return AlreadyDone(view.version)
-        # Of those that every file slice has folded the last says it all.
+        # Every file slice has folded these. The last one has the highest horizon, so it stands for all of them.
         folded = [old for old in known if old.version <= merged]
         return Attempt([expiry_domain([*folded[-1:], *(old for old in known if old not in folded), expiry])])
 

@@ -166,7 +166,7 @@ def _fill_gaps(
     if not known:
         return
     latest = max(known)
-    # Of a log listed in full the oldest commits may be gone: none below both of these is asked for.
+    # The oldest commits of a log may be gone. None below both of these numbers is needed.
     needed = 0 if newest_checkpoint is None else min(newest_checkpoint + 1, latest)
     for version in range(latest, (since or min(needed, *known)) - 1, -1):
         if version not in commits:

@@ -99,7 +99,7 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
         enabled_ms = int(tip.metadata.configuration.get("delta.inCommitTimestampEnablementTimestamp", "0"))
 
     def committed_ms(version: int) -> int:
-        """Of a commit since the enablement."""
+        """The time of a commit since the enablement."""
         path = commit_path(version)
         info = decode_commit_info(store.get(path), path) if version in listing.commits else None
         return timestamp_of(info, _file_ms(listing, version), in_commit=True)

@@ -1,8 +1,8 @@
 """The rows of a commit's keys before and after it, from one read of what was stored.
 
-Only these keys are merged. The rows after are what the merge kernel makes of the rows before and the commit's records:
-a state is a left fold, so that it can be gone on with at any commit (docs/merge-semantics.md, section 1), as a
-compaction does.
+Only these keys are merged. The merge kernel makes the rows after from the rows before and the commit's records. That is
+right because a state is a left fold: the fold can continue from any commit (docs/merge-semantics.md, section 1). A
+compaction does the same.
 """
 
 from __future__ import annotations

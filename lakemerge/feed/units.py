@@ -35,7 +35,7 @@ class FeedUnit:
 
     version: int
     timestamp_ms: int
-    """Of the commit, UTC epoch milliseconds."""
+    """The time of the commit, UTC epoch milliseconds."""
     before: Side
     after: Side
     keys: tuple[FileSlice, tuple[LogBlock, ...]] | None

@@ -38,11 +38,11 @@ class BaseFile:
     tombstones: str | None
     """Path of the file's tombstones."""
     tombstone_bytes: int
-    """Of that file."""
+    """The size of that file."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the file and, where it has any, its tombstones."""
+        """The file and, where it has any, its tombstones."""
         return (self.add.path,) if self.tombstones is None else (self.add.path, self.tombstones)
 
     @staticmethod

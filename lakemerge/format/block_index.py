@@ -79,7 +79,7 @@ class BlockCounts:
     buckets: int
     """The bucket count they were written under."""
     blocks: pa.Table
-    """Of :data:`COUNT_COLUMNS`, and :data:`KEY_COLUMNS` where they were asked for."""
+    """The columns of :data:`COUNT_COLUMNS`, and of :data:`KEY_COLUMNS` where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

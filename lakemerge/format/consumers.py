@@ -55,7 +55,7 @@ class Registration:
 
     @property
     def path(self) -> str:
-        """Of the position."""
+        """The file that holds the position."""
         return f"{CONSUMER_FOLDER}/{self.name}"
 
     def domain(self) -> DomainMetadata:

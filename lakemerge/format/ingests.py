@@ -39,13 +39,13 @@ class Ingest:
 
     name: str
     table_id: str
-    """Of the table that the ledger tells about."""
+    """The id of the table that the ledger tells about."""
     generation: int = 1
     """Raised when the job is reset."""
     window: int = 0
     """The last one that was committed; never set back."""
     restore_epoch: int = 0
-    """Of the table when the job began or was last reset: while the two agree, the ledger tells what the table has."""
+    """The table's, when the job began or was last reset. While the two agree, the ledger tells what the table has."""
     ledger: tuple[NamedFile, ...] = ()
     """Oldest first; what a later file says of a piece of a source file counts."""
     rejects: tuple[NamedFile, ...] = ()

@@ -102,7 +102,7 @@ def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
 
 
 def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
-    """Of keys of these columns, as :func:`keys_at` gives them."""
+    """The kinds of keys in these columns, as :func:`keys_at` gives them."""
     return tuple(_kind(column.type) for column in columns)
 
 

@@ -35,7 +35,7 @@ class LogBlock:
     """The bucket count the block was written under."""
     rows: int
     data_bytes: int
-    """Of the records as Arrow data."""
+    """The size of the records as Arrow data."""
     key_min: Key | None
     """``None`` where the bound is not known."""
     key_max: Key | None

@@ -69,7 +69,7 @@ class Minor:
     tombstones: str | None
     """Path of the tombstones, in place of those of the base file."""
     tombstone_bytes: int = 0
-    """Of that file."""
+    """The size of that file."""
 
     @property
     def domain_name(self) -> str:

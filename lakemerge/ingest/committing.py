@@ -37,7 +37,7 @@ class Standing:
     view: TableView
     ingest: Ingest
     configuration: str | None
-    """Of the job's domain; ``None``: the job has committed nothing yet."""
+    """The text of the job's domain; ``None``: the job has committed nothing yet."""
 
     @property
     def requires(self) -> tuple[Precondition, ...]:

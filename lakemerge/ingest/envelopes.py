@@ -54,12 +54,12 @@ class Debezium:
     """
 
     types: Mapping[str, pa.DataType]
-    """Of the table's columns, by lower-case name."""
+    """The types of the table's columns, by lower-case name."""
     ordering: Mapping[str, tuple[str, ...]]
     """By ordering column, where in the envelope its value is."""
     op_column: str | None
     timestamp_unit: str | None
-    """Of times that are whole numbers, where the event does not say; ``None``: such times are refused."""
+    """The unit of times that are whole numbers, where the event does not say it; ``None``: such times are refused."""
     decimals_are_text: bool
 
     @staticmethod

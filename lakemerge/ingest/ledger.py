@@ -96,13 +96,13 @@ class Entry(NamedTuple):
     block: int
     """The first block of the piece."""
     size: int
-    """Of the file."""
+    """The size of the file."""
     modified_ns: int
     seen_ms: int
     """When this version was first found, by the clock of the host that found it."""
     state: FileState
     window: int
-    """Of the commit that says so."""
+    """The window whose commit says so."""
     blocks: int = 0
     offset: int = 0
     length: int = 0

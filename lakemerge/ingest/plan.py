@@ -25,7 +25,7 @@ Overwrites = Literal["ingest", "refuse"]
 
 
 class Candidate(NamedTuple):
-    """A version of a file that is to be taken up, or gone on with."""
+    """A version of a file that is to be taken up, from its beginning or from where the job is in it."""
 
     modified_ns: int
     path: str
@@ -243,7 +243,7 @@ class _Join:
         return False
 
     def _outdate(self, others: Sequence[Entry]) -> None:
-        """Note of versions that are there no more that they will not be taken up, or not gone on with."""
+        """Note the versions that are there no more. They are not taken up, nor read to their end."""
         last: dict[str, Entry] = {entry.token: entry for entry in others}
         for entry in last.values():
             if entry.state in (FileState.BINNED, FileState.SEEN, FileState.FAILED):

@@ -90,7 +90,7 @@ class Reading:
     marks: Mapping[str, pa.Array]
     """Columns, and the values in them that make a delete of an upsert."""
     limit: int | None
-    """Of records set aside, in a window."""
+    """How many records of a window may be set aside."""
 
     @staticmethod
     def of(

@@ -48,7 +48,7 @@ class IngestFile(Shown):
     windows: tuple[int, ...] = ()
     """That have pieces of it, or that failed."""
     bytes: int = 0
-    """Of it that are in the table."""
+    """Bytes of the file that are in the table."""
     rows: int = 0
     rejected: int = 0
     reason: str | None = None
@@ -68,7 +68,7 @@ class IngestStatus(Shown):
     rows: int
     rejected: int
     bytes: int
-    """Of files, taken up."""
+    """Bytes of files that were taken up."""
     source: Mapping[str, object]
     """Locations and format of the last run."""
     needs_reset: bool

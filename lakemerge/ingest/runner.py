@@ -65,11 +65,11 @@ class Runner:
     name: str
     gathering: Gathering
     shape_of: Callable[[TableConfig], Shape]
-    """Of the table as it is."""
+    """Gives the shape of the table as it is."""
     engine: Engine
     settling: Settling
     limit: int | None
-    """Of records set aside in a window."""
+    """How many records of a window may be set aside."""
     afterwards: Afterwards | None
     source: Mapping[str, Any]
     pressure: Callable[[], str | None]

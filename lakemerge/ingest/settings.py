@@ -56,7 +56,7 @@ class JobSettings:
     kind_column: str | None
     envelope: Envelope | None
     limit: int | None
-    """Of records set aside in a window."""
+    """How many records of a window may be set aside."""
     rescued_column: str | None
     merge_schema: bool
     blocks_per_window: int

@@ -22,7 +22,7 @@ from lakemerge.storage.s3_options import s3fs_options
 __all__ = ["S3Source"]
 
 _UNREADABLE: Final = frozenset({"AccessDenied", "403", "InvalidObjectState"})
-"""Of one object: no permission, or moved to a class of storage that has to be asked for it first."""
+"""Errors of one object: no permission, or a storage class from which it has to be restored first."""
 _COPY_LIMIT_BYTES: Final = 5 << 30
 _PART_BYTES: Final = 1 << 30
 

@@ -44,7 +44,7 @@ class Window(NamedTuple):
 
     members: tuple[Member, ...]
     peek: Peek | None
-    """Of one of the files; the others have the same columns."""
+    """What one of the files begins with; the others have the same columns."""
     reason: str | None = None
 
 
@@ -73,7 +73,7 @@ class Gathering:
 
     @property
     def limits(self) -> BinLimits:
-        """Of bins; NiFi has one set of them for both ways, of which sets look at age and number alone."""
+        """The limits of bins. NiFi has one set for bins and sets; sets look at age and number alone."""
         if self.fragments is None:
             return (self.bins or Bins()).limits()
         own = self.fragments.limits()

@@ -81,13 +81,13 @@ class FileSlice:
 
     @property
     def stored_rows(self) -> int:
-        """Of the row files, superseded ones included."""
+        """The rows of the row files, superseded ones included."""
         own = 0 if self.base is None else self.base.rows
         return own if self.minor is None else own + sum(file.rows for file in self.minor.winners)
 
     @property
     def file_bytes(self) -> int:
-        """Of the row files."""
+        """The size of the row files."""
         own = 0 if self.base is None else self.base.add.size_bytes
         return own if self.minor is None else own + sum(file.size_bytes for file in self.minor.winners)
 
@@ -104,7 +104,7 @@ class FileSlice:
 
     @property
     def tombstone_bytes(self) -> int:
-        """Of the file slice's tombstones, as stored."""
+        """The size of the file slice's tombstones, as stored."""
         if self.minor is not None:
             return self.minor.tombstone_bytes
         return 0 if self.base is None else self.base.tombstone_bytes

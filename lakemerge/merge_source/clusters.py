@@ -24,13 +24,13 @@ class Clusters:
     offsets: Ints
     """Where each cluster's members begin, and the last one's end."""
     datasets: Ints
-    """Of the members."""
+    """The datasets of the members."""
     ids: pa.Array
-    """Of the members."""
+    """The ids of the members."""
     deleted: Bools
-    """Of the clusters."""
+    """Which clusters are deleted."""
     output_ids: pa.Array
-    """Of the clusters."""
+    """The output ids of the clusters."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

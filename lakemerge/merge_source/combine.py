@@ -76,7 +76,7 @@ class Part:
 
     dataset: int
     places: Ints
-    """Of the members among all of the clusters."""
+    """Where the members stand among all members of the clusters."""
     rows: pa.Table
 
 
@@ -87,7 +87,7 @@ class Combined:
     rows: pa.Table
     """All columns but ``_updated``."""
     hashes: Ints
-    """Of what an entity is; its members are not part of it."""
+    """Hashes of what entities are; their members are not part of it."""
     singles: pa.Array
     """Names of properties that are a single value, though there is a dataset where they are lists."""
 

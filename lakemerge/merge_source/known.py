@@ -28,7 +28,7 @@ class Fresh:
     gone: Bools
     """Whether the row went from its table."""
     chunks: pa.Array
-    """Of those, the name of the chunk that keeps the row; null where nothing is kept."""
+    """The chunks that keep the rows of those, by name; null where nothing is kept."""
     places: Ints
     """And its place in the chunk."""
     held: Held

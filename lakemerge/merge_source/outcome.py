@@ -45,7 +45,7 @@ class OldClusters:
     were written."""
     offsets: Ints
     datasets: Ints
-    """Of the members; -1 for a dataset that is there no longer."""
+    """The datasets of the members; -1 for a dataset that is there no longer."""
     ids: pa.Array
 
     def __len__(self) -> int:

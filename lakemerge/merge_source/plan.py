@@ -42,7 +42,7 @@ class Plan:
     emitter: Emitter | None = None
     """Has the rows of the output that change; ``None`` before the plan is made."""
     records: list[pa.Table] = field(default_factory=list)
-    """Of the state, but for the record ``m``."""
+    """The records of the state, without the record ``m``."""
     retired: pa.Table = field(default_factory=RETIRED.empty_table)
     """Ids that no longer apply, in the columns of :data:`RETIRED`."""
     updated: int = 0

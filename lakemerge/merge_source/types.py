@@ -27,7 +27,7 @@ class Property:
 
     name: str
     type: pa.DataType
-    """Of one value: elements of lists count one by one."""
+    """The type of one value: elements of lists count one by one."""
     columns: Mapping[int, str] = field(default_factory=dict)
     """By offset of the dataset, the column that it is."""
     lists: frozenset[int] = frozenset()

@@ -37,7 +37,7 @@ class Event:
     kind: str
     """``RECEIVE``, ``CREATE``, ``JOIN``, ``FORK``, ``DROP``, ``EXPIRE``, ``RESTORE`` or ``REPLAY``."""
     version: int
-    """Of the commit that did it."""
+    """The version of the commit that did it."""
     operation: str
     inputs: tuple[str, ...] = ()
     """Paths of files, or names of ingest windows."""

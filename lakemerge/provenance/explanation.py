@@ -42,7 +42,7 @@ class Step:
     version: int
     """That committed the record."""
     timestamp_ms: int | None = None
-    """Of the commit, UTC epoch milliseconds; ``None`` where the commit was cleaned up."""
+    """The time of the commit, UTC epoch milliseconds; ``None`` where the commit was cleaned up."""
     file: str = ""
     """Path of the file that holds the record."""
     row_index: int | None = None
@@ -86,7 +86,7 @@ class Explanation:
 
     key: _Row
     version: int
-    """Of the table."""
+    """The version of the table that is explained."""
     begins: int
     """The first version of which the key's records are known."""
     steps: tuple[Step, ...] = ()

@@ -45,9 +45,9 @@ class ReplayResult(Shown):
     """What a replay did; nothing where all was replayed already."""
 
     path: str
-    """Of the other table."""
+    """The path of the other table."""
     version: int
-    """Of the other table."""
+    """The version of the other table."""
     begins: int
     """The version of the source whose rows the replay began with."""
     until: int

@@ -41,7 +41,7 @@ class WhatIf:
     """What the rows of a table would be under another merger. Nothing is written, and nothing can be."""
 
     version: int
-    """Of the table whose records are looked at."""
+    """The version of the table whose records are looked at."""
     begins: int
     """The version whose rows the records are folded onto."""
     merger: str

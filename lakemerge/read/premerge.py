@@ -27,10 +27,10 @@ __all__ = ["MergedBeside", "are_few", "due_first", "merge_beside", "pays_first"]
 _MOST_ROWS = 2**25
 """Stored rows of the file slices that one read merges first: their bitmaps take 4 MiB."""
 _LEAST_BYTES = 16 * 2**20
-"""Of stored columns that are asked for, Parquet: what a merge while reading passes on of fewer costs less than the job
-that a merge beforehand takes."""
+"""Below this many Parquet bytes of requested columns, merging during the read is cheaper than a separate premerge
+job."""
 _STORED_PER_RECORD = 4
-"""Of a file slice with fewer stored rows per log record a merge is much of the read anyway."""
+"""Where a file slice has fewer stored rows per log record, a merge is much of the read anyway."""
 _STORED_PER_PLACE = 1
 """The same where a merge gives places alone."""
 _PLACE_BYTES = 4

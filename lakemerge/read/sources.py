@@ -186,7 +186,7 @@ def _wanted_groups(
 
 def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) -> pa.Table:
     if file_slice.sought is not None and table.num_rows:
-        # Of keys of several columns, each column by itself: what is left may be a few rows more than asked for.
+        # Keys of several columns are looked for column by column, so a few rows more than asked for may be left.
         columns = zip(config.key, file_slice.sought.columns, strict=True)
         masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
         return table.filter(reduce(pc.and_, masks))

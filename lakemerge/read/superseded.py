@@ -49,5 +49,5 @@ class Superseded:
         return bool(self._gone[ordinal].all())
 
     def positions(self, ordinals: Collection[int]) -> Positions:
-        """Of these files, those with superseded rows."""
+        """The superseded rows of those of these files that have any."""
         return {ordinal: bits for ordinal, bits in self._gone.items() if ordinal in ordinals and bits.any()}

@@ -26,9 +26,9 @@ class Growth:
 
     times_ms: tuple[int, ...]
     base: tuple[int, ...]
-    """Of base files."""
+    """Bytes of base files."""
     logs: tuple[int, ...]
-    """Of logs that are not compacted, as written."""
+    """Bytes of logs that are not compacted, as written."""
 
 
 def written_by(entry: HistoryEntry) -> int:
@@ -140,6 +140,6 @@ def _logs(commit: PastCommit, *, removed: bool) -> list[str]:
 
 
 def _log_bytes(commit: PastCommit) -> int:
-    """Of one log of the commit."""
+    """The size of one log of the commit."""
     found = commit.metrics.get("numOutputBytes", 0)
     return int(found) // max(1, len(_logs(commit, removed=False)))

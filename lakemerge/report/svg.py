@@ -26,7 +26,7 @@ _TOP: Final = 14
 _BOTTOM: Final = 30
 _TICKS: Final = 5
 _POWERS: Final = 5
-"""Of two, between the lines of a scale that grows by factors."""
+"""Powers of two between the lines of a scale that grows by factors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ class Finding:
     """One thing that is wrong."""
 
     path: str | None
-    """Of the file that it is about, inside the table."""
+    """The path of the file that it is about, inside the table."""
     problem: str
     remedy: str
 

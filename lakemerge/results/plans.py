@@ -78,14 +78,14 @@ class PlannedSlice:
     """Paths of the base files that are due; ``None`` for logs of a bucket without one."""
     base_bytes: int
     winner_bytes: int
-    """Of the minor compactions since the last full one."""
+    """Bytes of the minor compactions since the last full one."""
     log_blocks: int
     log_rows: int
     """Records; some may lie outside the key ranges."""
     log_bytes: int
     """Uncompressed."""
     oldest_version: int
-    """Of the commits that are not in the base files."""
+    """The oldest of the commits that are not in the base files."""
     reasons: tuple[str, ...]
     """Why it is due."""
 
@@ -130,7 +130,7 @@ class CompactionPlan:
     postponed: int
     """Buckets that are due, but beyond ``max_bytes``: for the next run."""
     base_bytes: int
-    """Of the whole table, as the next two."""
+    """Bytes of the whole table, as the next two."""
     winner_bytes: int
     log_bytes: int
 

@@ -78,7 +78,7 @@ class CompactionResult(Shown):
     plan: CompactionPlan
     """What was to be done, and why."""
     version: int
-    """Of its last commit; of the version read where there is none."""
+    """The version of its last commit, or the version read where there is none."""
     commits: int
     """One for each group of buckets that was merged."""
     tiles: int
@@ -152,7 +152,7 @@ class LogCompactionResult(Shown):
     bytes: int
     """Bytes of the log files written."""
     bytes_read: int
-    """Of logs, uncompressed."""
+    """Bytes of logs, uncompressed."""
     replaced_files: int
     """Log files that reads of the new version need no more; earlier versions do."""
     seconds: float
@@ -193,7 +193,7 @@ class VacuumResult(Shown):
     left half-written) and ``delta log`` (commits and checkpoints)."""
     bytes: int
     paths: tuple[str, ...]
-    """Of all these files."""
+    """The paths of all these files."""
     seconds: float
     reasons: tuple[str, ...] = ()
     """What goes and why, and what stays although a bound asks for less, a sentence each."""
@@ -254,7 +254,7 @@ class RescaleResult(Shown):
     bytes: int
     """Bytes of those files."""
     bytes_read: int
-    """Of the base and winner files that were merged, and of the logs, uncompressed; once for each bucket that
+    """Bytes of the base and winner files that were merged, and of the logs, uncompressed; once for each bucket that
     was made of them."""
     replaced_files: int
     """Base files that left the table."""

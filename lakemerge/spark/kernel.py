@@ -39,7 +39,7 @@ _PARTS_TOGETHER = 64
 """So many tasks' parts are pickled as one, which takes half the time; each task unpickles them all, so they are few."""
 _LIST_ROWS = 4096
 _LIST_BYTES = 4 * 2**20
-"""Of a list of rows, about: Spark copies each as a whole."""
+"""The size of a list of rows, about: Spark copies each as a whole."""
 _PARQUET_TO_ARROW = 4
 
 
@@ -69,7 +69,7 @@ class _Reading:
     spec: MergeSpec
     condition: Filter | None
     schema: pa.Schema
-    """Of the columns that are read."""
+    """The schema of the columns that are read."""
 
     @classmethod
     def of(cls, spec: MergeSpec, columns: Sequence[str], condition: Filter | None) -> _Reading:

@@ -61,7 +61,7 @@ _MOST_DICTIONARY_BYTES = 2**20  # parquet-mr's default
 _ROWS_TO_DICTIONARY = 512
 """Arrow bytes of a file's rows per byte that a column's dictionary may have."""
 _NO_BUCKET = -1
-"""Of rows that may not fit the table."""
+"""The bucket of rows that may not fit the table."""
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 

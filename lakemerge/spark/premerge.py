@@ -33,7 +33,7 @@ from mergers.contract import Bools, Ints
 __all__ = ["is_kept", "scan_merging_first"]
 
 _TASK_BYTES = 8 * 2**20
-"""Of compressed rows in a Python task, about; to start one costs as much as some of them."""
+"""Compressed rows in a Python task, about; to start one costs as much as some of them."""
 _BATCH_ROWS = 64 * 1024
 
 
@@ -92,7 +92,7 @@ def _merged(
     file_slices: Sequence[FileSlice],
     columns: Sequence[str],
 ) -> _Merged:
-    """Of what is kept, if it is there."""
+    """What is kept, if it is there."""
     of_any, of_these = _keys(spark, view, file_slices, columns)
     known = handle.scans.get(of_any) or handle.scans.get(of_these)
     if known is not None:

@@ -249,7 +249,7 @@ def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
 
 
 def _stored_schema(view: TableView) -> pa.Schema:
-    """Of base and winner files: scans are alike whatever is asked for, and Spark reads what the query uses."""
+    """The schema of base and winner files. Scans are alike whatever is asked for; Spark reads what the query uses."""
     return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
 
 

@@ -39,7 +39,7 @@ __all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]
 
 _BATCH_ROWS = 64 * 1024
 _TASK_BYTES = 4 * 2**20
-"""Of changed records, to a task."""
+"""Changed records to a task, in bytes."""
 _LEAST_TASKS = 4
 _REMEDY = (
     "Start the query anew with a new checkpoint, from the present rows (without startingVersion) into an empty copy. A "

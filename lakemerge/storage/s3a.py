@@ -53,9 +53,9 @@ class S3A:
 
     bucket: str
     scheme: str
-    """Of URLs; ``s3a``, with the settings of the session, where the store was opened without options."""
+    """The scheme of URLs; ``s3a``, with the session's settings, where the store was opened without options."""
     options: Mapping[str, str] = field(repr=False)
-    """Of each read, secrets included; all begin with ``fs.``."""
+    """The options of each read, secrets included; all begin with ``fs.``."""
     unknown: tuple[str, ...]
     """Storage options that S3A has no counterpart of. Where there are any, it may see other objects, or none."""
 

@@ -30,7 +30,7 @@ class _Sizes(Shown):
     base_rows: int
     base_bytes: int
     winner_files: int
-    """Of minor compactions since the last full one."""
+    """Files of the minor compactions since the last full one."""
     winner_rows: int
     winner_bytes: int
     log_blocks: int

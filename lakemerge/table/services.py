@@ -213,7 +213,7 @@ class TableServices(ABC):
         deletes, vacuum. Call it as often as you like: what is not due costs a look at the metadata.
 
         The schedule is in table properties (docs/guides/maintenance.md), which :meth:`alter` sets. Several
-        maintainers at once waste work, never data. One that is killed is gone on with by the next.
+        maintainers at once waste work, never data. If a run is killed, the next run continues it.
 
         :param stop: asked between services, and between the commits of a compaction; true ends the run there.
         """

@@ -45,7 +45,7 @@ class BaseWriteSpec:
 
     @staticmethod
     def of(handle: Handle, read: TableView, txn_id: str, *, buckets: int) -> BaseWriteSpec:
-        """Of a service that merges what a version holds."""
+        """For a service that merges what a version holds."""
         return BaseWriteSpec(
             store=handle.store,
             config=read.config,

@@ -29,7 +29,7 @@ class Follower:
         self.name = name
         self.rows: dict[object, Row] = {}
         self.version = -1
-        """Of the last batch; that version may not be complete."""
+        """The version of the last batch; that version may not be complete."""
         self.pulled = 0
         table = LakeTable.open(world.path, settings=SMALL)
         table.consumers.register(name, present_rows=True)

@@ -209,7 +209,7 @@ class Figures:
     read: int = 0
     """Rows that readers verified along the way."""
     faults: int = 0
-    """Of stores, that processes which were not killed meanwhile tell of."""
+    """Faults of stores that the processes that were not killed tell of."""
 
 
 @dataclass

@@ -39,7 +39,7 @@ __all__ = ["Intake", "records_of", "text_of"]
 SHARED = 3
 """Keys that all files have records of."""
 RATE = 0.01
-"""Of calls that fail."""
+"""The share of calls that fail."""
 AFTER: tuple[Literal["keep", "archive", "delete"], ...] = ("keep", "archive", "delete")
 """By place of the runner."""
 

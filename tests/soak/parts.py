@@ -30,9 +30,9 @@ HISTORIES, INPUTS = 20, 400
 """So many are one task of a pool: some ten seconds."""
 HANGS_S = 900
 ROUND_S = 120.0
-"""Of a crowd; then its records are verified and another one begins with an empty table."""
+"""How long a crowd works. Then its records are verified, and another one begins with an empty table."""
 SHARES = {"storms": 0.3, "crowd": 0.25, "intake": 0.25, "damage": 0.2}
-"""Of the time, where it is given."""
+"""Shares of the time, where it is given."""
 
 _T = TypeVar("_T")
 

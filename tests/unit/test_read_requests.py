@@ -91,7 +91,7 @@ def test_a_look_up(path: Path) -> None:
 
 
 def test_a_look_up_of_keys_far_apart(tmp_path: Path) -> None:
-    """Of the row groups between the keys, none is read: not of the base file, nor of the log."""
+    """None of the row groups between the keys is read: not of the base file, nor of the log."""
     table = create(tmp_path / "t", buckets=1, settings=Settings(row_group_rows=10))
     table.upsert(frame([(k, 1, f"base {k}" * 20) for k in range(0, 2000, 2)]))
     table.upsert(frame([(k, 2, f"log {k}" * 20) for k in range(500, 1500)]))

@@ -143,7 +143,7 @@ def test_expiries_are_replayed_in_their_place(tmp_path: Path) -> None:
 
 
 def test_an_expiry_that_reaches_below_the_beginning(tmp_path: Path) -> None:
-    """Of the deletes that a replay begins with, those that an expiry forgets are forgotten and others are not."""
+    """A replay begins with deletes. Those that an expiry forgets are forgotten, and others are not."""
     table = history(tmp_path / "t")  # 8 is deleted in version 3
     table.compact()
     begin = table.version

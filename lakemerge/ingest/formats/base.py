@@ -80,7 +80,7 @@ class Origin(NamedTuple):
     text: str
     """As it is there, or as JSON where its format has no text."""
     offset: int | None = None
-    """Of its first byte; in a compressed file, in what it holds."""
+    """The place of its first byte; in a compressed file, the place in what the file holds."""
     row: int | None = None
     """Its number, where the format has no lines."""
 
@@ -101,7 +101,7 @@ class Parsed:
     problems: Problems
     """Rows that are not to be taken up, and why."""
     origin: Callable[[int], Origin]
-    """Of a row."""
+    """Gives the origin of a row."""
     unread: tuple[tuple[Origin, str], ...] = ()
     """Records that did not become rows, and why."""
     new: Mapping[str, pa.DataType] = field(default_factory=dict)

@@ -95,7 +95,7 @@ def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _kind(value: Any) -> pa.DataType:
-    """Of a column for the value: whole numbers, numbers, truth, nested values, and texts for all others."""
+    """The type of a column for the value: whole numbers, numbers, truth, nested values, and texts for all others."""
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):

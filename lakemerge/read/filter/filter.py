@@ -43,14 +43,14 @@ class Filter:
     schema: pa.Schema
     """The types of those columns."""
     may_match: pc.Expression | None
-    """Of SQL filters: the condition on statistics; see :mod:`lakemerge.read.filter.predicates`."""
+    """The condition on statistics, for SQL filters; see :mod:`lakemerge.read.filter.predicates`."""
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Of SQL filters: by column, the only values that matching rows can have."""
+    """The only values that matching rows can have, by column, for SQL filters."""
     may_fail: bool = True
     """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
     overflows. Not known of Arrow expressions."""
     computed: tuple[Node, ...] = ()
-    """Of SQL filters: conditions that Arrow's expressions do not state. A row that an earlier condition leaves out is
+    """Conditions of SQL filters that Arrow's expressions do not state. A row that an earlier condition leaves out is
     not asked for the next one."""
 
     def kept(self, rows: pa.Table) -> pa.Table:
@@ -93,7 +93,7 @@ class FileStats:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Of one column in one file."""
+    """What is known of one column in one file."""
 
     low: Any
     high: Any

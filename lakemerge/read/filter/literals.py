@@ -28,7 +28,7 @@ EXACT = Context(prec=1100, traps=[InvalidOperation])
 """Decimal arithmetic wide enough for every finite double, so that nothing is rounded on the way."""
 
 _LONG_DIGITS, _MAX_DIGITS = 20, 38
-"""Of Spark's decimals: those that an integer is taken for, and the longest."""
+"""Digits of Spark's decimals: those that an integer is taken for, and the longest."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 _ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+"
@@ -56,7 +56,7 @@ class Place(enum.Enum):
 class Fit:
     place: Place
     value: Any = None
-    """Of the column's type, for ``AT`` and ``ABOVE``."""
+    """A value of the column's type, for ``AT`` and ``ABOVE``."""
 
 
 def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) -> Fit:

@@ -113,7 +113,7 @@ def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = F
         return None
     inside = tuple(column.slice(start, end - start) for column in keys)
     low, high = keys_at(inside, [0, end - start - 1])
-    # Of many keys only the ends are held against a block.
+    # A long list of keys is held against a block by its ends alone.
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in file_slice.blocks if _may_hold(block, span, listed))

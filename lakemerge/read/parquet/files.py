@@ -26,7 +26,7 @@ _TAIL = 64 * 2**10
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
-"""Of a string without bounds, in bytes."""
+"""Bytes of a string without bounds."""
 
 
 @dataclass(frozen=True, slots=True)

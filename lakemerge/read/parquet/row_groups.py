@@ -16,7 +16,7 @@ from lakemerge.read.filter.filter import FileStats, Filter, prune
 __all__ = ["RowGroups", "in_span", "key_bounds", "matching", "with_keys"]
 
 RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
-"""Of the given row groups of a file, those to read, in order."""
+"""Chooses from the given row groups of a file those to read, in order."""
 
 
 def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:

@@ -96,7 +96,7 @@ def _checked(left: pa.Array, right: pa.Array, *, operator: str) -> pa.Array:
 
 
 def _divided(right: pa.Array, left: pa.Array, *, operator: str) -> pa.Array:
-    """Of two arrays of one type: ``/`` of floats, ``div`` of integers, ``%`` and ``pmod`` of both."""
+    """Two arrays of one type, divided: ``/`` of floats, ``div`` of integers, ``%`` and ``pmod`` of both."""
     known = valid(left, right)
     dividends, divisors = to_vector(left), to_vector(right)
     refuse((divisors == 0) & known, _BY_ZERO.replace("{operator}", operator), left, right)

@@ -121,7 +121,7 @@ def padded_right(texts: pa.Array, size: pa.Array, pad: pa.Array) -> pa.Array:
 
 
 def _padded(texts: pa.Array, size: pa.Array, pad: pa.Array, *, at_start: bool) -> pa.Array:
-    """Of ``size`` characters: cut off, or with ``pad`` again and again."""
+    """Texts of ``size`` characters: cut off, or filled up with ``pad`` again and again."""
     known = valid(texts, size, pad)
     wanted = np.where(known, to_vector(size).astype(np.int64), 0)
     cut = sliced(texts, 0, wanted, known)
