@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.unit.test_docs_streaming import blocks
+from tests.guides import blocks, run
 
 
 @pytest.mark.parametrize("name", ["cdc-from-postgres.md", "following.md"])
 def test_a_guide_runs(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    names: dict[str, object] = {"folder": str(tmp_path), "spark": spark}
-    for code in blocks(name):
-        exec(compile(code, name, "exec"), names)  # noqa: S102 - the guide's own code
+    run(name, blocks(name), folder=str(tmp_path), spark=spark)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from tests.guides import blocks, run
 from tests.unit.faults import create, frame, state_of
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "logs-and-buckets.md").read_text()
+GUIDE = "logs-and-buckets.md"
 
 
 def test_the_python_runs(tmp_path: Path) -> None:
@@ -16,12 +16,12 @@ def test_the_python_runs(tmp_path: Path) -> None:
     for number in range(6):
         table.upsert(frame([(k, number, f"{number}") for k in range(20)]))
     expected = state_of(path)
-    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    code = blocks(GUIDE)
+    assert len(code) == 3
     names: dict[str, object] = {"path": path}
     seen = []
-    for code in blocks:
-        exec(compile(code, "logs-and-buckets.md", "exec"), names)  # noqa: S102 - the guide's own
+    for block in code:
+        names = run(GUIDE, [block], **names)
         seen.append((table.view.config.buckets, len(table.view.log_commits)))
     assert seen == [(2, 1), (8, 0), (2, 0)]
     assert state_of(path) == expected

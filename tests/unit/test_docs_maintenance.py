@@ -6,6 +6,7 @@ import ast
 import datetime as dt
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,15 +16,12 @@ from lakemerge import LakeTable
 from lakemerge.cli import EXIT_CODES, main
 from lakemerge.cli.app import app
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS
+from tests import guides
+from tests.guides import run, text_of
 from tests.unit.faults import create, frame, state_of
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "maintenance.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    assert found
-    return found
+GUIDE = text_of("maintenance.md")
+blocks = partial(guides.blocks, "maintenance.md")
 
 
 @pytest.fixture
@@ -40,10 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_python_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = state_of(path)
-    names: dict[str, object] = {"path": path}
-    for code in blocks("python"):
-        if "airflow" not in code:
-            exec(compile(code, "maintenance.md", "exec"), names)  # noqa: S102 - the guide's own
+    run("maintenance.md", (code for code in blocks("python") if "airflow" not in code), path=path)
     assert state_of(path) == expected
     configuration = LakeTable.open(path).view.snapshot.metadata.configuration
     assert configuration["lakemerge.minorCompaction.afterCommits"] == "5"

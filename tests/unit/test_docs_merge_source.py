@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from lakemerge.cli import main
+from tests.guides import blocks, count_of_blocks, run
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "merge-source.md"
+GUIDE = "merge-source.md"
 
 
 def test_the_guide_runs_as_it_stands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = GUIDE.read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    shown = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
-    described = re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) + len(shown) + len(described) + 1 == text.count("```") // 2
-    names: dict[str, object] = {"path": str(tmp_path / "lake")}
-    for code in blocks:
-        exec(compile(code, str(GUIDE), "exec"), names)  # noqa: S102 - the guide's own code
+    code = blocks(GUIDE)
+    shown = blocks(GUIDE, "text")
+    described = blocks(GUIDE, "json")
+    assert len(code) + len(shown) + len(described) + 1 == count_of_blocks(GUIDE)
+    run(GUIDE, code, path=str(tmp_path / "lake"))
     assert capsys.readouterr().out == "".join(shown)
     # The same source, as the command line makes it.
     told = json.loads(described[0])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "schema.md"
+from tests.guides import blocks, count_of_blocks, run
+
+GUIDE = "schema.md"
 
 
 def test_the_guide_runs_as_it_stands(tmp_path: Path) -> None:
-    text = GUIDE.read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == text.count("```") // 2 == 8
-    names: dict[str, object] = {"path": str(tmp_path / "table")}
-    for code in blocks:
-        exec(compile(code, str(GUIDE), "exec"), names)  # noqa: S102 - the guide's own code
+    code = blocks(GUIDE)
+    assert len(code) == count_of_blocks(GUIDE) == 8
+    names = run(GUIDE, code, path=str(tmp_path / "table"))
     assert names["version"] == 2
