@@ -11,7 +11,8 @@ import orjson
 import typer
 from typer.core import TyperGroup
 
-from lakemerge.cli.arguments import duration, storage_options
+from lakemerge.cli.arguments import duration
+from lakemerge.cli.arguments import storage_options as options_of
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.service import stopping
 from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_status, shown_rejects
@@ -69,7 +70,7 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so 
 def run_job(
     path: PathArgument,
     source: SourceArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     source_options: SourceOptionOption = None,
     name: Annotated[str, typer.Option(help="The job's name.")] = _DEFAULT_NAME,
     format: FormatOption = ...,  # type: ignore[assignment]  # noqa: A002 - the option's name
@@ -117,7 +118,7 @@ def run_job(
 ) -> None:
     """Take up what is there now, or go on with --every. Exit code 1 where files failed."""
     show_progress(quiet=quiet)
-    table = opened(path, storage)
+    table = opened(path, storage_options)
     files = Files(
         *source,
         format=format,
@@ -128,7 +129,7 @@ def run_job(
         options=_format_options(options),
         settle=duration(settle),
         overwrites=overwrites,
-        storage_options=storage_options(source_options or storage or ()),
+        storage_options=options_of(source_options or storage_options or ()),
     )
     sizes = (min_records, max_records, min_bytes, max_bytes, correlate)
     waits = () if fragments else (max_age, max_bins)
@@ -165,22 +166,22 @@ def run_job(
 
 
 @ingest_app.command()
-def status(path: PathArgument, storage: StorageOption = None, name: NameOption = None) -> None:
+def status(path: PathArgument, storage_options: StorageOption = None, name: NameOption = None) -> None:
     """Show what the table says of a job."""
-    shown_ingest_status(_job(path, storage, name).status())
+    shown_ingest_status(_job(path, storage_options, name).status())
 
 
 @ingest_app.command()
 def files(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     name: NameOption = None,
     state: Annotated[str | None, typer.Option(help="Only files in this state, such as failed.")] = None,
     limit: LimitOption = 50,
     rejects: Annotated[bool, typer.Option("--rejects", help="The records that were set aside instead.")] = False,
 ) -> None:
     """Show what became of each file, or the records that were set aside."""
-    job = _job(path, storage, name)
+    job = _job(path, storage_options, name)
     if rejects:
         shown_rejects(job.rejects(), limit=limit)
     else:
@@ -191,24 +192,24 @@ def files(
 def retry(
     path: PathArgument,
     paths: Annotated[list[str] | None, typer.Argument(help="Only these files.")] = None,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     name: NameOption = None,
 ) -> None:
     """Put failed files back; the next run takes them up."""
-    typer.echo(f"{_job(path, storage, name).retry(paths or None):,} files are put back")
+    typer.echo(f"{_job(path, storage_options, name).retry(paths or None):,} files are put back")
 
 
 @ingest_app.command()
 def reset(
     path: PathArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     name: NameOption = None,
     seen: Annotated[
         Literal["keep", "forget"], typer.Option(help="Whether files of the ledger stay what they are, or are new.")
     ] = "keep",
 ) -> None:
     """Begin a new generation: after a restore, or to take everything up again."""
-    job = _job(path, storage, name)
+    job = _job(path, storage_options, name)
     job.reset(seen=seen)
     typer.echo(f"{job.name}: generation {job.status().generation}")
 
@@ -217,7 +218,7 @@ def reset(
 def replay(
     path: PathArgument,
     source: SourceArgument,
-    storage: StorageOption = None,
+    storage_options: StorageOption = None,
     source_options: SourceOptionOption = None,
     name: NameOption = None,
     format: FormatOption = ...,  # type: ignore[assignment]  # noqa: A002 - the option's name
@@ -238,14 +239,14 @@ def replay(
 ) -> None:
     """Read the files of windows once more, block by block as then."""
     show_progress(quiet=quiet)
-    table = opened(path, storage)
+    table = opened(path, storage_options)
     files = Files(
         *source,
         format=format,
         pattern=pattern,
         columns=columns,
         options=_format_options(options),
-        storage_options=storage_options(source_options or storage or ()),
+        storage_options=options_of(source_options or storage_options or ()),
     )
     job = table.ingest(
         _only(ingests_of(table.view.snapshot), name),
@@ -258,13 +259,13 @@ def replay(
         merge_schema=merge_schema,
         after=Archive(folder=archive),
     )
-    target = None if into is None else opened(into, storage)
+    target = None if into is None else opened(into, storage_options)
     shown_ingest(job.replay(windows=windows or None, into=target, force=force))
 
 
-def _job(path: str, storage: Sequence[str] | None, name: str | None) -> IngestJob:
+def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> IngestJob:
     """A job to be looked at. Raises :class:`InputError` where it is not clear which one."""
-    table = opened(path, storage)
+    table = opened(path, storage_options)
     return table.ingest(_only(ingests_of(table.view.snapshot), name))
 
 

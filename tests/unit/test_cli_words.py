@@ -48,7 +48,12 @@ NAMED = rf"\b(?:{_ANY})=(?!=)|(?<![\w.])(?:{_LONG})\b"
 PYTHON = re.compile(rf"\b[A-Za-z_]+=(?:True|False|None)\b|{NAMED}")
 ALL_COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined] # of a group
 COMMANDS = {name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands")}
-"""Those of one table; groups of commands have tests of their own."""
+IN_GROUPS = {
+    f"{group} {name}": command
+    for group in ("consumers", "ingest")
+    for name, command in ALL_COMMANDS[group].commands.items()
+}
+"""Those of a group that take a table; commands of merge sources take a file (tests/merge_source/test_cli.py)."""
 
 
 def test_the_pattern_knows_python() -> None:
@@ -82,18 +87,31 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-NEEDED = {"explain": ["k=1"], "replay": ["elsewhere"], "report": ["--out", "report.html"]}
+NEEDED = {
+    "explain": ["k=1"],
+    "replay": ["elsewhere"],
+    "report": ["--out", "report.html"],
+    "consumers register": ["name"],
+    "consumers advance": ["name", "1"],
+    "consumers drop": ["name"],
+    "ingest run": ["landing", "--format", "json"],
+    "ingest replay": ["landing", "--format", "json"],
+}
 """What commands ask for beside a path."""
 
 BAD: list[tuple[str, int, str]] = [
-    *((f"{command} nothing", 2, "there is no Delta log") for command in COMMANDS),
+    *((f"{command} nothing", 2, "there is no Delta log") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} plain", code, "") for command, code in dict.fromkeys(COMMANDS, 2).items() if command != "check"),
     *((f"{command} gap", 4, "missing") for command in COMMANDS if command != "check"),
-    *((f"{command} file://host/x", 2, "names the host") for command in COMMANDS),
-    *((f"{command} http://me:secret@host/x", 2, "use --storage-option") for command in COMMANDS),
-    *((f"{command} s3://me:secret@b/x", 2, "credentials go into --storage-option") for command in COMMANDS),
-    *((f"{command} s3://bucket/x -o strange=1", 2, "'strange' is unknown") for command in COMMANDS),
-    *((f"{command} good -o nonsense", 2, "is not NAME=VALUE") for command in COMMANDS),
+    *((f"{command} file://host/x", 2, "names the host") for command in [*COMMANDS, *IN_GROUPS]),
+    *((f"{command} http://me:secret@host/x", 2, "use --storage-option") for command in [*COMMANDS, *IN_GROUPS]),
+    *(
+        (f"{command} s3://me:secret@b/x", 2, "credentials go into --storage-option")
+        for command in [*COMMANDS, *IN_GROUPS]
+    ),
+    *((f"{command} s3://bucket/x -o strange=1", 2, "'strange' is unknown") for command in [*COMMANDS, *IN_GROUPS]),
+    *((f"{command} good -o nonsense", 2, "is not NAME=VALUE") for command in [*COMMANDS, *IN_GROUPS]),
+    *((f"{command} gap", 4, "missing") for command in IN_GROUPS),
     ("show good --version 99", 2, "99"),
     ("show good --version -1", 2, "-1"),
     ("show good --version x", 2, "--version"),
@@ -116,10 +134,13 @@ BAD: list[tuple[str, int, str]] = [
 def test_no_command_speaks_python(
     line: str, code: int, says: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, path, *options = line.split()
+    words = line.split()
+    if f"{words[0]} {words[1]}" in IN_GROUPS:
+        words[:2] = [f"{words[0]} {words[1]}"]
+    command, path, *options = words
     options = [*NEEDED.get(command, ()), *options]
     place = path if ":" in path else str(tables / path)
-    assert main([command, place, *options]) == code
+    assert main([*command.split(), place, *options]) == code
     captured = capsys.readouterr()
     # Typer shows what it refuses in a box, with lines of its own.
     told = " ".join((captured.err + captured.out).replace("│", " ").split()).replace(str(tables), "")
