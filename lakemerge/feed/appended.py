@@ -32,8 +32,8 @@ def before_and_after(
 ) -> tuple[pa.Table, pa.Table]:
     """The rows of these keys in either version, all columns, sorted by key.
 
-    :param before: the file bucket without what the commit brought.
-    :param keys: those of the commit's records in the file bucket, sorted, each once.
+    :param before: the file slice without what the commit brought.
+    :param keys: those of the commit's records in the file slice, sorted, each once.
     """
     schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
     if not keys.num_rows:
@@ -47,7 +47,7 @@ def before_and_after(
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The look-up of some keys in a file bucket."""
+    """The look-up of some keys in a file slice."""
 
     spec: MergeSpec
     file_slice: FileSlice
@@ -109,7 +109,7 @@ class _Looked:
 
 
 def _narrowed(file_slice: FileSlice, sought: KeyColumns) -> FileSlice:
-    """The file bucket from the first key to the last. One without rows may have tombstones, which count."""
+    """The file slice from the first key to the last. One without rows may have tombstones, which count."""
     span = KeySpan.closed(*keys_at(sought, [0, len(sought[0]) - 1]))
     blocks = tuple(block for block in file_slice.blocks if span.may_hold(block.key_min or (), block.key_max or ()))
     return replace(file_slice, blocks=blocks, wanted=span)

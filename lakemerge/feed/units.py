@@ -1,6 +1,6 @@
 """The units of the change feed: which file slices a commit changed, and which keys in them.
 
-A unit is one file bucket of the version that a commit made, and the records that the commit brought to it. Units share
+A unit is one file slice of the version that a commit made, and the records that the commit brought to it. Units share
 no key. Their order follows from the version alone, so the place of a unit in it can stand in a stream's offset.
 A restore and a net change have units of another kind: all file slices, before and after, of some buckets.
 """
@@ -39,10 +39,10 @@ class FeedUnit:
     before: Side
     after: Side
     keys: tuple[FileSlice, tuple[LogBlock, ...]] | None
-    """The blocks whose keys may have changed, and the file bucket that limits them; ``None``: any key may have."""
+    """The blocks whose keys may have changed, and the file slice that limits them; ``None``: any key may have."""
 
     is_one_commit: bool = False
-    """Whether the later version is the earlier one with the records of ``keys``, and both have one file bucket here."""
+    """Whether the later version is the earlier one with the records of ``keys``, and both have one file slice here."""
 
     @property
     def size_bytes(self) -> int:
@@ -124,13 +124,13 @@ def _is_of(block: LogBlock, version: int) -> bool:
 
 
 def _apart(view: TableView, other: TableView) -> list[FileSlice]:
-    """File slices whose rows may not be those of a file bucket of another version."""
+    """File slices whose rows may not be those of a file slice of another version."""
     same = set(map(_contents, other.file_slices)) if view.config == other.config else set()
     return [file_slice for file_slice in _ordered(view.file_slices) if _contents(file_slice) not in same]
 
 
 def _contents(file_slice: FileSlice) -> Hashable:
-    """What decides of a file bucket's rows."""
+    """What decides of a file slice's rows."""
     base = None if file_slice.base is None else file_slice.base.add.path
     return (
         file_slice.bucket_id,
@@ -160,7 +160,7 @@ def _slice_order(of: tuple[Partition, int]) -> tuple[tuple[tuple[bool, str], ...
 
 
 def _spans(sides: tuple[list[FileSlice], list[FileSlice]]) -> Iterator[KeySpan]:
-    """Key ranges, each of which begins where some file bucket does."""
+    """Key ranges, each of which begins where some file slice does."""
     lowers: set[Key] = {
         file_slice.lower for file_slices in sides for file_slice in file_slices if file_slice.lower is not None
     }

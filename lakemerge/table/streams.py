@@ -94,7 +94,7 @@ class TableStreams(ABC):
         version, the present rows come first, as ``+I``.
 
         Asking for the next batch says that the one before is done with. A consumer that is killed gets its last
-        file bucket of changes again, never less. The batches of a version have the columns of that version.
+        file slice of changes again, never less. The batches of a version have the columns of that version.
 
         :param consumer: whose position to go on from, and to advance; ``table.consumers.register`` makes one.
         :param poll: how long to wait where nothing is new, such as ``"500ms"``, ``"1s"``, or seconds; ``None``: the

@@ -95,7 +95,7 @@ def test_a_table_follows_another(spark: SparkSession, tmp_path: Path) -> None:
     def follow(**options: Any) -> list[int]:
         return copied(feed(spark, tmp_path / "t", **options), tmp_path / "copy", checkpoint)
 
-    assert follow(maxBytesPerTrigger="1") == [len(part) for part in _by_bucket(table)], "one file bucket a batch"
+    assert follow(maxBytesPerTrigger="1") == [len(part) for part in _by_bucket(table)], "one file slice a batch"
     assert rows_of(copy) == rows_of(table)
     version = table.version
     table.upsert(frame([(k, 2, f"w{k}") for k in range(0, 40, 2)]))
