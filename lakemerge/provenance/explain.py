@@ -25,7 +25,7 @@ from lakemerge.provenance.origins import UNKNOWN, find_commits, source_of
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_records, read_state
 from lakemerge.provenance.retained import Retained, retained, unpacked
-from lakemerge.provenance.verdicts import Change, judged
+from lakemerge.provenance.verdicts import Change, Verdict, judged
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.read.parquet.files import shaped
@@ -255,12 +255,7 @@ class _Story:
             tombstone_after=self.state.tombstone,
             ordered_by=self.ordered_by,
         )
-        if self.failed is not None:
-            verdict, words = "folded", f"folded: {self.failed}"
-        elif was_failed is not None:
-            verdict, words = "folded", "folded: the row can be read again"
-        else:
-            verdict, words = judged(change)
+        verdict, words = _verdict(change, was_failed, self.failed)
         self._note_setter(change, record)
         if record.version > self.shown_after:
             self._add(
@@ -297,6 +292,18 @@ class _Story:
             source = source_of(self.handle, self.known.tip.snapshot, commit, is_packed=is_packed)
         time = None if commit is None else commit.timestamp_ms
         self.steps.append(Step(version=version, timestamp_ms=time, verdict=verdict, words=words, source=source, **told))
+
+
+def _verdict(change: Change, was_failed: str | None, failed: str | None) -> tuple[Verdict, str]:
+    """What is told of the record, also where the row cannot be read before or after it."""
+    if failed is None and was_failed is None:
+        return judged(change)
+    verdict: Verdict = "folded" if change.is_upsert else "retracted"
+    if failed is not None:
+        return verdict, f"{verdict}: {failed}"
+    if change.after is None:
+        return "deleted", "deleted: the row, which could not be read, is gone"
+    return verdict, f"{verdict}: the row can be read again"
 
 
 def _without_forgotten(state: KeyState, expiry: Expiry) -> KeyState:

@@ -241,6 +241,28 @@ def test_a_total_that_does_not_fit_is_told(tmp_path: Path) -> None:
     assert steps[2].after == {"k": 1, "n": 100}
 
 
+@pytest.mark.parametrize(
+    ("kind", "n", "words", "after"),
+    [
+        ("-U", 100, "retracted: the row can be read again", {"k": 1, "n": 100}),
+        ("-U", -100, "retracted: the sum", None),
+        ("-D", 100, "deleted: the row, which could not be read, is gone", None),
+    ],
+)
+def test_what_is_taken_back_from_a_total_that_does_not_fit(
+    tmp_path: Path, kind: str, n: int, words: str, after: dict[str, int] | None
+) -> None:
+    options = {"aggregates": {"n": "sum"}, "remove_record_on_delete": True}
+    table = LakeTable.create(tmp_path / "t", "k INT, n TINYINT", key=["k"], merger="aggregate", options=options)
+    for each, value in [("+U", 100), ("+U", 100), (kind, n)]:
+        rows = {"k": pa.array([1], pa.int32()), "n": pa.array([value], pa.int8()), "_op": pa.array([each])}
+        table.upsert(pa.table(rows), kind_column="_op")
+    last = table.explain({"k": 1}, 0).steps[-1]
+    assert last.words.startswith(words)
+    assert last.verdict == words.split(":")[0]
+    assert last.after == after
+
+
 def test_files_of_an_ingest_window(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.json").write_text('{"k": 7, "o": 1, "v": "a"}\n')
