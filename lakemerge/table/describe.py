@@ -14,12 +14,13 @@ from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns
-from lakemerge.results.html import Shown
+from lakemerge.results.html import Shown, definition_html
+from lakemerge.results.plans import readable_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slices_of"]
+__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "html_of", "plan_of", "slices_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,24 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
         dirty_slices=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
         **_totals(view.file_slices),
+    )
+
+
+def html_of(detail: TableDetail) -> str:
+    """What a notebook shows of a table."""
+    live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
+    return definition_html(
+        [
+            ("table", detail.url),
+            ("version", detail.version),
+            ("merger", detail.merger),
+            ("key", ", ".join(detail.key)),
+            ("ordering", ", ".join(detail.ordering) or "commit order"),
+            ("buckets", "not chosen yet" if detail.buckets is None else detail.buckets),
+            ("base", f"{detail.base_files} files, {detail.base_rows:,} rows, {readable_bytes(detail.base_bytes)}"),
+            ("live logs", live),
+            ("read amplification", f"{detail.read_amplification:.2f}"),
+        ]
     )
 
 
