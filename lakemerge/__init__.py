@@ -41,7 +41,7 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.format.savepoint import Savepoint
-from lakemerge.options import Settings
+from lakemerge.options import ReadPolicy, Settings
 from lakemerge.results.findings import CheckResult, Finding
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy
 from lakemerge.results.results import (
@@ -96,6 +96,7 @@ __all__ = [
     "MergerRegistrationError",
     "NotATableError",
     "OutcomeUnknownError",
+    "ReadPolicy",
     "Record",
     "RecordRefusedError",
     "RescaleResult",

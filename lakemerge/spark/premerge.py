@@ -1,9 +1,9 @@
-"""File slices whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
+"""Premerges on Spark: a job merges the logs of file slices, then Spark's own reader reads what is stored.
 
-What was merged is kept by the open table for later reads of the same version. So the first read after a commit costs
-a minor compaction more than one after it. Where the merged rows are records of the logs, Spark reads those too, and
-what is kept are places, for whatever columns are asked for. Else it is rows of the columns asked for, which a Python
-task of each later read passes on.
+The open table keeps the result for later reads of the same version. So the first read after a commit costs a minor
+compaction more than the reads after it. Where the merged rows are records of the logs, Spark reads those records too;
+the table keeps their places, which are good for any columns. Elsewhere it keeps rows of the columns asked for, and a
+Python task of each later read passes them on.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
-from lakemerge.read.premerge import MergedBeside, are_few, merge_beside
+from lakemerge.read.premerge import Premerged, can_scan_logs, premerge
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.names import selected
-from lakemerge.spark.scans import scan_beside, scan_records
+from lakemerge.spark.scans import scan_records, scan_without
 from lakemerge.spark.sessions import session_id
 from lakemerge.spark.transport.jobs import bins, map_evenly
 from lakemerge.spark.transport.sending import pickled
 from mergers.contract import Bools, Ints
 
-__all__ = ["is_kept", "scan_merging_first"]
+__all__ = ["is_kept", "scan_premerging"]
 
 _TASK_BYTES = 8 * 2**20
 """Compressed rows in a Python task, about; to start one costs as much as some of them."""
 _BATCH_ROWS = 64 * 1024
 
 
-def scan_merging_first(
+def scan_premerging(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
@@ -48,11 +48,11 @@ def scan_merging_first(
 ) -> list[DataFrame]:
     """The file slices' stored rows that are not superseded, and the rows that the logs bring in.
 
-    :param file slices: see :func:`lakemerge.read.premerge.due_first`.
+    :param file slices: see :func:`lakemerge.read.premerge.may_premerge`.
     :param condition: of stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
     """
     merged = _merged(spark, handle, view, spec, file_slices, columns)
-    parts = [scan_beside(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
+    parts = [scan_without(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
     return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
 
 
@@ -99,7 +99,7 @@ def _merged(
         return cast("_Merged", known)
     found = map_evenly(
         spark,
-        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(file_slices)),
+        partial(_premerged, spec=spec, columns=columns, pick=can_scan_logs(file_slices, spec.settings.reads)),
         [pickled(file_slice) for file_slice in file_slices],
         sizes=[file_slice.stored_bytes for file_slice in file_slices],
         target_bytes=spec.settings.target_task_bytes,
@@ -120,11 +120,11 @@ def _merged(
     return merged
 
 
-def _merge_beside(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
-    return merge_beside(pickle.loads(file_slice), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
+def _premerged(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> Premerged:
+    return premerge(pickle.loads(file_slice), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
 
 
-def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:
+def _records(found: Sequence[Premerged]) -> dict[str, Bools]:
     """By log file, a bit for each record up to the last one that is wanted."""
     places: dict[str, list[Ints]] = {}
     for part in found:

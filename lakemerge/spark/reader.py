@@ -1,7 +1,7 @@
 """Reading a version as a Spark DataFrame.
 
 File slices without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with
-small ones, which are merged first; other dirty ones go through the merge kernel in Python tasks of even size. All see
+small ones, which are premerged; other dirty ones go through the merge kernel in Python tasks of even size. All see
 the same version, however long the query runs.
 """
 
@@ -21,12 +21,12 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
-from lakemerge.read.premerge import due_first, pays_first
+from lakemerge.read.premerge import may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
-from lakemerge.spark.premerge import is_kept, scan_merging_first
+from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
 
@@ -58,12 +58,12 @@ def read_dataframe(
     if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
         early = str(filter)
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
-    if ways.first:
-        parts += scan_merging_first(spark, handle, view, spec, ways.first, read, early)
-    if ways.clean or not (parts or ways.merged):
+    if ways.premerge:
+        parts += scan_premerging(spark, handle, view, spec, ways.premerge, read, early)
+    if ways.clean or not (parts or ways.to_merge):
         parts.append(scan_clean(spark, handle, view, ways.clean, read))
-    if ways.merged:
-        parts.append(scan_merging(spark, spec, ways.merged, read, condition))
+    if ways.to_merge:
+        parts.append(scan_merging(spark, spec, ways.to_merge, read, condition))
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
         frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
@@ -78,9 +78,9 @@ class Ways:
     """As they are."""
     minor: list[FileSlice]
     """Base minus superseded positions, plus winners."""
-    first: list[FileSlice]
-    """Like those, once their logs are merged."""
-    merged: list[FileSlice]
+    premerge: list[FileSlice]
+    """Like those, after a premerge of their logs."""
+    to_merge: list[FileSlice]
     """By the kernel, as rows pass through Python tasks."""
     through_arrow: str | None = None
     """Why all of them are, where Spark's own reader is not used."""
@@ -98,18 +98,18 @@ def ways_of(
     why = why_through_arrow(spark, handle.store, file_slices)
     if why is not None:
         return Ways([], [], [], list(file_slices), why)
-    due = due_first(file_slices, spec)
+    due = may_premerge(file_slices, spec)
     if jvm_session(spark) is None:  # Connect would send merged rows with each query; places are few
         due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
     asked = len(columns) / len(view.config.schema)
-    pays = bool(due) and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
-    first = due if pays else []
-    chosen = {id(file_slice) for file_slice in first}
+    pays = bool(due) and (premerge_pays(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
+    chosen = due if pays else []
+    premerged = {id(file_slice) for file_slice in chosen}
     return Ways(
         clean=[file_slice for file_slice in file_slices if file_slice.is_clean],
         minor=[file_slice for file_slice in file_slices if file_slice.is_merged and not file_slice.is_clean],
-        first=first,
-        merged=[file_slice for file_slice in file_slices if not file_slice.is_merged and id(file_slice) not in chosen],
+        premerge=chosen,
+        to_merge=[each for each in file_slices if not each.is_merged and id(each) not in premerged],
     )
 
 

@@ -3,7 +3,7 @@
 Base files that no log touches are read as they are. Of minor-compacted file slices, base and winner files
 are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
 and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
-(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with file slices whose logs were merged first.
+(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with premerged file slices.
 """
 
 from __future__ import annotations
@@ -34,14 +34,9 @@ from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves
 from mergers.contract import Bools
 
-__all__ = ["scan_beside", "scan_clean", "scan_minor", "scan_records"]
+__all__ = ["scan_clean", "scan_minor", "scan_records", "scan_without"]
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-_MAX_BITS = 2**28
-"""Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
-_FEW_BITS = 2**25
-_FEW_FILES = 64
-"""Up to so many rows and positions files the driver reads the bitmaps: 4 MiB in the plan."""
 _LISTED_FILE_BYTES = 512
 """What the driver holds of a file that a scan names, about."""
 
@@ -73,19 +68,20 @@ def scan_minor(
         must not fail for any.
     """
     scans = []
-    for group in _groups(file_slices):
+    policy = handle.settings.reads
+    for group in _groups(file_slices, policy.scan_rows):
         paths = [
             file_slice.minor.positions
             for file_slice in group
             if file_slice.minor is not None and file_slice.minor.positions is not None
         ]
-        few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
+        few = _rows(group) <= policy.driver_rows and len(paths) <= policy.driver_files
         bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
         scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
     return scans
 
 
-def scan_beside(
+def scan_without(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
@@ -150,7 +146,7 @@ def _scan(
     low, high = _ordinals(file_slices)
 
     def left() -> DataFrame:
-        size = _rows(file_slices) // 8 if _rows(file_slices) <= _FEW_BITS else 0
+        size = _rows(file_slices) // 8 if _rows(file_slices) <= handle.settings.reads.driver_rows else 0
         superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
         rows = _parquet(spark, handle, schema, paths, sizes)
         return _without(rows if condition is None else rows.where(condition), superseded, low)
@@ -213,7 +209,7 @@ def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: 
     return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
 
 
-def _groups(file_slices: Sequence[FileSlice]) -> Iterator[list[FileSlice]]:
+def _groups(file_slices: Sequence[FileSlice], most_rows: int) -> Iterator[list[FileSlice]]:
     """File slices by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
     group: list[FileSlice] = []
     held = 0
@@ -221,7 +217,7 @@ def _groups(file_slices: Sequence[FileSlice]) -> Iterator[list[FileSlice]]:
         file_slices, key=lambda file_slice: -1 if file_slice.base is None else file_slice.base.ordinal
     ):
         rows = _rows([file_slice])
-        if group and held + rows > _MAX_BITS:
+        if group and held + rows > most_rows:
             yield group
             group, held = [], 0
         group.append(file_slice)

@@ -87,12 +87,12 @@ class ReadPlan(Shown):
     minor: int
     """Read without a merge: base minus superseded positions, plus winners."""
     first: int
-    """On Spark: merged before the rest is read, since their logs are small, and then read like those. The table keeps
-    what it merged for later reads of the same version."""
+    """Premerged: Spark merges their logs, which are small, before it reads the rest. Then they are read like those. The
+    table keeps the premerge for later reads of the same version."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int
-    """To be merged, first or while reading."""
+    """To be merged, in a premerge or while reading."""
     bytes: int
     """Stored bytes of the file slices to be read, all columns."""
     through_arrow: str | None
@@ -108,7 +108,7 @@ class ReadPlan(Shown):
             lines.append(f"  {self.minor} without a merge: base minus superseded rows, plus winners")
         since = f"{self.log_blocks} log blocks since the last compaction"
         if self.first:
-            lines.append(f"  {self.first} merged first, then base minus superseded rows, plus merged ones: {since}")
+            lines.append(f"  {self.first} premerged, then base minus superseded rows, plus merged ones: {since}")
         if self.merged:
             lines.append(f"  {self.merged} merged while reading: {since}")
         if self.through_arrow is not None:
@@ -186,7 +186,7 @@ def plan_of(
         ways = ways_of(
             spark, handle, view, spec, file_slices, [name for name in view.config.schema.names if name in read]
         )
-        first, through_arrow = len(ways.first), ways.through_arrow
+        first, through_arrow = len(ways.premerge), ways.through_arrow
     return ReadPlan(
         tiles=len(view.file_slices),
         pruned=len(view.file_slices) - len(file_slices),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import LakeMergeError
 from tests.spark.application import Application, start_session
 
@@ -39,8 +39,16 @@ def refused(work: Callable[[], object]) -> str:
 
 
 def dirty_table(path: Path, spark: SparkSession | None) -> LakeTable:
-    """Ids 0 to 119, of which 100 to 119 are in a log."""
-    table = LakeTable.create(path, "id BIGINT NOT NULL, at INT", key=["id"], ordering=["at"], buckets=2, spark=spark)
+    """Ids 0 to 119, of which 100 to 119 are in a log. Reads premerge it and keep the result."""
+    table = LakeTable.create(
+        path,
+        "id BIGINT NOT NULL, at INT",
+        key=["id"],
+        ordering=["at"],
+        buckets=2,
+        settings=Settings(reads=ReadPolicy(premerge_from_bytes=0)),
+        spark=spark,
+    )
     table.upsert(rows(range(100), 1))
     table.upsert(rows(range(90, 120), 2))
     return table
@@ -62,9 +70,6 @@ LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
 
 def restart(spark: SparkSession, folder: Path) -> Told:
     """Tables that were read in a session, in a later one and between the two."""
-    from lakemerge.read import premerge as beside
-
-    beside._LEAST_BYTES = 0  # what reads merge first, and then keep
     tables = {
         "found": dirty_table(folder / "found", None),
         "given": dirty_table(folder / "given", spark),

@@ -99,6 +99,7 @@ PUBLIC = {
         "RowKind": "the values of a kind column",
         "RowMerger": "base class of a user's merger of two rows",
         "Savepoint": "what LakeTable.savepoints lists",
+        "ReadPolicy": "when reads through Spark premerge",
         "Settings": "limits and sizes of writers and readers",
         "SkippedTile": "what CompactionResult.skipped holds",
         "VacuumResult": "what LakeTable.vacuum returns",
