@@ -58,7 +58,7 @@ from lakemerge.results.results import (
 from lakemerge.spark.registration import register
 from lakemerge.table import LakeTable
 from lakemerge.table.earlier import know_earlier_names
-from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
+from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, Traits, register_merger
 
 __all__ = [
     "DELETE",
@@ -113,6 +113,7 @@ __all__ = [
     "TableError",
     "TableExistsError",
     "TableReplacedError",
+    "Traits",
     "UnsupportedFeatureError",
     "UpsertResult",
     "VacuumResult",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from lakemerge.errors import InputError
 
@@ -70,8 +71,14 @@ class Settings:
     """Commits with more log blocks than this write a block index file instead of listing them."""
     threads: int = min(8, os.cpu_count() or 1)
     """Threads that reads and compactions without Spark use."""
-    reads: ReadPolicy = field(default_factory=ReadPolicy)
+    reads: ReadPolicy = ReadPolicy()
     """When reads through Spark premerge."""
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        """A pickle from before a field was added gives that field its default."""
+        given = {each.name: value for each, value in zip(fields(self), state, strict=False)}
+        for each in fields(self):
+            object.__setattr__(self, each.name, given.get(each.name, each.default))
 
     def __post_init__(self) -> None:
         if not isinstance(self.reads, ReadPolicy):

@@ -45,7 +45,7 @@ class Change:
 
     @property
     def ordering(self) -> tuple[str, ...]:
-        return self.shape.ordering if self.merger.uses_ordering(self.shape) else ()
+        return self.shape.ordering if self.merger.traits(self.shape).uses_ordering else ()
 
     @property
     def has_ordering(self) -> bool:

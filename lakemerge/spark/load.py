@@ -82,7 +82,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
         and write.frame.full
         and _casts_alike(frame, write)
         and not config.partition_by
-        and merger.lone_upsert_is_row(config.shape)
+        and merger.traits(config.shape).lone_upsert_is_row
         and not _checks_more(merger)
         and isinstance(write.handle.store, LocalStore)
     )
@@ -125,10 +125,9 @@ def _casts_alike(frame: DataFrame, write: Write) -> bool:
 
 def _checks_more(merger: Merger) -> bool:
     """Whether records are checked by a class that builds on the one that says that there is nothing to
-    check (:meth:`Merger.lone_upsert_is_row`)."""
+    check (:attr:`mergers.Traits.lone_upsert_is_row`)."""
     checking, saying = (
-        next(cls for cls in type(merger).__mro__ if method in vars(cls))
-        for method in ("check_records", "lone_upsert_is_row")
+        next(cls for cls in type(merger).__mro__ if method in vars(cls)) for method in ("check_records", "traits")
     )
     return checking is not saying and issubclass(checking, saying)
 

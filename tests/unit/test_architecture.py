@@ -90,6 +90,7 @@ PUBLIC = {
         "ExpiryResult": "what LakeTable.expire_tombstones returns",
         "LakeTable": "the table: every operation starts here",
         "Laws": "declares which plans a user's merger allows",
+        "Traits": "says what a user's merger is, for writers and plans",
         "LogCompactionResult": "what LakeTable.compact_logs returns",
         "MaintenanceResult": "what LakeTable.maintain returns",
         "Merger": "base class of a user's merger",
