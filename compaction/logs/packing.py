@@ -163,7 +163,7 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
     their kinds and versions; range by range in key order."""
     config = merge.config
     # All keys of the bucket, whatever is merged of some of them: liveness is told by the records' versions.
-    file_slice = FileSlice(part.bucket_id, part.buckets, None, None, None, part.blocks)
+    file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
     runs = [

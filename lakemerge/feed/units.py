@@ -98,7 +98,7 @@ def units_between(
             groups[file_slice.bucket_id.partition, file_slice.bucket_id.bucket % common][place].append(file_slice)
     units = []
     for group in sorted(groups, key=_slice_order):
-        limits = FileSlice(BucketId(*group), common, None, None, None, ())
+        limits = FileSlice(BucketId(*group), common)
         for span in _spans(groups[group]):
             was, now = (
                 tuple(_inside(file_slice, span) for file_slice in file_slices if _meets(file_slice, span))
