@@ -38,15 +38,15 @@ def refused(work: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def dirty_table(path: Path, spark: SparkSession | None) -> LakeTable:
-    """Ids 0 to 119, of which 100 to 119 are in a log. Reads premerge it and keep the result."""
+def dirty_table(path: Path, spark: SparkSession | None, settings: Settings | None = None) -> LakeTable:
+    """Ids 0 to 119, of which 100 to 119 are in a log."""
     table = LakeTable.create(
         path,
         "id BIGINT NOT NULL, at INT",
         key=["id"],
         ordering=["at"],
         buckets=2,
-        settings=Settings(reads=ReadPolicy(premerge_from_bytes=0)),
+        settings=settings,
         spark=spark,
     )
     table.upsert(rows(range(100), 1))
@@ -70,10 +70,11 @@ LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
 
 def restart(spark: SparkSession, folder: Path) -> Told:
     """Tables that were read in a session, in a later one and between the two."""
+    keeping = Settings(reads=ReadPolicy(premerge_from_bytes=0))  # what reads premerge, and then keep
     tables = {
-        "found": dirty_table(folder / "found", None),
-        "given": dirty_table(folder / "given", spark),
-        "pickled": dirty_table(folder / "pickled", spark),
+        "found": dirty_table(folder / "found", None, keeping),
+        "given": dirty_table(folder / "given", spark, keeping),
+        "pickled": dirty_table(folder / "pickled", spark, keeping),
     }
     told: Told = {name: [table.to_df().count()] for name, table in tables.items()}
     stale = tables["given"].to_df()
