@@ -15,8 +15,7 @@ import pyarrow as pa
 from lakemerge.format.keys import KeySpan, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.view import FileSlice
-from lakemerge.read.expiry import expire
-from lakemerge.read.merge import check_keys, frame_of
+from lakemerge.read.merge import check_keys, fold_live, frame_of
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.schema.nested import settled
@@ -63,15 +62,14 @@ class _Looked:
         stored = self._among((table for _, stream in streams for table, _ in stream), self.schema)
         remembered = tombstone_stream(self.spec, file_slice, self.files)
         tombstones = self._among((table for table, _ in remembered), tombstone_schema(shape))
-        frames = self.frames(file_slice.blocks)
-        if file_slice.expiries and tombstones.num_rows:
-            tombstones, left = expire(
-                self.spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=self.schema
-            )
-            frames = list(left)
-        if not frames:
-            return stored, tombstones
-        folded = self.fold(stored, tombstones, frames)
+        _, folded = fold_live(
+            self.spec,
+            file_slice,
+            base=stored,
+            tombstones=tombstones,
+            frames=self.frames(file_slice.blocks),
+            columns=self.schema.names,
+        )
         return self.rows(stored, folded), folded.tombstones
 
     def fold(self, rows: pa.Table, tombstones: pa.Table, frames: Sequence[Frame]) -> Folded:
