@@ -42,6 +42,7 @@ from lakemerge.errors import (
 )
 from lakemerge.format.savepoint import Savepoint
 from lakemerge.options import ReadPolicy, Settings
+from lakemerge.results.events import Event, listen
 from lakemerge.results.findings import CheckResult, Finding
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy
 from lakemerge.results.results import (
@@ -72,6 +73,7 @@ __all__ = [
     "DatasetsReorderedError",
     "Delete",
     "DependencyMissingError",
+    "Event",
     "ExpiryResult",
     "FilterError",
     "Finding",
@@ -118,6 +120,7 @@ __all__ = [
     "UpsertResult",
     "VacuumResult",
     "VersionNotFoundError",
+    "listen",
     "register",
     "register_merger",
 ]

@@ -33,6 +33,7 @@ from lakemerge.options import Settings
 from lakemerge.provenance.explanation import Explanation
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
+from lakemerge.results.events import observed
 from lakemerge.results.findings import CheckResult
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order
 from lakemerge.results.results import (
@@ -241,6 +242,7 @@ class LakeTable:
 
     # Writing
 
+    @observed
     def upsert(
         self,
         frame: object,
@@ -270,6 +272,7 @@ class LakeTable:
         request = WriteRequest(kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema)
         return self._write(frame, request)
 
+    @observed
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
@@ -281,6 +284,7 @@ class LakeTable:
         """
         return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
+    @observed
     def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
         """Delete the rows that meet a SQL condition, each at its own ordering: records that are
         older stay out, newer ones bring the row back.
@@ -413,6 +417,7 @@ class LakeTable:
 
     # Reading
 
+    @observed
     def to_arrow(
         self,
         *,
@@ -449,6 +454,7 @@ class LakeTable:
     @overload
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
 
+    @observed
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many, reading one bucket a key and only row groups that can hold it.
 
@@ -464,6 +470,7 @@ class LakeTable:
             rows = look_up(self._handle, view, [key] if one else key, columns)
         return next(iter(rows.to_pylist()), None) if one else rows
 
+    @observed
     def to_df(
         self,
         *,
@@ -568,6 +575,7 @@ class LakeTable:
 
     # Who won and why
 
+    @observed
     def explain(self, key: Mapping[str, object], since: int | None = None) -> Explanation:
         """Every record of a key, where it came from, and what it did to the row and why.
 
@@ -586,6 +594,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return explain_key(self._handle, view, key, since)
 
+    @observed
     def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
         """The way of the rows of a version, or of one key, from source files to base files, as events.
 
@@ -620,6 +629,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return what_if(self._handle, view, merger, options, since, self._session)
 
+    @observed
     def replay(
         self,
         into: str | os.PathLike[str],
@@ -657,6 +667,7 @@ class LakeTable:
 
     # Changing the definition
 
+    @observed
     def alter(
         self,
         *,
@@ -737,6 +748,7 @@ class LakeTable:
         drop_savepoint(self._handle, self._writable(), name)
         self._follow()
 
+    @observed
     def restore(
         self,
         *,
@@ -793,6 +805,7 @@ class LakeTable:
         dry_run: Literal[True],
     ) -> CompactionPlan: ...
 
+    @observed
     def compact(
         self,
         *,
@@ -841,6 +854,7 @@ class LakeTable:
         self._follow()
         return result
 
+    @observed
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
         """Merge the logs of many commits into few packed logs, without touching base files: hundreds of
         small commits then stay cheap to read, for the price of rewriting their rows once.
@@ -864,6 +878,7 @@ class LakeTable:
         self._follow()
         return result
 
+    @observed
     def rescale(self, *, buckets: int) -> RescaleResult:
         """Change the number of buckets, to spread a table that grew over more buckets or to gather one that
         shrank into fewer. Readers and writers go on as ever, under the old count or the new one.
@@ -887,6 +902,7 @@ class LakeTable:
         self._follow()
         return result
 
+    @observed
     def expire_tombstones(self, *, retention: dt.timedelta | None = None) -> ExpiryResult:
         """Forget old deletes, so that tombstones do not grow for ever: a record that is older than such a
         delete and arrives later than this is taken as new.
@@ -905,6 +921,7 @@ class LakeTable:
         self._follow()
         return result
 
+    @observed
     def vacuum(
         self, *, dry_run: bool = True, retention: dt.timedelta | None = None, enforce_retention: bool = True
     ) -> VacuumResult:
@@ -936,6 +953,7 @@ class LakeTable:
         self._follow()
         return result
 
+    @observed
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
         """Do what is due by the table's schedule: full or minor compaction, log compaction, forgetting old
         deletes, vacuum. Call it as often as you like: what is not due costs a look at the metadata.
