@@ -1024,12 +1024,11 @@ class LakeTable:
         return self._view
 
     def _follow(self) -> None:
-        """After a write: stand at its version. It has landed, so a store that fails now may not make
-        it look like a failure; the next call looks again."""
-        try:
-            self._current()
-        except Exception:
-            _logger.info("the version after a write could not be read", exc_info=True)
+        """After a commit: stand at its version. It is known, so the log is not asked, and no store can fail now and
+        make a write that has landed look like a failure."""
+        landed = self._handle.landed.snapshot
+        if landed is not None and landed.version > self._view.version:
+            self._view = self._handle.view(landed)
 
     def _until(self, until: int | None) -> TableView:
         current = self._current()
