@@ -29,10 +29,10 @@ __all__ = ["before_and_after"]
 def before_and_after(
     spec: MergeSpec, before: FileSlice, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of these keys in either version, all columns, sorted by key.
+    """The rows of these keys in both versions, with all columns, sorted by key.
 
-    :param before: the file slice without what the commit brought.
-    :param keys: those of the commit's records in the file slice, sorted, each once.
+    :param before: the file slice without the records of the commit.
+    :param keys: the keys of the commit's records in the file slice, sorted, each once.
     """
     schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
     if not keys.num_rows:
@@ -85,14 +85,14 @@ class _Looked:
         for block in blocks:
             schema = block_schema(self.schema, block)
             stream = block_stream(block, schema, self.file_slice, config, self.files, budget)
-            # Within a block equal keys are in commit order, which sorting by key keeps.
+            # Within a block equal keys are in commit order, and a sort by key keeps that order.
             records = self._among((table for table, _ in stream), schema)
             if records.num_rows:
                 found.append(frame_of(records, block))
         return found
 
     def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-        """What the tables have of the keys, sorted by key."""
+        """The rows of the tables with these keys, sorted by key."""
         key = self.spec.config.key
         found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)]).combine_chunks()
         return found.take(pa.array(sort_order(key_columns(found, key)))) if found.num_rows else found
@@ -107,7 +107,7 @@ class _Looked:
 
 
 def _narrowed(file_slice: FileSlice, sought: KeyColumns) -> FileSlice:
-    """The file slice from the first key to the last. One without rows may have tombstones, which count."""
+    """The file slice from the first key to the last. A file without rows stays, because it may have tombstones."""
     span = KeySpan.closed(*keys_at(sought, [0, len(sought[0]) - 1]))
     blocks = tuple(block for block in file_slice.blocks if span.may_hold(block.key_min or (), block.key_max or ()))
     return replace(file_slice, blocks=blocks, wanted=span)

@@ -36,9 +36,9 @@ class Following:
     poll_seconds: float | None
     """``None``: the iterator ends at the latest version."""
     until: int | None
-    """The last version to tell of."""
+    """The last version to read."""
     max_rows: int | None
-    """Rows of a batch, at most."""
+    """The most rows of a batch."""
     before_images: bool
 
     @classmethod
@@ -92,7 +92,7 @@ def follow(
             for reached in planner.reading(at, until):
                 if reached.unit is not None:
                     yield from _batches(reached.unit, how)
-                # The caller has come back for more, so it has done with what it got.
+                # The caller asks for more, so it is done with the last batch.
                 at = reached.after
                 if how.consumer is not None:
                     consumers.move(how.consumer, at)
@@ -101,7 +101,7 @@ def follow(
         if at.version > tip.version:
             if how.poll_seconds is not None:
                 sleep(how.poll_seconds)
-            elif current().version == tip.version:  # the caller may have taken its time
+            elif current().version == tip.version:  # there may be new versions: the caller may have been slow
                 return
 
 

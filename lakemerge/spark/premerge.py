@@ -1,9 +1,9 @@
-"""Premerges on Spark: a job merges the logs of file slices, then Spark's own reader reads what is stored.
+"""Premerge: a job merges the logs of file slices before a read, and then Spark's own reader reads the stored rows.
 
 The open table keeps the result for later reads of the same version. So the first read after a commit costs a minor
-compaction more than the reads after it. Where the merged rows are records of the logs, Spark reads those records too;
-the table keeps their places, which are good for any columns. Elsewhere it keeps rows of the columns asked for, and a
-Python task of each later read passes them on.
+compaction more than the next. If the merged rows are records of the logs, Spark reads these from the logs, too, and the
+result is their places, for any columns. Otherwise the result is rows of the requested columns, which a Python task of
+each later read passes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mergers.contract import Bools, Ints
 __all__ = ["is_kept", "scan_premerging"]
 
 _TASK_BYTES = 8 * 2**20
-"""Compressed rows in a Python task, about; to start one costs as much as some of them."""
+"""About how many bytes of compressed rows a Python task has. To start a task costs as much as some rows."""
 _BATCH_ROWS = 64 * 1024
 
 
@@ -46,10 +46,10 @@ def scan_premerging(
     columns: Sequence[str],
     condition: str | None,
 ) -> list[DataFrame]:
-    """The file slices' stored rows that are not superseded, and the rows that the logs bring in.
+    """The file slices' stored rows that are not superseded, and the rows that the logs bring.
 
     :param file slices: see :func:`lakemerge.read.premerge.may_premerge`.
-    :param condition: of stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
+    :param condition: a condition on stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
     """
     merged = _merged(spark, handle, view, spec, file_slices, columns)
     parts = [scan_without(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
@@ -59,14 +59,14 @@ def scan_premerging(
 def is_kept(
     spark: SparkSession, handle: Handle, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> bool:
-    """Whether an earlier read has merged them."""
+    """Whether the table keeps the merge of an earlier read."""
     return any(handle.scans.get(key) is not None for key in _keys(spark, view, file_slices, columns))
 
 
 def _keys(
     spark: SparkSession, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
-    """What merges of file slices are kept by: those for any columns, and those for these."""
+    """The cache keys for merges of file slices: for any columns, and for these columns."""
     bases = [file_slice.base.add.path for file_slice in file_slices if file_slice.base is not None]
     of_any = ("merged", session_id(spark), view.version, *bases)
     return of_any, (*of_any, tuple(columns))
@@ -74,14 +74,14 @@ def _keys(
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """What merges of file slices came to."""
+    """The result of merging file slices."""
 
     positions: pa.Table
-    """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
+    """Superseded positions, with the columns of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
     rows: list[DataFrame]
-    """Those in their place, and new ones."""
+    """The rows that replace them, and new rows."""
     key: tuple[Hashable, ...]
-    """What they are kept by."""
+    """The cache key."""
 
 
 def _merged(
@@ -92,7 +92,7 @@ def _merged(
     file_slices: Sequence[FileSlice],
     columns: Sequence[str],
 ) -> _Merged:
-    """What is kept, if it is there."""
+    """The kept result of an earlier read, or else a new one."""
     of_any, of_these = _keys(spark, view, file_slices, columns)
     known = handle.scans.get(of_any) or handle.scans.get(of_these)
     if known is not None:
@@ -125,7 +125,7 @@ def _premerged(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pi
 
 
 def _records(found: Sequence[Premerged]) -> dict[str, Bools]:
-    """By log file, a bit for each record up to the last one that is wanted."""
+    """Log file -> a bit for each record, up to the last wanted record."""
     places: dict[str, list[Ints]] = {}
     for part in found:
         for path, rows in part.records.items():
@@ -139,7 +139,7 @@ def _records(found: Sequence[Premerged]) -> dict[str, Bools]:
 
 
 def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> DataFrame:
-    """Rows that go to Spark's tasks with the query."""
+    """Rows that are sent to Spark's tasks with the query."""
     groups = bins([len(stream) for stream in streams], target_bytes=_TASK_BYTES, at_least=1)
     tasks = [[streams[index] for index in group] for group in groups]
 

@@ -1,8 +1,8 @@
 """Reading a version as a Spark DataFrame.
 
-File slices without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with
-small ones, which are premerged; other dirty ones go through the merge kernel in Python tasks of even size. All see
-the same version, however long the query runs.
+Spark's own Parquet reader, if it reaches the store, reads file slices without live logs. It also reads file slices with
+small logs, which are premerged. Other dirty file slices go through the merge kernel in Python tasks of even size. All
+see the same version, however long the query runs.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def read_dataframe(
     names = asked_columns(view, columns)
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     condition = _understood(spark, filter, view.config.schema)
-    # Spark judges the filter itself, so it needs the columns; only a text tells which.
+    # Spark evaluates the filter itself, so it needs the columns. Only a text tells which.
     read = list(view.config.schema.names)
     if filter is None:
-        read = names or [view.config.key[0]]  # rows without columns still count
+        read = names or [view.config.key[0]]  # rows without columns still have to be counted
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     file_slices = prune_file_slices(view, condition)
     ways = ways_of(spark, handle, view, spec, file_slices, read)
     early = None
-    # A condition that is understood is a text.
+    # A condition that this library understands is a text.
     if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
         early = str(filter)
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
@@ -72,18 +72,18 @@ def read_dataframe(
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """File slices by how they are read."""
+    """File slices, grouped by how they are read."""
 
     clean: list[FileSlice]
-    """As they are."""
+    """They have only base files, which are read as they are."""
     minor: list[FileSlice]
-    """Base minus superseded positions, plus winners."""
+    """They are read as base files without superseded positions, and winner files."""
     premerge: list[FileSlice]
-    """Like those, after a premerge of their logs."""
+    """They are premerged, and then read like ``minor``."""
     to_merge: list[FileSlice]
-    """By the kernel, as rows pass through Python tasks."""
+    """The kernel merges them while they are read, in Python tasks."""
     through_arrow: str | None = None
-    """Why all of them are, where Spark's own reader is not used."""
+    """Why Spark's own reader is not used, so that all are in ``to_merge``; ``None`` if it is used."""
 
 
 def ways_of(
@@ -94,12 +94,12 @@ def ways_of(
     file_slices: Sequence[FileSlice],
     columns: Sequence[str],
 ) -> Ways:
-    """How each of a read's file slices is read."""
+    """Decide for each file slice how it is read."""
     why = why_through_arrow(spark, handle.store, file_slices)
     if why is not None:
         return Ways([], [], [], list(file_slices), why)
     due = may_premerge(file_slices, spec)
-    if jvm_session(spark) is None:  # Connect would send merged rows with each query; places are few
+    if jvm_session(spark) is None:  # Connect would send merged rows with each query, but positions are small
         due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
     asked = len(columns) / len(view.config.schema)
     pays = bool(due) and (premerge_pays(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
@@ -114,8 +114,8 @@ def ways_of(
 
 
 def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:
-    """The filter where this library can judge it too, and means by it what the session does; any other is
-    left to Spark alone."""
+    """The filter, if this library can evaluate it, too, with the same meaning as the session; ``None`` if only Spark
+    can."""
     if not isinstance(filter, str):
         return None
     zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
@@ -124,6 +124,6 @@ def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Sch
     except FilterError:
         return None
     if condition is not None and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        # What is computed is computed by ANSI's rules. The other conditions still tell what can be passed over.
+        # Computed values follow ANSI's rules here. The other conditions can still prune files.
         return replace(condition, computed=())
     return condition

@@ -1,8 +1,8 @@
 """The Python that runs our functions in Spark's tasks.
 
-PySpark runs ``python3``, whatever that is, where nobody says which Python it should be; in a virtual environment that
-is not activated that is another one than the driver's. In local mode the driver's own serves. Elsewhere a job of one
-task finds out whether the workers' Python has this package, so that its lack is not a traceback from within Spark.
+If nobody says which Python to use, PySpark runs ``python3``. If the driver's virtual environment is not activated, this
+is another Python than the driver's. In local mode workers get the driver's Python. Elsewhere a job of one task checks
+that the workers' Python has this package, so that users get a clear error and no traceback from within Spark.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
 _NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
 _checked: set[tuple[str, str]] = set()
-"""Applications, and the Python in them, that were found to be fine."""
+"""Pairs of an application and its Python that passed the check."""
 
 
 def prepare_workers(spark: SparkSession) -> None:
-    """To be called before a job that runs our Python. It takes a job itself the first time, or none.
+    """Call this before a job that runs our Python. The first call may run a job of its own.
 
     :raises DependencyMissingError: the workers' Python lacks this package.
     """
@@ -52,7 +52,8 @@ def prepare_workers(spark: SparkSession) -> None:
 
 
 def use_own_python(spark: SparkSession) -> None:
-    """Have local workers run the driver's Python, where nobody said another. Other functions of the session, too."""
+    """Let local workers run the driver's Python, unless somebody chose another. This holds for all functions of the
+    session."""
     if jvm_session(spark) is None:
         return
     context: Any = spark.sparkContext
@@ -62,7 +63,7 @@ def use_own_python(spark: SparkSession) -> None:
 
 
 def _is_own_python(context: Any) -> bool:
-    """Whether workers surely find what the driver has imported: the same Python, where it finds it by itself."""
+    """Whether workers surely find this package: they run the driver's Python, and it finds the package by itself."""
     if not _LOCAL.fullmatch(context.master) or context.pythonExec != sys.executable:
         return False
     own = Path(__file__).resolve().parents[2]
@@ -71,9 +72,9 @@ def _is_own_python(context: Any) -> bool:
 
 
 def _problem(spark: SparkSession) -> str | None:
-    """Why a worker cannot import this package; ``None`` where it can."""
+    """Why a worker cannot import this package; ``None`` if it can."""
 
-    # Nested, so that it goes to the worker by value: it must not need what it looks for, nor pyarrow.
+    # Nested, so that it is sent to the worker by value. It must not need the package that it looks for, nor pyarrow.
     def look(_: object) -> str | None:
         import sys
 
