@@ -210,7 +210,7 @@ def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: 
     return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
 
 
-def _groups(file_slices: Sequence[FileSlice]) -> Iterator[list[FileSlice]]:
+def _groups(file_slices: Sequence[FileSlice], most_rows: int) -> Iterator[list[FileSlice]]:
     """File slices in groups of a bounded number of rows. They are sorted by ordinal, so those of a group are close."""
     group: list[FileSlice] = []
     held = 0
