@@ -35,7 +35,7 @@ Columns = frozenset[str]
 """The table columns that records carry."""
 
 PackedLogs = Mapping[Columns, Sequence[LogBlock]]
-"""The blocks of one packed file per set of columns."""
+"""The blocks of one consolidated log for each set of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PackLogsSpec:
 
 
 def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
-    """Write the packed files of one job.
+    """Write the consolidated logs of one job.
 
     :param item: the job, and its number among those of the log compaction.
     """
@@ -221,7 +221,7 @@ class _OpenBlock:
 
 
 class _PackedFile:
-    """A packed log file being written: blocks one after the other, row groups of bounded size."""
+    """A consolidated log being written: blocks one after the other, row groups of bounded size."""
 
     def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
         self._columns = tuple(name for name in merge.config.schema.names if name in columns)

@@ -111,8 +111,8 @@ def changed_ranges(
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     for base, _, folded in _fold_ranges(spec, file_slice, pa.schema([*stored, *PLACE]), logs, names, files):
-        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
-        yield ChangedRange(gone, settled(folded.rows), folded.tombstones)
+        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
+        yield ChangedRange(superseded, settled(folded.rows), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
             raise MergerContractError(
                 f"merger {name!r} declares that it is selective, but made columns itself", merger=name
             )
-        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
+        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
         places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in frames)])
-        yield PickedRange(gone, places.take(pa.array(folded.records)))
+        yield PickedRange(superseded, places.take(pa.array(folded.records)))
 
 
 def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:

@@ -111,19 +111,19 @@ def premerge(file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], *, 
     :param pick: whether the caller reads ``records``; then there are no ``rows`` where places tell all.
     """
     with ParquetFiles(spec.store) as files:
-        gone = Superseded(spec.store, file_slice, files)
+        superseded = Superseded(spec.store, file_slice, files)
         if picked := pick and picks_records(spec, file_slice, files):
-            rows, records = b"", _picked(file_slice, spec, gone, files)
+            rows, records = b"", _picked(file_slice, spec, superseded, files)
         else:
-            rows, records = _merged(file_slice, spec, columns, gone, files), {}
-    positions = packed_positions(gone.positions({file.ordinal for file in file_slice.row_files}))
+            rows, records = _merged(file_slice, spec, columns, superseded, files), {}
+    positions = packed_positions(superseded.positions({file.ordinal for file in file_slice.row_files}))
     return Premerged(positions, rows, records, picked)
 
 
-def _picked(file_slice: FileSlice, spec: MergeSpec, gone: Superseded, files: ParquetFiles) -> dict[str, Ints]:
+def _picked(file_slice: FileSlice, spec: MergeSpec, superseded: Superseded, files: ParquetFiles) -> dict[str, Ints]:
     found = [PLACE.empty_table()]
     for part in picked_ranges(spec, file_slice, files=files):
-        gone.mark(part.superseded)
+        superseded.mark(part.superseded)
         found.append(part.records)
     numbers, rows = (column.to_numpy() for column in pa.concat_tables(found).columns)
     records: dict[str, Ints] = {}
@@ -135,7 +135,7 @@ def _picked(file_slice: FileSlice, spec: MergeSpec, gone: Superseded, files: Par
 
 
 def _merged(
-    file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], gone: Superseded, files: ParquetFiles
+    file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], superseded: Superseded, files: ParquetFiles
 ) -> bytes:
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sink = pa.BufferOutputStream()
@@ -143,7 +143,7 @@ def _merged(
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for part in changed_ranges(spec, file_slice, columns=columns, files=files):
-            gone.mark(part.superseded)
+            superseded.mark(part.superseded)
             stream.write_table(part.rows.select(list(columns)).cast(schema))
             rows += part.rows.num_rows
     return sink.getvalue().to_pybytes() if rows else b""

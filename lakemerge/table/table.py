@@ -856,7 +856,7 @@ class LakeTable:
 
     @observed
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
-        """Merge the logs of many commits into few packed logs, without touching base files: hundreds of
+        """Merge the logs of many commits into few consolidated logs, without touching base files: hundreds of
         small commits then stay cheap to read, for the price of rewriting their rows once.
 
         Where the table's merger allows it (merge semantics, section 6), only the records that decide are kept;
