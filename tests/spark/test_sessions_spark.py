@@ -121,10 +121,19 @@ def test_a_table_outlives_its_session(tmp_path: Path) -> None:
     assert told["in a thread"] == [118]
 
 
-def python_of(folder: Path, name: str, *options: str) -> Path:
-    """A Python with these options."""
+def newer_package(folder: Path) -> Path:
+    """A folder that tells Python of a later version of this package."""
+    told = folder / "packages" / "lakemerge-99.1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: lakemerge\nVersion: 99.1\n")
+    return told.parent
+
+
+def python_of(folder: Path, name: str, *options: str, packages: Path | None = None) -> Path:
+    """A Python with these options, and with a folder of packages before all others."""
     path = folder / name
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(options)} "$@"\n')
+    first = "" if packages is None else f'PYTHONPATH="{packages}:$PYTHONPATH"; export PYTHONPATH\n'
+    path.write_text(f'#!/bin/sh\n{first}exec "{sys.executable}" {" ".join(options)} "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -133,6 +142,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
     context: Any = spark.sparkContext
     table = dirty_table(folder / "table", spark)
     others = {"bare": python_of(folder, "bare", "-S"), "missing": folder / "missing", "same": python_of(folder, "same")}
+    others["newer"] = python_of(folder, "newer", packages=newer_package(folder))
     told: Told = {}
 
     def jobs_of(work: Callable[[], object]) -> int:
@@ -143,7 +153,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
     def write() -> object:
         return table.upsert(spark.range(10).selectExpr("id", "9 AS at"))
 
-    for name in ("bare", "missing"):
+    for name in ("bare", "missing", "newer"):
         context.pythonExec = str(others[name])
         told[name] = [refused(write), refused(table.to_df), table.version]
     context.pythonExec = str(others["same"])
@@ -175,7 +185,9 @@ def test_the_workers_python(tmp_path: Path) -> None:
         assert "Spark's Python workers cannot run LakeMerge: No module named" in message
         assert "set PYSPARK_PYTHON for this program, before Spark starts" in message
     assert "Cannot run program" in told["missing"][0]
-    assert told["bare"][2] == told["missing"][2] == 2
+    for message in told["newer"][:2]:
+        assert "Spark's Python workers cannot run LakeMerge: they have lakemerge 99.1, and this program has" in message
+    assert told["bare"][2] == told["missing"][2] == told["newer"][2] == 2
     assert told["jobs"] == [2, 1, 1]
     assert told["unsaid"] == ["python3", 120, True]
     assert told["said"][1]
