@@ -16,6 +16,7 @@ from lakemerge.cli import merge_source, provenance
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.demo import demo
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.streams import changes, consumers_app
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command()(demo)
 app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
 provenance.register(app)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import decimal
-import sys
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
-import pyarrow as pa
 import typer
 
 from lakemerge.cli.arguments import duration
 from lakemerge.cli.common import PathArgument, StorageOption, opened
+from lakemerge.cli.output import row_lines
 
 __all__ = ["changes", "consumers_app"]
 
@@ -43,9 +38,9 @@ def changes(
     if net:
         if since is None or consumer is not None or poll is not None:
             raise typer.BadParameter("--net needs --since, and goes with neither --consumer nor --poll")
-        _print(table.changes(since, until, net=True))
+        row_lines(table.changes(since, until, net=True))
         return
-    _print(table.follow(consumer, poll, since=since, until=until))
+    row_lines(table.follow(consumer, poll, since=since, until=until))
 
 
 @consumers_app.command("list")
@@ -95,19 +90,3 @@ def expire(
 def drop(path: PathArgument, name: NameArgument, storage_options: StorageOption = None) -> None:
     """Take a consumer away."""
     opened(path, storage_options).consumers.drop(name)
-
-
-def _print(batches: Iterable[pa.RecordBatch]) -> None:
-    for batch in batches:
-        for row in batch.to_pylist():
-            sys.stdout.write(orjson.dumps(row, default=_plain).decode() + "\n")
-        sys.stdout.flush()
-
-
-def _plain(value: Any) -> object:
-    """What JSON has no word for."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal | dt.timedelta):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -47,7 +47,11 @@ NAMED = rf"\b(?:{_ANY})=(?!=)|(?<![\w.])(?:{_LONG})\b"
 """A parameter as Python writes it: given a value, or with an underscore in its name."""
 PYTHON = re.compile(rf"\b[A-Za-z_]+=(?:True|False|None)\b|{NAMED}")
 ALL_COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined] # of a group
-COMMANDS = {name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands")}
+MAKERS = {"demo"}
+"""Commands that make a table; all others look for one."""
+COMMANDS = {
+    name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands") and name not in MAKERS
+}
 IN_GROUPS = {
     f"{group} {name}": command
     for group in ("consumers", "ingest")
@@ -112,6 +116,10 @@ BAD: list[tuple[str, int, str]] = [
     *((f"{command} s3://bucket/x -o strange=1", 2, "'strange' is unknown") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} good -o nonsense", 2, "is not NAME=VALUE") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} gap", 4, "missing") for command in IN_GROUPS),
+    *((f"{command} good", 2, "there is a table at") for command in MAKERS),
+    *((f"{command} file://host/x", 2, "names the host") for command in MAKERS),
+    *((f"{command} s3://me:secret@b/x", 2, "credentials go into --storage-option") for command in MAKERS),
+    *((f"{command} new -o nonsense", 2, "is not NAME=VALUE") for command in MAKERS),
     ("show good --version 99", 2, "99"),
     ("show good --version -1", 2, "-1"),
     ("show good --version x", 2, "--version"),
