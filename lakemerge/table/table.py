@@ -292,6 +292,22 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance, 
         view = in_mode(self._current(), mode)
         return guarded(scan(self._handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
 
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a SQL query, which DuckDB computes (``lakemerge[query]``). The table is called ``self``:
+        ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
+
+        Only the columns that the query names are read, and only files that can hold what its conditions ask for.
+        The SQL is DuckDB's; times without a zone are UTC.
+
+        :raises lakemerge.DependencyMissingError: DuckDB is not installed.
+        :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
+        """
+        from lakemerge.read.query import query
+
+        view = self._current()
+        with unless_replaced(self._handle.log, view.snapshot):
+            return query(self._handle, view, sql)
+
     def to_df(
         self,
         *,

@@ -48,7 +48,9 @@ CLI_COMMANDS = tuple(
     )
 )
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
-HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
+HEAVY = frozenset(
+    {"datasketches", "deltalake", "duckdb", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"}
+)
 
 ERRORS = {
     "CommitConflictError": "retry: another commit made this one invalid",
