@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lakemerge.cli import merge_source, provenance
+from lakemerge.cli import merge_source, provenance, rows
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
@@ -37,6 +37,7 @@ app = typer.Typer(
 app.command()(demo)
 app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
+rows.register(app)
 provenance.register(app)
 app.add_typer(consumers_app, name="consumers")
 app.command()(changes)

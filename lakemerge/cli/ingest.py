@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 from typer.core import TyperGroup
 
-from lakemerge.cli.arguments import duration
+from lakemerge.cli.arguments import duration, named_values
 from lakemerge.cli.arguments import storage_options as options_of
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.service import stopping
@@ -126,7 +125,7 @@ def run_job(
         recursive=recursive,
         block_bytes=block_bytes,
         columns=columns,
-        options=_format_options(options),
+        options=named_values(options),
         settle=duration(settle),
         overwrites=overwrites,
         storage_options=options_of(source_options or storage_options or ()),
@@ -245,7 +244,7 @@ def replay(
         format=format,
         pattern=pattern,
         columns=columns,
-        options=_format_options(options),
+        options=named_values(options),
         storage_options=options_of(source_options or storage_options or ()),
     )
     job = table.ingest(
@@ -278,20 +277,6 @@ def _only(jobs: Iterable[str], name: str | None) -> str:
         told = f"it has {', '.join(known)}; say which with --name" if known else "it has none"
         raise InputError(f"which ingest job of the table is meant? {told}")
     return known[0]
-
-
-def _format_options(given: Sequence[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; values that are JSON are taken as such, all else as text."""
-    options: dict[str, Any] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise InputError(f"option {pair!r} is not NAME=VALUE")
-        try:
-            options[name] = orjson.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
 
 
 def _most_bad(text: str) -> int | None:

@@ -17,7 +17,7 @@ from lakemerge.errors import InputError
 from lakemerge.report import report_html
 from lakemerge.table import LakeTable
 
-__all__ = ["register"]
+__all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_options", "register"]
 
 KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
 MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
@@ -72,7 +72,7 @@ def what_if(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows.")] = 20,
 ) -> None:
     """Show what the rows would be under another merger or other options. Writes nothing."""
-    view = opened(path, storage_options).what_if(merger, _options(options), since)
+    view = opened(path, storage_options).what_if(merger, merger_options(options), since)
     rows = view.to_arrow(filter=where)
     shown_rows(rows, limit=limit)
     for note in view.notes:
@@ -93,7 +93,13 @@ def replay(
     table = opened(path, storage_options)
     given = parsed_options(storage_options or ())
     result = table.replay(
-        into, merger=merger, options=_options(options), since=since, until=until, where=where, storage_options=given
+        into,
+        merger=merger,
+        options=merger_options(options),
+        since=since,
+        until=until,
+        where=where,
+        storage_options=given,
     )
     for name, value in result.report():
         typer.echo(f"{name:<15} {value}")
@@ -133,7 +139,8 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
     return key
 
 
-def _options(text: str | None) -> dict[str, object] | None:
+def merger_options(text: str | None) -> dict[str, object] | None:
+    """Options as typed. Raises :class:`InputError`."""
     if text is None:
         return None
     try:

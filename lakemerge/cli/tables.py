@@ -27,6 +27,7 @@ from lakemerge.table.describe import SliceInfo
 __all__ = [
     "shown_buckets",
     "shown_detail",
+    "shown_facts",
     "shown_history",
     "shown_ingest",
     "shown_ingest_files",
@@ -116,6 +117,10 @@ def shown_result(result: CompactionResult) -> None:
         _print(_facts(result.report()))
     else:
         _say(str(result.plan))
+
+
+def shown_facts(facts: Iterable[tuple[str, str]]) -> None:
+    _print(_facts(facts))
 
 
 def shown_rows(rows: pa.Table, *, limit: int) -> None:

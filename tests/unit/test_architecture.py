@@ -35,18 +35,10 @@ PACKAGE_DOORS = frozenset({"compaction", "mergers"})
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}"
     for name in (
-        "app",
-        "common",
-        "demo",
-        "ingest",
-        "merge_source",
-        "output",
-        "provenance",
-        "service",
-        "streams",
+        "app", "common", "demo", "ingest", "merge_source", "output", "provenance", "rows", "service", "streams",
         "tables",
     )
-)
+)  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset(
     {"datasketches", "deltalake", "duckdb", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"}
