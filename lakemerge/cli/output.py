@@ -42,11 +42,13 @@ def _write(value: object) -> None:
 
 
 def _plain(value: Any) -> object:
-    """What JSON has no word for."""
+    """What JSON has no word for: bytes become base 64, decimals texts, durations seconds."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal | dt.timedelta):
+    if isinstance(value, decimal.Decimal):
         return str(value)
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, frozenset | set):

@@ -14,11 +14,10 @@ from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, row_lines
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
-from lakemerge.cli.tables import shown_facts, shown_rows
+from lakemerge.cli.tables import columns_of, shown_facts, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.single import SingleFile
-from lakemerge.schema.schema import type_ddl
 from lakemerge.table import LakeTable
 
 __all__ = ["register"]
@@ -202,9 +201,7 @@ def diff(
 
 def _ddl(schema: pa.Schema) -> str:
     """The columns as ``--schema`` takes them."""
-    return ", ".join(
-        f"{_name(field.name)} {type_ddl(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
-    )
+    return ", ".join(f"{_name(name)} {kind}" for name, kind in columns_of(schema).items())
 
 
 def _name(name: str) -> str:

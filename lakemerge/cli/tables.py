@@ -25,6 +25,7 @@ from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
 
 __all__ = [
+    "columns_of",
     "shown_buckets",
     "shown_detail",
     "shown_facts",
@@ -61,7 +62,7 @@ def shown_detail(table: LakeTable) -> None:
         ("live logs", live),
         ("read amplification", f"{detail.read_amplification:.2f}"),
         *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
-        *((f"column {field.name}", _column(field.name, table)) for field in table.schema),
+        *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
     ]
     _print(_facts(facts))
 
@@ -233,9 +234,9 @@ def _job(table: LakeTable, name: str) -> str:
     return str(status).removeprefix(f"{name}: ") + told
 
 
-def _column(name: str, table: LakeTable) -> str:
-    field = table.schema.field(name)
-    return type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+def columns_of(schema: pa.Schema) -> dict[str, str]:
+    """The type of each column as DDL."""
+    return {field.name: type_ddl(field.type) + ("" if field.nullable else " NOT NULL") for field in schema}
 
 
 def _instant(epoch_ms: float) -> str:

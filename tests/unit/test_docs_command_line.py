@@ -12,6 +12,7 @@ import pytest
 from lakemerge import LakeTable
 from lakemerge.cli import main
 from tests import guides
+from tests.unit.test_cli_json import DOCUMENTS, LINES
 
 blocks = partial(guides.blocks, "command-line.md")
 
@@ -30,9 +31,20 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert rows == {1: ("paid", 10.0), 2: ("new", 25.5), 3: ("new", None)}
 
 
+def test_what_each_command_prints_with_json_is_told() -> None:
+    rows = re.findall(
+        r"^\| (one document|an object a line) \| (.*) \|$", guides.text_of("command-line.md"), re.MULTILINE
+    )
+    told = {kind: set(re.findall(r"`([a-z- ]+)`", text)) for kind, text in rows}
+    for kind, names in (("one document", DOCUMENTS), ("an object a line", LINES)):
+        for name in names:
+            group, _, inner = name.partition(" ")
+            assert {name, group, inner} & told[kind], name
+
+
 def test_every_option_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     paragraphs = re.findall(
-        r"^- \*\*`(\w+)`\*\* (.*?)(?=^- |\Z|^\[)", guides.text_of("command-line.md"), re.MULTILINE | re.DOTALL
+        r"^- \*\*`(\w+)`\*\* (.*?)(?=^- |^#)", guides.text_of("command-line.md"), re.MULTILINE | re.DOTALL
     )
     assert [name for name, _ in paragraphs] == ["init", "upsert", "get", "query", "diff"]
     for command, text in paragraphs:
