@@ -296,7 +296,7 @@ def _first_read(bench: Bench, merged: LakeTable) -> None:
     rows = bench.inputs.frame_rows("small")
     both = [sum(pair) for pair in zip(times["minor"], times["after"], strict=True)]
     what = f"first full scan after {rows:,} rows / their minor compaction and a scan"
-    detail = {"file slices merged first": opened["first"].explain_read().first}
+    detail = {"premerged file slices": opened["first"].explain_read().first}
     bench.report.add(Line.timed("read", what, times["first"], both, target=1.0, detail=detail))
     frames = (*DIRTY_FRAMES, "small")
     for name in ("first", "after"):

@@ -41,7 +41,8 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.format.savepoint import Savepoint
-from lakemerge.options import Settings
+from lakemerge.options import ReadPolicy, Settings
+from lakemerge.results.events import Event, listen
 from lakemerge.results.findings import CheckResult, Finding
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy
 from lakemerge.results.results import (
@@ -58,7 +59,7 @@ from lakemerge.results.results import (
 from lakemerge.spark.registration import register
 from lakemerge.table import LakeTable
 from lakemerge.table.earlier import know_earlier_names
-from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, register_merger
+from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, Traits, register_merger
 
 __all__ = [
     "DELETE",
@@ -72,6 +73,7 @@ __all__ = [
     "DatasetsReorderedError",
     "Delete",
     "DependencyMissingError",
+    "Event",
     "ExpiryResult",
     "FilterError",
     "Finding",
@@ -96,6 +98,7 @@ __all__ = [
     "MergerRegistrationError",
     "NotATableError",
     "OutcomeUnknownError",
+    "ReadPolicy",
     "Record",
     "RecordRefusedError",
     "RescaleResult",
@@ -112,10 +115,12 @@ __all__ = [
     "TableError",
     "TableExistsError",
     "TableReplacedError",
+    "Traits",
     "UnsupportedFeatureError",
     "UpsertResult",
     "VacuumResult",
     "VersionNotFoundError",
+    "listen",
     "register",
     "register_merger",
 ]

@@ -18,11 +18,22 @@ from lakemerge.options import Settings
 from lakemerge.storage.base import Store
 from mergers import Merger, MergerRegistry
 
-__all__ = ["Handle"]
+__all__ = ["Handle", "Landed"]
 
 _FOOTER_BYTES = 16 * 2**20
 """Bytes of footers that are kept, as they are in files. In memory they take some times as much."""
 _SCAN_BYTES = 64 * 2**20
+
+
+class Landed:
+    """The last commit of a handle. A table stands at it after a write, without another look at the log. A pickle holds
+    none."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+
+    def __reduce__(self) -> tuple[type[Landed], tuple[()]]:
+        return type(self), ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class Handle:
         default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
     )
     """What :mod:`lakemerge.spark.scans` keeps."""
+    landed: Landed = field(default_factory=Landed, repr=False, compare=False)
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

@@ -1,20 +1,56 @@
-"""Settings of one process that reads or writes a table. They change cost, never an answer."""
+"""Settings of one process that reads or writes a table. They change the cost, never an answer."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from lakemerge.errors import InputError
 
-__all__ = ["Settings"]
+__all__ = ["ReadPolicy", "Settings"]
 
 _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPolicy:
+    """When a read through Spark premerges logs, and how many bitmaps it may carry (docs/spark.md has the reasons).
+
+    A premerge merges the logs of file slices before the read, so that Spark's own reader can read what is stored.
+    """
+
+    premerge: bool = True
+    """Whether there are premerges. Without them the logs are merged while the file slices are read."""
+    premerge_from_bytes: int = 16 * _MIB
+    """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge job."""
+    premerge_rows: int = 2**25
+    """Stored rows of the file slices that one read premerges, at most. Their bitmaps take 4 MiB."""
+    premerge_stored_per_record: float = 4
+    """A file slice with fewer stored rows per log record is not premerged: the merge is much of the read anyway."""
+    premerge_stored_per_place: float = 1
+    """The same where the premerge gives places of records and no rows."""
+    premerge_log_files: int = 256
+    """With more log files than this, premerged rows are sent along instead of scanned in the logs."""
+    scan_rows: int = 2**28
+    """Rows whose bitmaps one scan carries, at most: 32 MiB in each task."""
+    driver_rows: int = 2**25
+    """Up to this many rows, and ``driver_files`` positions files, the driver reads the bitmaps: 4 MiB in the plan.
+    Above it a job does."""
+    driver_files: int = 64
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            wanted = bool if each.name == "premerge" else (int, float)
+            if not isinstance(value, wanted) or (isinstance(value, bool) and each.name != "premerge") or value < 0:
+                kind = "True or False" if each.name == "premerge" else "a number that is not negative"
+                raise InputError(f"ReadPolicy.{each.name} must be {kind}, not {value!r}", setting=each.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Budgets and sizes; every value is a positive integer, bytes are of uncompressed Arrow data."""
+    """Budgets and sizes: positive integers. Bytes are of uncompressed Arrow data where nothing else is said."""
 
     write_budget_bytes: int = 256 * _MIB
     """A write task holds at most about this much of its input before it writes a log file."""
@@ -25,8 +61,8 @@ class Settings:
     target_task_bytes: int = 128 * _MIB
     """Parquet bytes that one task of a read gets, about, row groups allowing; of a compaction, where buckets allow."""
     merge_first_bytes: int = 128 * _MIB
-    """A read through Spark that finds no more than this to merge, of the columns asked for, merges it before it reads
-    the rest (:mod:`lakemerge.read.premerge`); the driver holds places, or merged rows, compressed."""
+    """The driver holds at most this much of a premerge (:mod:`lakemerge.read.premerge`): places of records, or merged
+    rows, compressed. Where it would be more, the logs are merged while the rest is read."""
     target_commit_bytes: int = 16 * 1024 * _MIB
     """A compaction commits buckets in groups that read about this much; an interrupted one keeps those."""
     row_group_rows: int = 256 * 1024
@@ -35,9 +71,21 @@ class Settings:
     """Commits with more log blocks than this write a block index file instead of listing them."""
     threads: int = min(8, os.cpu_count() or 1)
     """Threads that reads and compactions without Spark use."""
+    reads: ReadPolicy = ReadPolicy()
+    """When reads through Spark premerge."""
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        """A pickle from before a field was added gives that field its default."""
+        given = {each.name: value for each, value in zip(fields(self), state, strict=False)}
+        for each in fields(self):
+            object.__setattr__(self, each.name, given.get(each.name, each.default))
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        if not isinstance(self.reads, ReadPolicy):
+            raise InputError(f"Settings.reads must be a ReadPolicy, not {self.reads!r}", setting="reads")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "reads":
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"Settings.{field.name} must be a positive integer, not {value!r}", setting=field.name)
+                raise InputError(f"Settings.{each.name} must be a positive integer, not {value!r}", setting=each.name)

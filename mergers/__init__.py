@@ -13,6 +13,7 @@ from mergers.kernel import Folded, Frame, fold
 from mergers.laws import Laws
 from mergers.registry import MergerRegistry, default_registry, register_merger
 from mergers.row import DELETE, Delete, Record, RowMerger
+from mergers.traits import Traits
 
 __all__ = [
     "DELETE",
@@ -32,6 +33,7 @@ __all__ = [
     "RowMerger",
     "Status",
     "TableShape",
+    "Traits",
     "default_registry",
     "fold",
     "register_merger",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow as pa
 from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
 from mergers.option_fields import read_options, resolve_option_types, written_options
+from mergers.traits import Traits
 
 __all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape"]
 
@@ -143,6 +144,9 @@ class Merger(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        earlier = sorted({each.name for each in fields(Traits)} & vars(cls).keys())
+        if earlier:
+            raise TypeError(f"{cls.__name__} defines {', '.join(earlier)}: return Traits(...) from traits() instead")
         resolve_option_types(cls)
 
     @classmethod
@@ -190,17 +194,9 @@ class Merger(ABC):
         Raises :class:`mergers.errors.RecordRefusedError`.
         """
 
-    def uses_ordering(self, shape: TableShape) -> bool:
-        """Whether ordering columns decide; where they are mere data, frames may lack them."""
-        return bool(shape.ordering)
-
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        """Whether an upsert of all columns onto an absent key always gives exactly its own row.
-
-        Bulk loads skip the fold and :meth:`check_records` where this holds, so it is false where the
-        latter may refuse an upsert; columns in :meth:`bulk_load_vetoes` are checked.
-        """
-        return False
+    def traits(self, shape: TableShape) -> Traits:
+        """What this configuration is, for plans."""
+        return Traits()
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """By column, the values that turn an upsert into a delete. Such a record is not checked for NOT NULL."""
@@ -209,20 +205,6 @@ class Merger(ABC):
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """Columns and values that make a lone upsert something else than its own row."""
         return self.delete_marks(shape)
-
-    def bare_delete_removes(self, shape: TableShape) -> bool:
-        """Whether a ``-D`` that carries key and ordering and nothing else removes the row of its key, if
-        the row's ordering is not above its own. Conditional deletes are made of such records."""
-        return False
-
-    def only_picks(self, shape: TableShape) -> bool:
-        """Whether every value of a merged row is one of those in the records, picked by comparing them with each
-        other: never computed, nor compared with values in options.
-
-        Columns may then get wider types under records that are not folded yet, since it does not matter in which
-        type they are folded.
-        """
-        return False
 
     def describe_step(
         self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from mergers.contract import Groups, Ints, Merged, Merger, RowKind, Status, TableShape
 from mergers.errors import LakeMergeError, MergerContractError
+from mergers.traits import Traits
 
 __all__ = ["DELETE", "Delete", "Record", "RowMerger"]
 
@@ -118,11 +119,8 @@ class RowMerger(Merger):
             or :data:`DELETE`: the key becomes absent and remembers nothing.
         """
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return True
-
-    def bare_delete_removes(self, shape: TableShape) -> bool:
-        return True
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(lone_upsert_is_row=True, bare_delete_removes=True)
 
     def merge_groups(self, groups: Groups) -> Merged:
         status = np.full(len(groups.sizes), Status.ROW, dtype=np.int8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge.read import premerge as beside
+from lakemerge import ReadPolicy, Settings
 from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,10 +83,8 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         session.stop()
 
 
-@pytest.fixture(params=[False, True], ids=["merged while reading", "merged first"])
-def merged_first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Both ways to read logs on Spark; whether it is the second, for tables of a few rows too."""
-    if request.param:
-        monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
-        monkeypatch.setattr(beside, "_STORED_PER_PLACE", 0.1)
-    return bool(request.param)
+@pytest.fixture(params=[False, True], ids=["merged while reading", "premerged"])
+def reads(request: pytest.FixtureRequest) -> Settings:
+    """Both ways to read logs on Spark. The second premerges tables of a few rows, too."""
+    policy = ReadPolicy(premerge=request.param, premerge_from_bytes=0, premerge_stored_per_place=0.1)
+    return Settings(reads=policy)

@@ -1,6 +1,6 @@
-"""Log compaction: the logs of many commits become a few packed logs; base files stay as they are.
+"""Log compaction: the logs of many commits become a few consolidated logs; base files stay as they are.
 
-A packed log holds, per bucket, the records of all blocks that it stands in for as one run sorted by key, those of
+A consolidated log holds, per bucket, the records of all blocks that it stands in for as one run sorted by key, those of
 a key in commit order, each with the version that committed it. So liveness, ties and tombstones are
 decided record by record, as before, whatever is merged meanwhile: neither an append nor a compaction of base
 files has to wait for it, and the originals' domains go with the commit. Where the merger's laws allow,
@@ -182,7 +182,7 @@ def _packed(
     spec: PackLogsSpec,
     spark: SparkSession | None,
 ) -> list[LogCommit]:
-    """The packed logs of each run."""
+    """The consolidated logs of each run."""
     parts = [_jobs(read, [block for commit in run for block in live[commit.version]], handle.settings) for run in runs]
     numbered = list(enumerate(job for jobs in parts for job in jobs))
     sizes = [job.bytes for _, job in numbered]

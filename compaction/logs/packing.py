@@ -35,7 +35,7 @@ Columns = frozenset[str]
 """The table columns that records carry."""
 
 PackedLogs = Mapping[Columns, Sequence[LogBlock]]
-"""The blocks of one packed file per set of columns."""
+"""The blocks of one consolidated log for each set of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PackLogsSpec:
 
 
 def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
-    """Write the packed files of one job.
+    """Write the consolidated logs of one job.
 
     :param item: the job, and its number among those of the log compaction.
     """
@@ -163,7 +163,7 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
     their kinds and versions; range by range in key order."""
     config = merge.config
     # All keys of the bucket, whatever is merged of some of them: liveness is told by the records' versions.
-    file_slice = FileSlice(part.bucket_id, part.buckets, None, None, None, part.blocks)
+    file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
     runs = [
@@ -221,7 +221,7 @@ class _OpenBlock:
 
 
 class _PackedFile:
-    """A packed log file being written: blocks one after the other, row groups of bounded size."""
+    """A consolidated log being written: blocks one after the other, row groups of bounded size."""
 
     def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
         self._columns = tuple(name for name in merge.config.schema.names if name in columns)

@@ -80,7 +80,7 @@ def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
     view.check_buckets(blocks.slices)
     with_base = {file_slice.bucket_id for file_slice in file_slices}
     bare = [part for part in blocks.slices if part not in with_base]
-    file_slices += [FileSlice(part, view.layout.buckets_of(part), None, None, None, ()) for part in bare]
+    file_slices += [FileSlice(part, view.layout.buckets_of(part)) for part in bare]
     places, rows = blocks.placed(file_slices, view.key_kinds)
     through = np.array([file_slice.merged_through for file_slice in file_slices], dtype=np.int64)
     live = blocks.versions[rows] > through[places]

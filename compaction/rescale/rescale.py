@@ -27,7 +27,7 @@ from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.rescale import commit_layout, reserve_ordinals
 from lakemerge.delta import AddFile
 from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
@@ -132,7 +132,7 @@ class _Run:
             buckets=self._view.config.buckets or self._buckets,
             commits=self._commits,
             slices=sum(len(group.targets) for group, _ in self._done),
-            rows=sum(BaseFile.of(add, ()).rows for add in adds),
+            rows=rows_of(adds),
             files=len(adds),
             bytes=sum(add.size_bytes for add in adds),
             bytes_read=sum(group.bytes * len(group.targets) for group, _ in self._done),
@@ -184,7 +184,7 @@ class _Run:
                 outcomes = iter(self._run([job for _, jobs in batch for job in jobs], view.config, write))
             done = self._sorted_out([(group, [next(outcomes) for _ in jobs]) for group, jobs in batch])
             if len(done) < len(batch):
-                kept = [path for _, adds in done for add in adds for path in BaseFile.of(add, ()).paths]
+                kept = [path for _, adds in done for add in adds for path in paths_of(add)]
                 discard_base_files(handle.store, write.name, keep=kept)
             if not done:
                 return
@@ -241,7 +241,7 @@ def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
             continue  # logs alone follow the table's count
         parts = [BucketId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
         vacant = [p for p in parts if view.layout.bucket_of(p.partition, p.bucket) not in view.file_slices_by_bucket]
-        yield _Group(tuple(sources), tuple(FileSlice(p, count, None, None, None, ()) for p in vacant), (target,))
+        yield _Group(tuple(sources), tuple(FileSlice(p, count) for p in vacant), (target,))
 
 
 def _splits(view: TableView, buckets: int) -> Iterator[_Group]:
@@ -271,7 +271,7 @@ def _metrics(done: Sequence[tuple[_Group, list[AddFile]]]) -> dict[str, object]:
     return {
         "numAddedFiles": len(adds),
         "numRemovedFiles": sum(file_slice.base is not None for group, _ in done for file_slice in group.file_slices),
-        "numOutputRows": sum(BaseFile.of(add, ()).rows for add in adds),
+        "numOutputRows": rows_of(adds),
         "numOutputBytes": sum(add.size_bytes for add in adds),
         "numInputBytes": sum(group.bytes * len(group.targets) for group, _ in done),
         "numLogBlocks": sum(len(file_slice.blocks) for group, _ in done for file_slice in group.file_slices),

@@ -18,7 +18,7 @@ from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile
 from lakemerge.errors import OutcomeUnknownError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
@@ -92,7 +92,7 @@ class GroupOutcome:
 
     @property
     def rows(self) -> int:
-        return sum(BaseFile.of(add, ()).rows for add in self.adds) + sum(part.rows for part in self.beside)
+        return rows_of(self.adds) + sum(part.rows for part in self.beside)
 
     @property
     def files(self) -> int:
@@ -191,7 +191,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, txn_id: str, *, number: int, o
 def _written(outcome: GroupOutcome) -> Iterator[str]:
     """Paths of the files that go into the commit."""
     for add in outcome.adds:
-        yield from BaseFile.of(add, ()).paths
+        yield from paths_of(add)
     for part in outcome.beside:
         yield from part.minor.paths
 

@@ -71,9 +71,12 @@ def commit_to(
             raise AssertionError("the table exists: the commit began from a snapshot")
         return build(handle.view(tip))
 
-    return handle.log.commit(
+    outcome = handle.log.commit(
         begin.snapshot, built, operation=operation, parameters=parameters, info=info, txn_id=txn_id
     )
+    if isinstance(outcome, Committed):
+        handle.landed.snapshot = outcome.snapshot
+    return outcome
 
 
 def landed(outcome: Committed | AlreadyDone) -> Committed:

@@ -78,11 +78,11 @@ def commit_packed_logs(
     replaced: Sequence[LogCommit],
     packed: Sequence[LogCommit],
 ) -> Committed:
-    """Put packed logs in the place of logs that were live at ``read.version``.
+    """Put consolidated logs in the place of logs that were live at ``read.version``.
 
     Raises :class:`CommitConflictError` if one of these is gone, because another compaction took it up, or if
     the merger changed. Nothing else disturbs it: each packed record has its own version, so that what was
-    merged into a base file meanwhile is dead in the packed log as well.
+    merged into a base file meanwhile is dead in the consolidated log as well.
     """
 
     def build(view: TableView) -> Attempt:

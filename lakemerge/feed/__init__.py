@@ -1,1 +1,1 @@
-"""The change feed: what commits changed, cut into units that a task, a stream or a follower takes one at a time."""
+"""The change feed: what commits changed, cut into units. A task, a stream or a follower takes one unit at a time."""

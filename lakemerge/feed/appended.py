@@ -15,8 +15,7 @@ import pyarrow as pa
 from lakemerge.format.keys import KeySpan, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.view import FileSlice
-from lakemerge.read.expiry import expire
-from lakemerge.read.merge import check_keys, frame_of
+from lakemerge.read.merge import check_keys, fold_live, frame_of
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.schema.nested import settled
@@ -30,10 +29,10 @@ __all__ = ["before_and_after"]
 def before_and_after(
     spec: MergeSpec, before: FileSlice, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of these keys in either version, all columns, sorted by key.
+    """The rows of these keys in both versions, with all columns, sorted by key.
 
-    :param before: the file slice without what the commit brought.
-    :param keys: those of the commit's records in the file slice, sorted, each once.
+    :param before: the file slice without the records of the commit.
+    :param keys: the keys of the commit's records in the file slice, sorted, each once.
     """
     schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
     if not keys.num_rows:
@@ -63,15 +62,14 @@ class _Looked:
         stored = self._among((table for _, stream in streams for table, _ in stream), self.schema)
         remembered = tombstone_stream(self.spec, file_slice, self.files)
         tombstones = self._among((table for table, _ in remembered), tombstone_schema(shape))
-        frames = self.frames(file_slice.blocks)
-        if file_slice.expiries and tombstones.num_rows:
-            tombstones, left = expire(
-                self.spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=self.schema
-            )
-            frames = list(left)
-        if not frames:
-            return stored, tombstones
-        folded = self.fold(stored, tombstones, frames)
+        _, folded = fold_live(
+            self.spec,
+            file_slice,
+            base=stored,
+            tombstones=tombstones,
+            frames=self.frames(file_slice.blocks),
+            columns=self.schema.names,
+        )
         return self.rows(stored, folded), folded.tombstones
 
     def fold(self, rows: pa.Table, tombstones: pa.Table, frames: Sequence[Frame]) -> Folded:
@@ -87,14 +85,14 @@ class _Looked:
         for block in blocks:
             schema = block_schema(self.schema, block)
             stream = block_stream(block, schema, self.file_slice, config, self.files, budget)
-            # Within a block equal keys are in commit order, which sorting by key keeps.
+            # Within a block equal keys are in commit order, and a sort by key keeps that order.
             records = self._among((table for table, _ in stream), schema)
             if records.num_rows:
                 found.append(frame_of(records, block))
         return found
 
     def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-        """What the tables have of the keys, sorted by key."""
+        """The rows of the tables with these keys, sorted by key."""
         key = self.spec.config.key
         found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)]).combine_chunks()
         return found.take(pa.array(sort_order(key_columns(found, key)))) if found.num_rows else found
@@ -109,7 +107,7 @@ class _Looked:
 
 
 def _narrowed(file_slice: FileSlice, sought: KeyColumns) -> FileSlice:
-    """The file slice from the first key to the last. One without rows may have tombstones, which count."""
+    """The file slice from the first key to the last. A file without rows stays, because it may have tombstones."""
     span = KeySpan.closed(*keys_at(sought, [0, len(sought[0]) - 1]))
     blocks = tuple(block for block in file_slice.blocks if span.may_hold(block.key_min or (), block.key_max or ()))
     return replace(file_slice, blocks=blocks, wanted=span)

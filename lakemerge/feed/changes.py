@@ -32,9 +32,9 @@ def read_changes(
 def feed_plan(
     handle: Handle, until: TableView, since: int, *, net: bool, before_images: bool, spark_names: bool
 ) -> tuple[FeedShape, Iterator[FeedUnit]]:
-    """How the changes after version ``since`` are told, and the units that have them.
+    """The units with the changes after version ``since``, and the shape of the changes.
 
-    :raises InputError: ``since`` is no version up to ``until``, or the table has columns of the feed's names.
+    :raises InputError: ``since`` is no version up to ``until``, or the table has columns with the feed's names.
     :raises lakemerge.VersionNotFoundError: a vacuum took versions that are needed.
     """
     if type(since) is not int or since > until.version:
@@ -48,7 +48,7 @@ def feed_plan(
 
 
 def check_free_names(config: TableConfig, *, spark_names: bool = False) -> None:
-    """Raises :class:`InputError` where the table has columns of the feed's names."""
+    """Raises :class:`InputError` if the table has columns with the feed's names."""
     kind = CHANGE_TYPE if spark_names else KIND
     if hidden := [name for name in config.schema.names if name.lower() in (kind, VERSION, TIMESTAMP)]:
         raise InputError(
@@ -72,8 +72,8 @@ def _each(handle: Handle, before: TableView, until: TableView) -> Iterator[FeedU
 
 
 def _net(handle: Handle, before: TableView, until: TableView) -> Iterator[FeedUnit]:
-    """The difference of the two versions. Only keys that commits name are looked at, unless one of them is a restore
-    or a load."""
+    """The difference of two versions. Only keys of the commits' records are compared, unless one of the commits is a
+    restore or a load."""
     blocks = []
     for was, now in changing_commits(handle, before.snapshot, until.version):
         if was.state.restore_epoch != now.state.restore_epoch or (was.is_empty and now.base_files):

@@ -1,4 +1,4 @@
-"""``table.consumers``: followers of the change feed that hold back vacuum for what they have yet to read."""
+"""``table.consumers``: followers of the change feed. Vacuum keeps what they have yet to read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Consumer:
 
     name: str
     version: int
-    """The last version of which it has read everything. Vacuum keeps this one and those after it."""
+    """The last version that it has read completely. Vacuum keeps this version and all later ones."""
     lag_versions: int
     lag_rows: int
-    """Records that commits brought since, as far as they are in the log; not all of them change rows."""
+    """How many records were committed since, as far as commits are in the log. Not all of them change rows."""
     lag: dt.timedelta
-    """From the commit of ``version`` to the latest one."""
+    """The time from the commit of ``version`` to the latest commit."""
     expires_after: dt.timedelta
-    """So long without an advance, and it may be expired."""
+    """If it does not advance for so long, it may be expired."""
 
 
 class Consumers:
@@ -55,11 +55,11 @@ class Consumers:
     ) -> Consumer:
         """Make a consumer, in a commit of its own. From then on vacuum keeps what it needs.
 
-        :param version: what it has seen: it reads the changes after this version. By default the latest.
+        :param version: it reads the changes after this version. By default the latest version.
         :param present_rows: whether it reads the rows of the version first, as inserts, and then the changes.
-        :param expires_after: so long without an advance, and vacuum no longer waits for it.
-        :raises lakemerge.InputError: the name is taken, or is none.
-        :raises lakemerge.VersionNotFoundError: the version is not, or no longer, readable.
+        :param expires_after: if it does not advance for so long, vacuum no longer waits for it.
+        :raises lakemerge.InputError: the name is taken, or is not valid.
+        :raises lakemerge.VersionNotFoundError: the version cannot be read.
         """
         begin = self._writable()
         if version is not None and (type(version) is not int or not 0 <= version <= begin.version):
@@ -125,15 +125,15 @@ class Consumers:
         )
 
     def expire(self, *, older_than: dt.timedelta | None = None) -> Sequence[str]:
-        """Take away the consumers that have not advanced for too long; their names. Vacuum does so, too.
+        """Remove the consumers that have not advanced for too long, and return their names. Vacuum does so, too.
 
-        :param older_than: how long that is; by default what each was registered with.
+        :param older_than: how long that is. By default each consumer's ``expires_after``.
         """
         age_ms = None if older_than is None else _milliseconds("older_than", older_than)
         return expire_consumers(self._handle, self._writable(), age_ms=age_ms)
 
     def drop(self, name: str) -> None:
-        """Take a consumer away; the next vacuum may delete what it held.
+        """Remove a consumer. The next vacuum may delete what it held.
 
         :raises lakemerge.InputError: there is no such consumer.
         """
@@ -163,12 +163,12 @@ def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = N
 
 
 def _advanced_ms(handle: Handle, consumer: Registration) -> int:
-    """When it last advanced, by the store's clock; when it was made, by its maker's, where its position is lost."""
+    """When it last advanced, by the store's clock. If its position is lost: when it was made, by its maker's clock."""
     found = handle.store.stat(consumer.path)
     return consumer.created_ms if found is None else found.modified_ms
 
 
 def held_version(handle: Handle, tip: Snapshot) -> int | None:
-    """The oldest version that a consumer needs; ``None`` where there are none."""
+    """The oldest version that a consumer needs; ``None`` if there are no consumers."""
     needed = [stored_position(handle.store, known).needed_version for known in registrations_of(tip).values()]
     return min(needed, default=None)

@@ -1,7 +1,7 @@
 """The rows of a unit of the change feed: how the rows of some keys differ between two versions.
 
-A record that lost, or that brought what was there already, is no change. The rows of either version come from the
-same merge as any read of it.
+A record that lost, or that changed no value, is no change. The rows of both versions come from the same merge as in any
+other read.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ __all__ = [
 ]
 
 KIND, VERSION, TIMESTAMP = "_row_kind", "_commit_version", "_commit_timestamp"
-"""Columns beside the table's: ``+I``, ``-U``, ``+U`` or ``-D``; the commit's version, and its time."""
+"""Columns of the feed beside the table's: the kind (``+I``, ``-U``, ``+U`` or ``-D``), and the commit's version and
+time."""
 CHANGE_TYPE = "_change_type"
-"""The kind's column on Spark."""
+"""The kind column on Spark."""
 TOLD = pa.schema([(KIND, pa.string()), (VERSION, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))])
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 """Delta's and Spark's words for the kinds, in the kinds' order."""
@@ -59,13 +60,13 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedShape:
-    """How changes are told. Picklable."""
+    """The columns and words of a feed. Picklable."""
 
     columns: Columns
     before_images: bool = True
-    """Whether an update tells the row as it was, too."""
+    """Whether an update also has the row as it was before."""
     spark_names: bool = False
-    """Whether kinds are told in Delta's and Spark's words, in ``_change_type``."""
+    """Whether kinds are Delta's and Spark's words, in ``_change_type``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -74,8 +75,8 @@ class FeedShape:
 
 
 def unit_batches(unit: FeedUnit, shape: FeedShape) -> Iterator[pa.RecordBatch]:
-    """The changes of a unit, sorted by key, with a row's before image ahead of its after image. The rows of a version
-    come as inserts, in batches of bounded size."""
+    """The changes of a unit, sorted by key; a row's before image comes before its after image. A unit of a version's
+    rows gives them as inserts, in batches of bounded size."""
     with ParquetFiles(unit.after.spec.store) as files:
         for rows, kinds in _changes(unit, shape, files):
             if rows.num_rows:
@@ -142,7 +143,7 @@ def _unique(keys: pa.Table, key: tuple[str, ...]) -> pa.Table:
 
 
 def _rows(side: Side, keys: pa.Table | None, files: ParquetFiles) -> pa.Table:
-    """The rows of a version, of these keys or of all, sorted by key."""
+    """The rows of a version, for these keys or for all, sorted by key."""
     spec = side.spec
     names = spec.config.schema.names
     schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
@@ -168,21 +169,21 @@ def _of_tile(
 def row_changes(
     columns: Columns, key: tuple[str, ...], keys: pa.Table, old: pa.Table, new: pa.Table, *, before_images: bool
 ) -> tuple[pa.Table, Ints]:
-    """How the rows of some keys differ between two versions; rows and their kinds.
+    """How the rows of some keys differ between two versions, as rows and their kinds.
 
-    :param keys: sorted, each once, as ``old`` and ``new`` are.
+    :param keys: sorted and unique, like ``old`` and ``new``.
     """
     sought = key_columns(keys, key)
     old_at, was = locate(key_columns(old, key), sought)
     new_at, now = locate(key_columns(new, key), sought)
-    # The versions may differ in columns, and fields, and their types; what is new was null before.
+    # The versions may differ in columns, fields and types. A new column or field was null before.
     both = pa.concat_tables([columns.shaped(old), columns.shaped(new)]).combine_chunks()
     new_at = new_at + old.num_rows
     changed = was != now
     kept = np.flatnonzero(was & now)
     changed[kept] = _differ(both, old_at[kept], new_at[kept])
     images = [np.where(now, RowKind.UPDATE_BEFORE, RowKind.DELETE), np.where(was, RowKind.UPDATE_AFTER, RowKind.INSERT)]
-    # Two places a key: its row before, and its row after.
+    # Two places for each key: its row before, and its row after.
     told_before = was & changed if before_images else was & changed & ~now
     there = np.stack([told_before, now & changed], axis=1).ravel()
     rows = both.take(pa.array(np.stack([old_at, new_at], axis=1).ravel()[there]))

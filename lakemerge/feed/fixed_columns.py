@@ -1,4 +1,4 @@
-"""The columns of a stream of changes, which stay as they are while the table's grow."""
+"""The fixed columns of a stream of changes. They stay the same while the table gets new columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FixedColumns"]
 
 @dataclass(frozen=True, slots=True)
 class FixedColumns:
-    """Columns of a feed, given once. Those of the table that are not among them are left out."""
+    """The columns of a feed, given once. Other columns of the table are left out."""
 
     schema: pa.Schema
 
@@ -31,10 +31,10 @@ class FixedColumns:
         return shaped(rows.select(list(there)).rename_columns(list(there.values())), self.schema)
 
     def check(self, table: pa.Schema, version: int, *, stop_at_new: bool) -> None:
-        """Whether a version's rows can be told in these columns.
+        """Check that a version's rows fit these columns.
 
-        :param stop_at_new: whether columns that are not among these are a reason not to.
-        :raises SchemaError: they cannot; the message has the schema to go on with.
+        :param stop_at_new: whether a new column counts as a misfit.
+        :raises SchemaError: they do not fit; the message has the schema to go on with.
         """
         mine = {field.name.lower(): field for field in self.schema}
         problems = []

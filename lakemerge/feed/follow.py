@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakemerge.errors import InputError
 from lakemerge.feed.changes import check_free_names, unit_columns
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.difference import FeedShape, unit_batches
@@ -16,6 +17,8 @@ from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.quantities import milliseconds_of
+from mergers.wording import argument
 
 __all__ = ["Following", "follow"]
 
@@ -33,10 +36,40 @@ class Following:
     poll_seconds: float | None
     """``None``: the iterator ends at the latest version."""
     until: int | None
-    """The last version to tell of."""
+    """The last version to read."""
     max_rows: int | None
-    """Rows of a batch, at most."""
+    """The most rows of a batch."""
     before_images: bool
+
+    @classmethod
+    def checked(
+        cls,
+        consumer: str | None,
+        poll: str | float | None,
+        *,
+        since: int | None,
+        until: int | None,
+        max_rows: int | None,
+        before_images: bool,
+    ) -> Following:
+        """The arguments of :meth:`lakemerge.LakeTable.follow`.
+
+        :raises lakemerge.InputError: an argument is of the wrong kind, or two contradict each other.
+        """
+        if consumer is not None and since is not None:
+            raise InputError("a consumer has a position of its own: give a consumer or a version, not both")
+        for name, given in (("since", since), ("until", until)):
+            if given is not None and (type(given) is not int or given < 0):
+                raise InputError(f"{argument(name)} must be a version, not {given!r}")
+        if max_rows is not None and (type(max_rows) is not int or max_rows < 1):
+            raise InputError(f"{argument('max_rows')} must be a positive number of rows, not {max_rows!r}")
+        return cls(
+            consumer=consumer,
+            poll_seconds=None if poll is None else milliseconds_of(poll, argument("poll")) / 1000,
+            until=until,
+            max_rows=max_rows,
+            before_images=before_images,
+        )
 
 
 def follow(
@@ -59,7 +92,7 @@ def follow(
             for reached in planner.reading(at, until):
                 if reached.unit is not None:
                     yield from _batches(reached.unit, how)
-                # The caller has come back for more, so it has done with what it got.
+                # The caller asks for more, so it is done with the last batch.
                 at = reached.after
                 if how.consumer is not None:
                     consumers.move(how.consumer, at)
@@ -68,7 +101,7 @@ def follow(
         if at.version > tip.version:
             if how.poll_seconds is not None:
                 sleep(how.poll_seconds)
-            elif current().version == tip.version:  # the caller may have taken its time
+            elif current().version == tip.version:  # there may be new versions: the caller may have been slow
                 return
 
 

@@ -1,4 +1,4 @@
-"""How far a reader of the change feed goes next, and which units that takes."""
+"""Plans how far a reader of the change feed goes next, and which units it reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lakemerge.layout.view import TableView
 __all__ = ["Limits", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
 
 _KEPT_VERSIONS = 4
-"""Versions whose units stay in memory between the two questions of a stream: how far, and which units."""
+"""For how many versions units stay in memory between the two questions of a stream: how far, and which units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What ends a batch. One unit is always taken, however large it is."""
+    """The limits of a batch. A batch has at least one unit, however large it is."""
 
     max_bytes: int | None = None
     max_versions: int | None = None
@@ -32,14 +32,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A unit, and where a reader stands after it. A version without changes has no unit."""
+    """A unit, and the offset of a reader after it. A version without changes has no unit."""
 
     after: Offset
     unit: FeedUnit | None
 
 
 class Planner:
-    """The units of the change feed from one offset to another. Keeps what it read last."""
+    """Finds the units of the change feed from one offset to another. It keeps the last ones in memory."""
 
     def __init__(self, handle: Handle, table_id: str) -> None:
         self._handle = handle
@@ -48,9 +48,9 @@ class Planner:
         self._units: OrderedDict[tuple[int, str], list[FeedUnit]] = OrderedDict()
 
     def reading(self, start: Offset, until: int) -> Iterator[Reached]:
-        """What comes after ``start``, up to the version ``until``, unit by unit.
+        """The units after ``start``, up to the version ``until``.
 
-        :raises VersionNotFoundError: a vacuum was faster.
+        :raises VersionNotFoundError: a vacuum has deleted versions that are needed.
         """
         if start.version > until:
             return
@@ -60,7 +60,7 @@ class Planner:
             at = reached.after
             yield reached
         if at.version <= until:
-            # The last commits had no units.
+            # The last commits changed nothing, and so have no units.
             yield Reached(Offset(until + 1), None)
 
     def _reading(self, begin: Snapshot, start: Offset, until: int) -> Iterator[Reached]:
@@ -88,7 +88,7 @@ class Planner:
         return end
 
     def between(self, start: Offset, end: Offset) -> Iterator[Reached]:
-        """What there is between two offsets, unit by unit."""
+        """The units between two offsets, each with the offset after it."""
         if start == end:
             return
         for reached in self.reading(start, end.version if end.position else end.version - 1):
@@ -129,7 +129,7 @@ class Planner:
 
 
 def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
-    """Raise :class:`VersionNotFoundError` where a vacuum took versions that the feed from ``start`` on needs.
+    """Raise :class:`VersionNotFoundError` if a vacuum deleted versions that the feed from ``start`` on needs.
 
     :param remedy: what the caller can do.
     """
@@ -147,8 +147,8 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
 
 @contextmanager
 def unless_overtaken(handle: Handle, start: Offset, tip: Snapshot, remedy: str) -> Iterator[None]:
-    """For reads of what comes after ``start``: raises as :func:`check_not_overtaken` does where something is missing
-    because a vacuum took it. Then nothing is damaged."""
+    """A context for reads of the feed from ``start`` on. If a file is missing because a vacuum deleted it, the error is
+    that of :func:`check_not_overtaken`, since the table is not damaged."""
     try:
         yield
     except (TableDamagedError, FileNotFoundError, VersionNotFoundError):

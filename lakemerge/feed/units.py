@@ -1,8 +1,8 @@
 """The units of the change feed: which file slices a commit changed, and which keys in them.
 
-A unit is one file slice of the version that a commit made, and the records that the commit brought to it. Units share
-no key. Their order follows from the version alone, so the place of a unit in it can stand in a stream's offset.
-A restore and a net change have units of another kind: all file slices, before and after, of some buckets.
+A unit is one file slice of the version that a commit made, with the records that the commit brought to it. Units share
+no key. Their order follows from the version alone, so a stream's offset can hold the place of a unit in it.
+A restore and a net change have units of another kind: all file slices of some buckets, before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class FeedUnit:
-    """What one task computes. Picklable, so that executors need no look at the log."""
+    """What one task computes. It is picklable, so executors do not read the log."""
 
     version: int
     timestamp_ms: int
@@ -42,18 +42,18 @@ class FeedUnit:
     """The blocks whose keys may have changed, and the file slice that limits them; ``None``: any key may have."""
 
     is_one_commit: bool = False
-    """Whether the later version is the earlier one with the records of ``keys``, and both have one file slice here."""
+    """Whether both versions have one file slice here, and the later version only adds the records of ``keys``."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of what may have changed: records as Arrow data, stored rows as they are in files."""
+        """The size of the data that may have changed: of records as Arrow data, of stored rows in their files."""
         if self.keys is not None:
             return sum(block.data_bytes for block in self.keys[1])
         return sum(file_slice.stored_bytes for side in (self.before, self.after) for file_slice in side.file_slices)
 
 
 def units_of_commit(handle: Handle, before: TableView, after: TableView) -> list[FeedUnit]:
-    """What the commit ``after.version`` may have changed. ``before`` is the version before it."""
+    """The units that the commit ``after.version`` may have changed. ``before`` is the version before it."""
     if before.state.restore_epoch != after.state.restore_epoch:
         return units_between(handle, before, after, None)
     if before.is_empty and after.base_files:
@@ -83,9 +83,10 @@ def units_of_rows(handle: Handle, view: TableView) -> list[FeedUnit]:
 def units_between(
     handle: Handle, before: TableView, after: TableView, blocks: Sequence[LogBlock] | None
 ) -> list[FeedUnit]:
-    """How two versions differ, whatever was committed between them. File slices that both have are passed over.
+    """The units in which two versions may differ, whatever was committed between them. File slices that both have are
+    left out.
 
-    :param blocks: all records that were committed between; ``None`` where that is not known.
+    :param blocks: all records that were committed in between; ``None`` if they are not known.
     """
     old, new = _spec(handle, before), _spec(handle, after)
     sides = _apart(before, after), _apart(after, before)
@@ -98,7 +99,7 @@ def units_between(
             groups[file_slice.bucket_id.partition, file_slice.bucket_id.bucket % common][place].append(file_slice)
     units = []
     for group in sorted(groups, key=_slice_order):
-        limits = FileSlice(BucketId(*group), common, None, None, None, ())
+        limits = FileSlice(BucketId(*group), common)
         for span in _spans(groups[group]):
             was, now = (
                 tuple(_inside(file_slice, span) for file_slice in file_slices if _meets(file_slice, span))
@@ -119,18 +120,18 @@ def _spec(handle: Handle, view: TableView) -> MergeSpec:
 
 
 def _is_of(block: LogBlock, version: int) -> bool:
-    """Whether a commit brought the block. One that a log compaction made has older records."""
+    """Whether a commit brought the records of the block. A consolidated log has older records."""
     return block.version == version and block.packed_from is None
 
 
 def _apart(view: TableView, other: TableView) -> list[FileSlice]:
-    """File slices whose rows may not be those of a file slice of another version."""
+    """File slices of a version whose rows may differ from those of every file slice of another version."""
     same = set(map(_contents, other.file_slices)) if view.config == other.config else set()
     return [file_slice for file_slice in _ordered(view.file_slices) if _contents(file_slice) not in same]
 
 
 def _contents(file_slice: FileSlice) -> Hashable:
-    """What decides of a file slice's rows."""
+    """A value that is equal for file slices with the same rows."""
     base = None if file_slice.base is None else file_slice.base.add.path
     return (
         file_slice.bucket_id,

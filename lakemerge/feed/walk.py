@@ -1,4 +1,4 @@
-"""From version to version: which commits changed rows, and the version before and after each."""
+"""Walks from version to version: finds the commits that changed rows, and the versions before and after each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["blocks_of", "changing_commits"]
 
 def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tuple[TableView, TableView]]:
     """The versions after ``begin``, up to ``until``, that may have changed rows, each with the version before it.
-    Compactions, savepoints and the like are passed over, without a look at more than their commits."""
+    Compactions, savepoints and the like are skipped after a look at their commits."""
     view, replay, replayed = handle.view(begin), Replay(begin), begin.version
     if until <= begin.version:
         return
@@ -40,13 +40,13 @@ def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tu
 
 
 def blocks_of(view: TableView) -> list[LogBlock]:
-    """The blocks that the version's own commit brought."""
+    """The blocks of the version's own commit."""
     commits = [commit for commit in view.log_commits if commit.version == view.version]
     return [block for commit in commits for block in commit.blocks if block.packed_from is None]
 
 
 def _snapshot(replay: Replay, begin: Snapshot, version: int, timestamp_ms: int) -> Snapshot:
-    """A value of its own: the replay goes on."""
+    """A snapshot of its own, because the replay goes on."""
     taken = replay.finish(version, timestamp_ms, begin.checkpoint_version)
     return replace(
         taken,

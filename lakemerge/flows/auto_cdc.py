@@ -1,4 +1,4 @@
-"""``auto_cdc``: events of a change capture, in any order, into a table of present rows or of their history."""
+"""``auto_cdc``: takes up events of a change capture, in any order, as present rows or as their history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "auto_cdc", "mask_of"]
 
 KIND = "_lm_kind"
-"""The column of row kinds of what a flow upserts."""
+"""The kind column of frames that a flow upserts."""
 _PLACE = "_lm_place"
 
 
@@ -46,29 +46,29 @@ def auto_cdc(
     trigger: Mapping[str, Any] | None = None,
     txn: tuple[str, int] | None = None,
 ) -> UpsertResult | StreamingQuery:
-    """Take up events of a change capture, each exactly once where they come as a stream.
+    """Take up events of a change capture. From a stream each event is taken up exactly once.
 
-    Events may come late and in any order: which is newer, the sequence says. Type 1 keeps the present row of each key.
+    Events may come late and in any order: the sequence says which is newer. Type 1 keeps the present row of each key.
     Type 2 keeps every event; :func:`lakemerge.flows.history` and :func:`lakemerge.flows.history_df` show the rows of
     each key with ``__START_AT`` and ``__END_AT``.
 
     :param source: a batch or streaming DataFrame of Spark, or a pyarrow, pandas or polars frame.
-    :param target: a table, or the path of one, which the flow makes where there is none.
+    :param target: a table or its path. If there is no table at the path, the flow makes it.
     :param keys: the columns that identify a row.
-    :param sequence_by: the column, or the columns, that tell which of two events is newer; never null. A table of type
-        1 keeps them, also where ``except_column_list`` names them: late events are known by them.
+    :param sequence_by: the columns that say which of two events is newer; never null. A table of type 1 keeps them,
+       also if ``except_column_list`` names them, because they show which events are late.
     :param apply_as_deletes: the SQL condition of events that delete; on Spark also a Column.
-    :param apply_as_truncates: the SQL condition of events that delete all rows that are older. Type 1 alone.
+    :param apply_as_truncates: the SQL condition of events that delete all older rows. Only for type 1.
     :param ignore_null_updates: whether a null in an event leaves the column as it was.
     :param column_list: the columns of the target; by default all.
     :param except_column_list: columns that the target does not get.
     :param stored_as_scd_type: 1 or 2.
-    :param track_history_column_list: the columns whose change begins a new row of the history; by default all. What
-        changes in others changes the newest row in place.
-    :param track_history_except_column_list: the columns whose change does not.
-    :param checkpoint: of a stream's query; required there.
-    :param trigger: of a stream, as for :meth:`lakemerge.LakeTable.write_stream`.
-    :param txn: of a batch, as for :meth:`lakemerge.LakeTable.upsert`.
+    :param track_history_column_list: the columns whose change begins a new row of the history; by default all. A
+       change in other columns changes the newest row in place.
+    :param track_history_except_column_list: the columns whose change begins no new row.
+    :param checkpoint: the checkpoint of a stream's query. A stream needs one.
+    :param trigger: for a stream, as for :meth:`lakemerge.LakeTable.write_stream`.
+    :param txn: for a batch, as for :meth:`lakemerge.LakeTable.upsert`.
     :raises lakemerge.InputError: arguments contradict each other, or the target's definition; everything is listed.
     """
     settings = FlowSettings.checked(
@@ -118,7 +118,7 @@ def _apply(table: LakeTable, settings: FlowSettings, events: pa.Table, txn: tupl
 
 
 def mask_of(rows: pa.Table, condition: object) -> Bools:
-    """Which rows meet a SQL condition; null is no."""
+    """Which rows meet a SQL condition; null counts as no."""
     if not isinstance(condition, str):
         raise InputError(f"a condition on a frame that is not Spark's must be SQL text, not {condition!r}")
     judged = parse_filter(condition, rows.schema)

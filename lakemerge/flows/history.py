@@ -1,8 +1,8 @@
 """The history of a dimension (SCD type 2), derived from its events.
 
-An event begins a new row of its key where a tracked column differs from the event before it, by the sequence, or where
-the key had no row. The row ends where the next one begins, or where an event deletes. What changes in other columns is
-changed in the row as it is. So an event that comes late splits a row, without anything being written but the event.
+An event begins a new row of its key if the key had no row, or if a tracked column differs from the event before it in
+the sequence. The row ends where the next one begins, or where an event deletes. A change in other columns changes the
+row in place. So a late event splits a row, and only the event is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def history(target: LakeTable) -> pa.Table:
 
 
 def history_df(target: LakeTable) -> DataFrame:
-    """As :func:`history`, as a Spark DataFrame, in no particular order."""
+    """The same rows as :func:`history`, as a Spark DataFrame, in no particular order."""
     from lakemerge.flows.spark import spark_history
 
     return spark_history(target, view_of(target))
@@ -63,8 +63,8 @@ def history_schema(events: pa.Schema) -> pa.Schema:
 
 
 def derived_batches(batches: Iterable[pa.RecordBatch], view: HistoryView) -> Iterator[pa.RecordBatch]:
-    """As :func:`derived`, of batches sorted by key and sequence that go through a task: the events of one key are in
-    memory at a time, and those of a batch."""
+    """As :func:`derived`, for a stream of batches sorted by key and sequence. Only the events of one key and of one
+    batch are in memory at a time."""
     held: list[pa.Table] = []
     for batch in batches:
         if not batch.num_rows:
@@ -80,14 +80,14 @@ def derived_batches(batches: Iterable[pa.RecordBatch], view: HistoryView) -> Ite
 
 
 def derived(events: pa.Table, view: HistoryView) -> pa.Table:
-    """The history of events, which are sorted by key and sequence, all events of a key among them."""
+    """The history of events. They must be sorted by key and sequence, and include all events of their keys."""
     schema = history_schema(events.schema)
     if not events.num_rows:
         return schema.empty_table()
     events = events.combine_chunks()
     begins = _begins(events, view.keys)
     deletes = events.column(DELETED).fill_null(False).to_numpy(zero_copy_only=False)
-    # What follows a delete begins with an empty row, as what begins a key does.
+    # After a delete, as at the beginning of a key, the next event begins with an empty row.
     fresh = begins | np.concatenate([[False], deletes[:-1]])
     keys = {name.lower() for name in view.keys}
     data = [name for name in events.column_names if name not in (START, DELETED) and name.lower() not in keys]
@@ -101,7 +101,7 @@ def derived(events: pa.Table, view: HistoryView) -> pa.Table:
             starts[1:] |= codes[1:] != codes[:-1]
     starts &= ~deletes
     first = np.flatnonzero(starts)
-    # A row is told by the last event before the next row of the key, or the delete.
+    # A row has the values of the last event before the key's next row or delete.
     ends = np.flatnonzero(starts | deletes)
     after = np.append(ends, len(starts))[np.searchsorted(ends, first, side="right")]
     same = after < len(starts)
@@ -131,7 +131,7 @@ def _begins(events: pa.Table, keys: tuple[str, ...]) -> Bools:
 
 
 def _filled(column: pa.Array, fresh: Bools) -> pa.Array:
-    """With the last value in the place of a null, as far back as the row begins."""
+    """The column with each null replaced by the last value before it in the same row of the history."""
     rows = np.arange(len(column))
     known = np.maximum.accumulate(np.where(column.is_valid().to_numpy(zero_copy_only=False), rows, -1))
     since = np.maximum.accumulate(np.where(fresh, rows, 0))
@@ -139,14 +139,14 @@ def _filled(column: pa.Array, fresh: Bools) -> pa.Array:
 
 
 def _between(begins: Bools, first: Ints, after: Ints) -> Bools:
-    """Whether a key begins after ``first``, up to ``after``."""
+    """Whether a key begins after ``first`` and at or before ``after``."""
     counted = np.cumsum(begins)
     differ: Bools = counted[after] != counted[first]
     return differ
 
 
 def _key_ends(begins: Bools, first: Ints) -> Ints:
-    """Where the events of the key of each place end, excluded."""
+    """For each place, the end (excluded) of the events of its key."""
     bounds = np.append(np.flatnonzero(begins), len(begins))
     ends: Ints = bounds[np.searchsorted(bounds, first, side="right")]
     return ends

@@ -1,4 +1,4 @@
-"""What a flow is told, checked before anything is read."""
+"""The settings of a flow, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mergers.wording import argument
 __all__ = ["DELETED", "END", "HISTORY_PROPERTY", "START", "FlowSettings", "HistoryView", "names_of"]
 
 START, END, DELETED = "__START_AT", "__END_AT", "__DELETED"
-"""When a row of a history begins and ends, by the events' sequence; in the events: whether one deletes."""
+"""The columns for when a row of a history begins and ends, by the events' sequence, and for events that delete."""
 HISTORY_PROPERTY = "lakemerge.flow.history"
 """The table property that says how a history is derived from its events, as JSON."""
 
@@ -25,7 +25,7 @@ class HistoryView:
 
     keys: tuple[str, ...]
     track: tuple[str, ...] | None
-    """The columns whose change begins a new row; ``None``: all but those of ``untracked``."""
+    """The columns whose change begins a new row; ``None``: all except those of ``untracked``."""
     untracked: tuple[str, ...]
     ignore_null_updates: bool
 
@@ -148,7 +148,7 @@ class FlowSettings:
 
 
 def names_of(given: object, what: str, problems: list[str]) -> tuple[str, ...]:
-    """Column names: one, or several; Columns of Spark that only name a column are taken, too."""
+    """One or several column names. A Spark Column that only names a column is taken, too."""
     if given is None:
         return ()
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

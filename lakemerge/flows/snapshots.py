@@ -1,4 +1,4 @@
-"""``auto_cdc_from_snapshot``: whole snapshots of a source, one after the other, into a table or its history."""
+"""``auto_cdc_from_snapshot``: takes up whole snapshots of a source, one after the other, as rows or their history."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from mergers.wording import argument
 __all__ = ["SNAPSHOT_APP", "SNAPSHOT_VERSION", "Version", "auto_cdc_from_snapshot", "next_version", "stamp_of"]
 
 SNAPSHOT_APP = "lakemerge.flow.snapshot"
-"""The application whose number is the version of the last snapshot that was taken up."""
+"""The application id under which snapshots are committed. Its number is the version of the last one."""
 SNAPSHOT_VERSION = "__SNAPSHOT"
-"""The column that stands in for the sequence while a snapshot is taken up."""
+"""The column that is the sequence while a snapshot is taken up."""
 
 Version = int | dt.datetime
 
@@ -44,15 +44,16 @@ def auto_cdc_from_snapshot(
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] | None = None,
 ) -> list[UpsertResult]:
-    """Take up a whole snapshot of a source in one commit: what is new or differs is upserted, what it lacks deleted.
+    """Take up a whole snapshot of a source in one commit. Rows that are new or differ are upserted; rows that it lacks
+    are deleted.
 
-    :param source: the snapshot, a batch DataFrame of Spark or a pyarrow, pandas or polars frame, as ``version``; or a
-        function of the last version that was taken up (``None`` before the first), which gives ``(snapshot, version)``
-        of the next one, or ``None`` where there is no other. It is called until then.
+    :param source: the snapshot: a batch DataFrame of Spark, or a pyarrow, pandas or polars frame. Or a function, which
+       gets the last version that was taken up (``None`` before the first), and returns ``(snapshot, version)`` for
+       the next snapshot, or ``None`` if there is none. It is called until it returns ``None``.
     :param target: as for :func:`lakemerge.flows.auto_cdc`. Nobody else may write to it.
-    :param version: an integer, or a time with a zone, that grows from snapshot to snapshot; one that was taken up
-        already changes nothing. By default one more than the last.
-    :returns: what was written, a snapshot at a time.
+    :param version: an integer, or a time with a zone, that grows from snapshot to snapshot. A version that was taken
+       up already changes nothing. By default one more than the last.
+    :returns: what was written, for each snapshot.
     :raises lakemerge.InputError: the version is below the last one, or a key is in the snapshot twice.
     """
     settings = FlowSettings.checked(
@@ -87,7 +88,7 @@ def _all(
 
 
 def _last_version(target: Any) -> Version | None:
-    """What a function of snapshots is asked to go on from: times come back as times."""
+    """The last version, for a function of snapshots. If versions are times, it is a time."""
     try:
         table = target if isinstance(target, LakeTable) else LakeTable.open(target)
     except InputError:
@@ -143,7 +144,7 @@ def _changes(table: LakeTable, settings: FlowSettings, snapshot: pa.Table, versi
 
 
 def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
-    """The transaction that takes a snapshot up. Raises :class:`InputError` where a later one was taken up."""
+    """The transaction that takes a snapshot up. Raises :class:`InputError` if a later one was taken up."""
     number = _number(version)
     done = table.view.snapshot.txns.get(SNAPSHOT_APP)
     if done is not None and number < done.version:

@@ -67,7 +67,7 @@ class _Flow:
         if self._settings.truncates is None:
             self._write(_events(self._table, self._settings, batch), batch_id)
             return
-        batch.persist()  # the truncates are looked for first
+        batch.persist()  # read twice: the first time only for truncates
         try:
             self._write(_events(self._table, self._settings, batch), batch_id)
         finally:
@@ -79,7 +79,7 @@ def _kind_column(settings: FlowSettings) -> str | None:
 
 
 def _events(table: LakeTable, settings: FlowSettings, batch: DataFrame) -> DataFrame:
-    """What is upserted of a batch. Truncates in it are applied."""
+    """The events of a batch that are upserted. Truncates in the batch are applied."""
     sequence = settings.sequence_by[0]
     if settings.truncates is not None:
         empties = functions.coalesce(_condition(settings.truncates), functions.lit(False))
@@ -122,7 +122,7 @@ def spark_history(target: LakeTable, view: HistoryView) -> DataFrame:
 
 
 class _Deriving:
-    """What a task does. Picklable."""
+    """Derives the history in a task. Picklable."""
 
     def __init__(self, view: HistoryView) -> None:
         self._view = view

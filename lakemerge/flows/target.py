@@ -1,4 +1,4 @@
-"""The table that a flow fills: made for it, or checked to be one that it can fill."""
+"""The table that a flow fills. It is made for the flow, or checked that the flow can fill it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["history_fields", "opened_target"]
 
 def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spark: SparkSession | None) -> LakeTable:
     """
-    :param target: a table, or the path of one, which is made where there is none.
+    :param target: a table or its path. If there is no table at the path, it is made.
     :raises InputError: the table has another key, ordering or merger than the flow needs; everything is listed.
     """
     wanted = _definition(settings, source)
@@ -37,7 +37,7 @@ def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spa
 
 
 def _definition(settings: FlowSettings, source: pa.Schema) -> dict[str, Any]:
-    """What :meth:`LakeTable.create` takes."""
+    """The arguments of :meth:`LakeTable.create`."""
     columns = settings.columns(source.names)
     fields = [source.field(name).with_nullable(True) for name in columns]
     spelled = {name.lower(): name for name in source.names}
@@ -48,7 +48,7 @@ def _definition(settings: FlowSettings, source: pa.Schema) -> dict[str, Any]:
         return {
             "schema": pa.schema([*fields, *history_fields(start)]),
             "key": [*key, START],
-            # An event is known by its place in the sequence. One that comes twice is, in its latest form, there once.
+            # The sequence identifies an event. If an event comes twice, the later one is kept.
             "ordering": [],
             "merger": "commit-time",
             "properties": {HISTORY_PROPERTY: settings.view.to_json()},
@@ -60,7 +60,7 @@ def _definition(settings: FlowSettings, source: pa.Schema) -> dict[str, Any]:
 
 
 def history_fields(sequence: pa.DataType) -> list[pa.Field]:
-    """The columns of events beside the source's."""
+    """The columns of events in addition to the source's."""
     return [pa.field(START, sequence, nullable=False), pa.field(DELETED, pa.bool_())]
 
 

@@ -1,7 +1,7 @@
-"""Truncates: events that empty a table as of their place in the sequence.
+"""Truncates: events that delete all rows before their place in the sequence.
 
-The largest one is a table property, so that an event that is older and comes later stays out. An event of the same
-sequence as a truncate stays in.
+The place of the last truncate is kept as a table property, so an older event that comes later stays out. An event with
+the same sequence as the truncate stays in.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TRUNCATED_PROPERTY = "lakemerge.flow.truncated"
 
 
 def truncated_below(table: LakeTable, column: str) -> str | None:
-    """The condition of events that a truncate has done away with; ``None`` where there was none."""
+    """The SQL condition for events that a truncate removes; ``None`` if there was no truncate."""
     text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
     return None if text is None else f"`{column}` < {literal(_decoded(orjson.loads(text)))}"
 
 
 def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
-    """Empty the table of rows below ``at``. Repeated, it changes nothing."""
+    """Delete the rows below ``at``. Repeated, it changes nothing."""
     text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
     if text is None or _decoded(orjson.loads(text)) < at:
         table.alter(properties={TRUNCATED_PROPERTY: orjson.dumps(_encoded(at)).decode()})
@@ -37,7 +37,7 @@ def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
 
 
 def literal(value: Any) -> str:
-    """A value of a sequence column in SQL."""
+    """A value of a sequence column as SQL."""
     if isinstance(value, dt.datetime):
         zone = "TIMESTAMP" if value.tzinfo is not None else "TIMESTAMP_NTZ"
         return f"{zone} '{value.isoformat(sep=' ')}'"
@@ -52,7 +52,7 @@ def literal(value: Any) -> str:
 
 
 def _encoded(value: Any) -> list[str]:
-    literal(value)  # raises for what is not understood
+    literal(value)  # raises if the type is not supported
     if isinstance(value, dt.datetime):
         return ["datetime", value.isoformat()]
     if isinstance(value, dt.date):

@@ -1,13 +1,15 @@
 """Buckets, base files and log blocks: what stands where, as values.
 
-Source: docs/table-format.md, sections 2 and 3. A *bucket* is (partition values, bucket); base files
-file slice its key space; log blocks are row groups of packed log files.
+Source: docs/table-format.md, sections 2 and 3. A *bucket* is (partition values, bucket number). Base files
+divide its key space. Log blocks are row groups of log files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -17,7 +19,7 @@ from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
-__all__ = ["BaseFile"]
+__all__ = ["BaseFile", "paths_of", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ class BaseFile:
     @staticmethod
     def of(add: AddFile, partition_by: Sequence[str]) -> BaseFile:
         """Read an ``add`` and its tag."""
-        try:
-            body = orjson.loads(add.tags[SLICE_TAG])
+        with _naming(add):
+            body = _body(add)
             partition = tuple(add.partition_values[name] for name in partition_by)
             buckets = bucket_count(body["buckets"])
             return BaseFile(
@@ -85,13 +87,48 @@ class BaseFile:
                 lower=key_from_json(body["from"]) if "from" in body else None,
                 merged_through=whole_number(body["through"]),
                 ordinal=whole_number(body["ordinal"], below=INT32_LIMIT),
-                rows=whole_number(body["rows"], below=INT32_LIMIT),
-                tombstones=optional_path(body.get("tombstones")),
+                rows=_rows(body),
+                tombstones=_tombstones(body),
                 tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
             )
-        except (KeyError, ValueError, TypeError) as error:
-            raise TableDamagedError(
-                f"file {add.path!r} is in the table without a readable {SLICE_TAG!r} tag ({error!r}); another writer "
-                "than LakeMerge must have added it",
-                path=add.path,
-            ) from error
+
+
+def rows_of(adds: Iterable[AddFile]) -> int:
+    """The rows that the tags of base files tell, together."""
+    total = 0
+    for add in adds:
+        with _naming(add):
+            total += _rows(_body(add))
+    return total
+
+
+def paths_of(add: AddFile) -> tuple[str, ...]:
+    """A base file and, where it has any, its tombstones."""
+    with _naming(add):
+        tombstones = _tombstones(_body(add))
+    return (add.path,) if tombstones is None else (add.path, tombstones)
+
+
+def _body(add: AddFile) -> dict[str, Any]:
+    body: dict[str, Any] = orjson.loads(add.tags[SLICE_TAG])
+    return body
+
+
+def _rows(body: Mapping[str, Any]) -> int:
+    return whole_number(body["rows"], below=INT32_LIMIT)
+
+
+def _tombstones(body: Mapping[str, Any]) -> str | None:
+    return optional_path(body.get("tombstones"))
+
+
+@contextmanager
+def _naming(add: AddFile) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
+        raise TableDamagedError(
+            f"file {add.path!r} is in the table without a readable {SLICE_TAG!r} tag ({error!r}); another writer "
+            "than LakeMerge must have added it",
+            path=add.path,
+        ) from error

@@ -75,7 +75,7 @@ class BlockCounts:
 
     version: int
     oldest: int
-    """The version of the oldest record: of a packed log an earlier one."""
+    """The version of the oldest record. A consolidated log has earlier ones than its own."""
     buckets: int
     """The bucket count they were written under."""
     blocks: pa.Table

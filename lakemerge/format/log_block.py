@@ -14,7 +14,7 @@ __all__ = ["LogBlock", "LogFile"]
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A packed log file: blocks of many buckets, written by one task of one commit."""
+    """A log file: blocks of many buckets, written by one task of one commit."""
 
     path: str
     size_bytes: int

@@ -1,6 +1,6 @@
 """Files become records of a table, each exactly once: from a folder or bucket to merged rows.
 
-:meth:`lakemerge.LakeTable.ingest` makes a job; what became of each file is in the table (docs/guides/ingest.md).
+:meth:`lakemerge.LakeTable.ingest` makes a job. The table records what became of each file (docs/guides/ingest.md).
 """
 
 from lakemerge.ingest.job import IngestJob

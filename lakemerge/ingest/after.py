@@ -1,7 +1,7 @@
 """What becomes of files once they are in the table: kept, deleted, or moved to an archive that is kept in bounds.
 
-A file is touched only while it is the version that was read. What a run that was killed did not get to is done by the
-next one, because the ledger still tells that the file is in the table.
+A file is touched only while it is the version that was read. If a run is killed before it is done, the next run does
+the rest, because the ledger still says that the file is in the table.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Afterwards:
     now_ms: Callable[[], int]
 
     def do(self, files: Iterable[tuple[SourceFile, int]]) -> None:
-        """Delete or move files, each with the window that took up the last of it. One of which another version is
-        there stays."""
+        """Delete or move files, each given with the window that took up its last piece. A file with another version by
+        now stays."""
         for file, window in files:
             self._do(file, window)
 
     def keep_in_bounds(self) -> None:
-        """Delete what is too old in the archive, and what is beyond its bytes, oldest first."""
+        """Delete files of the archive that are too old, and then the oldest while it has too many bytes."""
         if self.archive is None or (self.archive.max_age_ms is None and self.archive.limit_bytes is None):
             return
         for folder in self._folders():
             self._trim(folder, self.archive)
 
     def archived_path(self, path: str, window: int) -> str:
-        """Where a file is moved to. Windows come in order, and so the oldest files first."""
+        """Where a file is moved to. Paths begin with the window, so the oldest files sort first."""
         root = self._root(path)
         archive = f"{root}{ARCHIVE_FOLDER}/" if self.archive is None or self.archive.folder is None else ""
         if self.archive is not None and self.archive.folder is not None:
@@ -63,7 +63,7 @@ class Afterwards:
             _logger.info("%s stays: it is not the version that was ingested any more", file.path)
 
     def _root(self, path: str) -> str:
-        """The folder of the caller's that a file was found in."""
+        """The folder named by the caller in which a file was found."""
         roots = [name.rstrip("/") + "/" for name in self.files.names]
         return max((root for root in roots if path.startswith(root)), key=len, default=path.rpartition("/")[0] + "/")
 

@@ -1,6 +1,6 @@
-"""Columns of files cast to the table's types, value by value: what does not fit is told by row and never changed.
+"""Columns of files cast to the table's types. A value that does not fit is reported by row, and never changed.
 
-Whole columns are cast by Arrow. Where it refuses, the rows at fault are found by halves.
+Arrow casts whole columns. Where it refuses one, the rows at fault are found by halving the column.
 
 Texts are read as Arrow reads them: whole numbers, decimals, ``true`` and ``false``, ISO 8601 dates and times. A time
 without a zone is UTC where the column is a moment (TIMESTAMP); one with a zone is refused where it is a wall clock
@@ -22,7 +22,7 @@ from lakemerge.schema.soundness import check_sound
 __all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted", "unsound"]
 
 Problems: TypeAlias = dict[int, str]
-"""By row, why its value does not fit."""
+"""Row number -> why its value does not fit."""
 
 _WITH_ZONE = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 _DATE = r"^\d{4}-\d\d-\d\d$"
@@ -30,7 +30,7 @@ _ZEROS = r"(\.\d{6})0+"
 
 
 def fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of a file's type may fit a column of the table; which of them do, :func:`fitted` tells."""
+    """Whether values of a file's type may fit a column of the table. :func:`fitted` says which of them do."""
     if castable(kind, wanted):
         return True
     if isinstance(kind, pa.DictionaryType):
@@ -43,7 +43,7 @@ def fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def fitted(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
-    """A column as the table's type, where :func:`fits` is true of the types; null where a value does not fit."""
+    """A column as the table's type; null where a value does not fit. :func:`fits` must be true for the types."""
     if array.type == wanted:
         return array, {}
     if castable(array.type, wanted):
@@ -87,7 +87,7 @@ def unsound(array: pa.Array) -> Problems:
 
 
 def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
-    """A column by Arrow's own safe cast; null where a value does not fit."""
+    """A column cast by Arrow's safe cast; null where a value does not fit."""
     return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
 
 

@@ -1,8 +1,8 @@
 """The commits of a job: windows with their rows, and notes without.
 
-A commit names the next ledger files in the job's domain, and is valid only where the domain at the tip is the one
-that it was made from. So window n follows window n - 1, whoever runs it: of two runners one wins, and the other plans
-anew. There is no lease and no file written ahead. After a crash nothing of a window is there, or all of it.
+A commit names the next ledger files in the job's domain. It is valid only if the domain at the tip is the one from
+which it was made. So window n follows window n - 1, whoever runs it: if there are two runners, one wins and the other
+plans anew. There is no lease and no file written ahead. After a crash all of a window is there, or nothing of it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Standing:
 
     @property
     def requires(self) -> tuple[Precondition, ...]:
-        """What a commit of the job needs."""
+        """The preconditions of a commit of the job."""
         return (DomainIs(self.ingest.domain_name, self.configuration),)
 
     def check_runnable(self) -> None:
-        """Raises :class:`InputError` where the ledger does not tell what the table has."""
+        """Raises :class:`InputError` where the ledger may not say what is in the table."""
         if self.ingest.restore_epoch != self.view.state.restore_epoch:
             raise InputError(
                 f"the table was restored after window {self.ingest.window} of ingest job {self.ingest.name!r}, so its "
@@ -71,10 +71,10 @@ def standing_of(view: TableView, name: str) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A piece of a window, and the file that it is of."""
+    """A piece of a window, and its file."""
 
     candidate: Candidate
-    """As it is when the windows before are committed: what becomes of the window is said of its blocks alone."""
+    """The file as it is once the windows before are committed. This window changes the state of its own blocks only."""
     piece: Piece
 
     @property
@@ -97,20 +97,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class WindowWork:
-    """What is to be committed as one window."""
+    """Everything that one window commits."""
 
     members: tuple[Member, ...]
     reason: str | None = None
     """Why the bin was closed, in NiFi's words."""
     notes: tuple[Entry, ...] = ()
-    """What else the commit says of files."""
+    """Entries of other files that the commit adds to the ledger."""
     source: Mapping[str, Any] = field(default_factory=dict)
 
 
 def commit_window(
     standing: Standing, write: Write, done: Sequence[Done], work: WindowWork, *, load_file_slices: LoadFileSlices
 ) -> tuple[Standing, list[Entry]]:
-    """Commit records, ledger and reasons. Nothing is left of what fails, but for :class:`OutcomeUnknownError`."""
+    """Commit records, ledger and reasons. A failure leaves no file, except :class:`OutcomeUnknownError`."""
     handle, window = write.handle, standing.ingest.window + 1
     counts = [[0, 0] for _ in work.members]
     for task in done:
@@ -167,10 +167,10 @@ def note(
     changed: Ingest | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Standing:
-    """Commit what became of files, without rows.
+    """Commit the state of files, without rows.
 
     :param about: for ``commitInfo``.
-    :param changed: the job as it is to be, in the place of what it was.
+    :param changed: the new state of the job; by default it stays as it is.
     """
     txn_id = handle.new_txn_id()
     name = handle.write_name(standing.view, txn_id)
@@ -199,7 +199,7 @@ def _along(
     rejects: Sequence[NamedFile],
     source: Mapping[str, Any] | None,
 ) -> tuple[Ingest, Along]:
-    """The job after the next window, and what that commit carries beside its rows. Writes its ledger file."""
+    """The job after the next window, and the actions of that commit other than its rows. Writes its ledger file."""
     ingest = standing.ingest
     after = replace(
         ingest,
@@ -213,7 +213,7 @@ def _along(
 
 
 def _gathered(handle: Handle, files: tuple[NamedFile, ...], name: str) -> tuple[NamedFile, ...]:
-    """Rejects files; of many, the newest ones as one."""
+    """Rejects files; if there are many, the newest ones joined into one."""
     if len(files) <= _MANY_REJECTS:
         return files
     kept = len(files) - max(absorbed(files[:-1], files[-1].rows) + 1, _MANY_REJECTS // 2)

@@ -30,11 +30,11 @@ dms_kinds: Final[Mapping[str, str]] = {"I": "+I", "U": "+U", "D": "-D"}
 
 _KINDS: Final = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {"debezium-mysql": ("file", "pos"), "debezium-postgres": ("lsn",)}
-"""By preset, the fields of ``source`` that its ordering columns hold, in their order."""
+"""Preset -> the fields of ``source`` that its ordering columns hold, in their order."""
 _UNITS: Final = {"ms": 1_000, "us": 1, "ns": -1_000}
-"""Microseconds in one; negative: so many in a microsecond."""
+"""Microseconds in one of the unit; if negative, how many of the unit are one microsecond."""
 _UNIT_OF_PRESET: Final = {"debezium-mysql": "ms", "debezium-postgres": "us"}
-"""What the connectors write by default, where the event does not say (``time.precision.mode=adaptive``)."""
+"""What the connectors write by default (``time.precision.mode=adaptive``), for events that do not say it."""
 _NAMED_UNITS: Final = {
     "io.debezium.time.Timestamp": "ms",
     "org.apache.kafka.connect.data.Timestamp": "ms",
@@ -48,18 +48,18 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Debezium:
-    """From a change event to a row, with its kind in :data:`KIND`; ``None`` for what changes no row. Picklable.
+    """Turns a change event into a row, with its kind in :data:`KIND`; ``None`` if it changes no row. Picklable.
 
-    Raises ``ValueError`` for what is no change event, and :class:`FrameError` for a truncate.
+    Raises ``ValueError`` if the value is no change event, and :class:`FrameError` for a truncate.
     """
 
     types: Mapping[str, pa.DataType]
     """The types of the table's columns, by lower-case name."""
     ordering: Mapping[str, tuple[str, ...]]
-    """By ordering column, where in the envelope its value is."""
+    """Ordering column -> the place of its value in the envelope."""
     op_column: str | None
     timestamp_unit: str | None
-    """The unit of times that are whole numbers, where the event does not say it; ``None``: such times are refused."""
+    """The unit of times that are whole numbers, if the event does not say it; ``None``: such times are refused."""
     decimals_are_text: bool
 
     @staticmethod
@@ -102,10 +102,10 @@ class Debezium:
             raise ValueError("it is no change event of Debezium")
         op = value.get("op")
         if op == "m":
-            return None  # a message of PostgreSQL's that concerns no row
+            return None  # a PostgreSQL message that concerns no row
         if op == "t":
             raise FrameError(
-                "a truncate is not taken: it says nothing of the rows it removed. Delete them (delete_where), take the "
+                "a truncate is not taken: it does not say which rows it removed. Delete them (delete_where), take the "
                 "event out of the file, and retry"
             )
         if op not in _KINDS:
@@ -119,7 +119,7 @@ class Debezium:
         for name, path in self.ordering.items():
             found = _at(value, path) if path else self._by_name(value, row, name)
             if found is None:
-                raise ValueError(f"nothing in the event tells ordering column {name!r}")
+                raise ValueError(f"the event has no value for ordering column {name!r}")
             _put(row, name, found)
         if self.op_column is not None:
             _put(row, self.op_column, op)
@@ -127,7 +127,7 @@ class Debezium:
         return row
 
     def _by_name(self, event: Mapping[str, Any], row: Mapping[str, Any], name: str) -> Any:
-        """An ordering column of no preset: a column of the row, a field of ``source``, or one of the envelope."""
+        """A value for an ordering column without a preset: from the row, from ``source``, or from the envelope."""
         for place in (row, event.get("source"), event):
             if isinstance(place, Mapping):
                 for given, value in place.items():
@@ -153,7 +153,7 @@ class Debezium:
         return value
 
     def _decimal(self, value: Any, kind: pa.DataType, logical: Mapping[str, Any] | None) -> Any:
-        """A value of Kafka Connect's Decimal, or of Debezium's VariableScaleDecimal."""
+        """A value of type Decimal (Kafka Connect) or VariableScaleDecimal (Debezium)."""
         if isinstance(value, dict):
             if value.keys() != {"scale", "value"} or pa.types.is_nested(kind):
                 return value
@@ -198,7 +198,7 @@ def _moment(value: int, unit: str | None, kind: pa.DataType) -> dt.datetime:
 
 
 def _logical(schema: Any, side: str) -> dict[str, Mapping[str, Any]]:
-    """By field of the row, what the event's schema says of it."""
+    """Field of the row -> what the event's schema says about it."""
     for part in _fields(schema):
         if part.get("field") == side:
             return {str(field.get("field")): field for field in _fields(part)}
@@ -217,7 +217,7 @@ def _at(event: Any, path: tuple[str, ...]) -> Any:
 
 
 def _put(row: dict[str, Any], name: str, value: Any) -> None:
-    """Set a column, in whatever case the row has its name."""
+    """Set a column. The row may have its name in another case."""
     for given in [given for given in row if given.lower() == name.lower()]:
         del row[given]
     row[name] = value

@@ -1,8 +1,8 @@
-"""The columns of a window: which of the table's it carries, and which new ones.
+"""The columns of a window: which columns of the table it carries, and which new ones.
 
-A window holds files of one set of columns. What a file does not tell (JSON, text) has those that the caller names, or
-all of the table's; a field that a record lacks is null then. Else what is in a window would change what a partial
-update means.
+A window holds files with one set of columns. Files that do not say their columns (JSON, text) have those that the
+caller names, or all of the table's, and a field that a record lacks is null. Otherwise the meaning of a partial update
+would depend on which files share a window.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class WindowFrame:
     """How the records of a window become the frame that is upserted. Picklable."""
 
     parse: Frame
-    """What formats fill."""
+    """The columns that the format fills."""
     schema: pa.Schema
-    """What is upserted: the same, but for an operation that the table does not keep, and with the kind column."""
+    """The columns that are upserted: with the kind column, and without an operation that the table does not keep."""
     kind_column: str | None
     op: str | None = None
     """The column of ``parse`` that holds an operation of DMS."""
@@ -41,7 +41,7 @@ class WindowFrame:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a caller said of the columns."""
+    """What the caller said about the columns."""
 
     format: Format
     columns: tuple[str, ...] | None = None
@@ -50,12 +50,12 @@ class Shape:
     rescued: str | None = None
     merge_schema: bool = False
     fixed: tuple[str, ...] | None = field(default=None)
-    """The columns that files of the format have, whatever the table."""
+    """The columns that all files of the format have, whatever the table."""
 
     def frame(self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]) -> WindowFrame:
-        """The frame of files that say this of themselves. Raises :class:`FrameError`.
+        """The frame for files that say this about themselves. Raises :class:`FrameError`.
 
-        :param new: columns that records were found to have and the table lacks.
+        :param new: columns that were found in records, and that the table lacks.
         """
         names, types = self._names(config, peek, new)
         problems = _twice(names)
@@ -105,7 +105,7 @@ class Shape:
     def _table(
         self, config: TableConfig, names: Sequence[str], types: Sequence[pa.DataType | None], problems: list[str]
     ) -> pa.Schema:
-        """The table's schema, with the columns that files bring where it may grow."""
+        """The table's schema. If it may grow, the columns that files bring are added."""
         if not self.merge_schema or problems:
             return config.schema
         brought = [
@@ -158,7 +158,7 @@ class Shape:
 
 
 def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
-    """Why a column cannot take what the table has no column for, if it cannot."""
+    """Why a column cannot be the rescued column; ``None`` if it can."""
     place = config.schema.get_field_index(rescued)
     if place >= 0 and config.schema.field(place).type == pa.string() and config.schema.field(place).nullable:
         return None

@@ -1,4 +1,4 @@
-"""An ingest job: the door of :meth:`lakemerge.LakeTable.ingest`."""
+"""An ingest job: what :meth:`lakemerge.LakeTable.ingest` gives."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _logger = logging.getLogger("lakemerge.ingest")
 
 _TRIES: Final = 20
 _NEW = frozenset({FileState.SEEN, FileState.SETTLING, FileState.CHANGED})
-"""States that a listing tells as well."""
+"""States that also need a listing of the source."""
 
 
 class IngestJob:
     """Files on their way into a table. Made by :meth:`lakemerge.LakeTable.ingest`.
 
-    All that a job knows is in the table: any number of processes may run, look at and change it. Of two that run it at
-    the same time one commits each window; the other plans anew.
+    All that a job knows is in the table, so any number of processes may run it, look at it and change it. If two
+    processes run it at the same time, one of them commits each window, and the other plans anew.
     """
 
     def __init__(self, table: OpenTable, name: str, settings: JobSettings | None) -> None:
@@ -64,10 +64,10 @@ class IngestJob:
         return self._name
 
     def run(self, *, every: object = None, drain: bool = False) -> IngestResult:
-        """Take up what is there now; with ``every``, go on until :meth:`stop`.
+        """Take up the files that are there now; with ``every``, go on until :meth:`stop`.
 
-        Windows that fail are reported and noted in the ledger, and the others go on. What the table or a store fails
-        with is raised; with ``every``, what may pass by itself is only logged, and tried again by the next scan.
+        A window that fails is reported and noted in the ledger, and the others go on. An error of the table or a store
+        is raised. With ``every``, an error that may pass by itself is only logged, and the next scan tries again.
 
         :param every: time between scans, such as ``"30s"``. Scans go on beside the work.
         :param drain: also merge bins that are below their minima.
@@ -89,20 +89,20 @@ class IngestJob:
             self._running.release()
 
     def trigger(self) -> None:
-        """Scan at once; right after the scan that is under way, if there is one."""
+        """Scan at once. If a scan is under way, the next one follows it directly."""
         self._trigger.set()
 
     def stop(self) -> None:
-        """End the run after the window that is under way; before a run, end the next one."""
+        """End the run after the window that is under way. Called before a run, it ends that run."""
         self._stop.set()
 
     def status(self) -> IngestStatus:
-        """What the table says of the job."""
+        """What the table says about the job."""
         return status_of(self._table.handle.store, self._standing())
 
     def files(self, *, state: str | Collection[str] | None = None) -> list[IngestFile]:
-        """Versions of files by path, and what became of them. Lists the source, too, where the job has one, for what
-        is new there.
+        """Versions of files by path, and what became of them. If the job has a source, it is listed, too, to find new
+        files.
 
         :param state: only those in one of these states.
         """
@@ -120,7 +120,7 @@ class IngestJob:
         return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
     def retry(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> int:
-        """Put failed files, and such as were refused because they changed, back under a new window; returns how many.
+        """Put back files that failed or were refused because they changed. A new window takes them. Returns how many.
 
         :param paths: only these files.
         :raises lakemerge.InputError: one of them did not fail.
@@ -145,8 +145,8 @@ class IngestJob:
     def reset(self, *, seen: Literal["keep", "forget"] = "keep") -> None:
         """Begin a new generation: after a restore, or to take everything up again.
 
-        :param seen: ``keep``: files of the ledger stay what they are, in the table or not; ``forget``: all files are
-            new, and so are taken up once more.
+        :param seen: ``keep``: files of the ledger keep their state, whether their records are in the table or not;
+           ``forget``: all files are new, and are taken up once more.
         """
         if seen not in ("keep", "forget"):
             raise InputError(f"seen must be 'keep' or 'forget', not {seen!r}")
@@ -170,15 +170,15 @@ class IngestJob:
         into: LakeTable | str | os.PathLike[str] | None = None,
         force: bool = False,
     ) -> IngestResult:
-        """Read the files of windows once more, block by block as then, and upsert their records.
+        """Read the files of windows once more, in the same blocks, and upsert their records.
 
         :param windows: by default all.
-        :param into: another table, or its path; each window lands in it once. By default the job's own table, which
-            the merger has to allow.
-        :param force: also where that would count records twice: into the job's own table with a merger that is not
-            replay-safe, or into a table that has the window already.
-        :raises lakemerge.InputError: a file of a window is not there any more, or was changed; nothing of that window
-            was written.
+        :param into: another table, or its path; each window lands in it once. By default it is the job's own table, if
+           its merger is replay-safe.
+        :param force: replay also where records may count twice: into the job's own table with a merger that is not
+           replay-safe, or into a table that has the window already.
+        :raises lakemerge.InputError: a file of a window is missing or was changed. Then nothing of that window was
+           written.
         """
         from lakemerge.table import LakeTable
 
@@ -215,7 +215,7 @@ class IngestJob:
             runner.afterwards.keep_in_bounds()
 
     def _new(self, settings: JobSettings) -> Iterator[list[Entry]]:
-        """What a listing has and the ledger has not, as entries of one version each."""
+        """The files that a listing has and the ledger lacks, as the entries of one version at a time."""
         standing = self._standing()
         store, places = self._table.handle.store, settings.files.places
         with listing_of(settings.files) as listing:
@@ -238,7 +238,7 @@ class IngestJob:
             found.close()
 
     def _noted(self, entries: Callable[[Standing], list[Entry]], about: dict[str, object]) -> None:
-        """Commit entries that are made of the job as it is; made anew where somebody else was first."""
+        """Commit entries made from the job's present state. If somebody else commits first, they are made anew."""
         for _ in range(_TRIES):
             standing = self._writable()
             chosen = entries(standing)
@@ -249,10 +249,10 @@ class IngestJob:
             except DomainChangedError:
                 continue
             return
-        raise CommitConflictError(f"runners of ingest job {self._name!r} were first again and again; try again later")
+        raise CommitConflictError(f"other runners of ingest job {self._name!r} were first each time; try again later")
 
     def _standing(self) -> Standing:
-        """The version that the table's reads show, and what it says of the job."""
+        """The version that reads of the table show, and what it says about the job."""
         return standing_of(self._table.services.view, self._name)
 
     def _writable(self) -> Standing:

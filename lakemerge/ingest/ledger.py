@@ -1,9 +1,9 @@
 """The ledger: what became of each version of each file, and of each piece of it, as Parquet files of the table.
 
-A ledger file is sorted by (path, token, first block). A commit adds one; it takes the rows of the newest ones along
-while these have no more rows than it has by then. So there are few files however many commits there were, and a row
-is rewritten a logarithmic number of times. Reading merges the files, and what a later one says of a piece counts.
-Source: docs/table-format.md, section 9.
+A ledger file is sorted by (path, token, first block). Each commit adds one file. It takes along the rows of the newest
+files while these have no more rows than the new file has by then. So there are few files however many commits there
+were, and a row is rewritten a logarithmic number of times. Reading merges the files; for each piece the latest file
+counts. Source: docs/table-format.md, section 9.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class FileState(StrEnum):
     """What became of a version of a file."""
 
     SEEN = "seen"
-    """Found, and not taken up yet."""
+    """It was found, and is not taken up yet."""
     SETTLING = "settling"
-    """It may still be written to."""
+    """It may still be growing."""
     BINNED = "binned"
     """In a bin that is still open."""
     COMMITTED = "committed"
     FAILED = "failed"
     """Its window failed; ``retry`` puts it back."""
     CHANGED = "changed"
-    """It is another version than the one that was taken up, or that is taken."""
+    """The file has another version than this one, or this one is refused because another was taken up."""
     GONE = "gone"
-    """It went before it was taken up."""
+    """It was removed before it was taken up."""
 
 
 LEDGER: Final = pa.schema(
@@ -85,7 +85,7 @@ REJECTS: Final = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-"""Columns of rejects files: where the record is, as it is there, and why it was set aside."""
+"""Columns of rejects files: the place of the record, its text, and why it was set aside."""
 
 
 class Entry(NamedTuple):
@@ -109,9 +109,9 @@ class Entry(NamedTuple):
     rows: int = 0
     rejected: int = 0
     records: int | None = None
-    """As counted for a bin with limits of records."""
+    """How many records the file has, if a bin with limits of records counted them."""
     columns: str | None = None
-    """What tells files with the same columns, as found for a bin."""
+    """The digest of the file's columns, if a bin needed it: files with the same columns have the same."""
     reason: str | None = None
 
     @staticmethod
@@ -130,9 +130,9 @@ _BATCH_ROWS: Final = 65_536
 
 
 def ledger_tables(store: Store, files: Sequence[NamedFile]) -> Iterator[pa.Table]:
-    """The ledger as tables sorted by (path, token, block); no path is in two of them.
+    """The ledger as tables sorted by (path, token, block). No path is in two of them.
 
-    Raises :class:`TableDamagedError` where a file is missing or no ledger.
+    Raises :class:`TableDamagedError` if a file is missing or is no ledger.
     """
     runs = [_Run(store, file) for file in files]
     try:
@@ -152,7 +152,7 @@ def ledger_tables(store: Store, files: Sequence[NamedFile]) -> Iterator[pa.Table
 
 
 def rejects_tables(store: Store, files: Sequence[NamedFile]) -> list[pa.Table]:
-    """Rejects files. Raises :class:`TableDamagedError` as :func:`ledger_tables`."""
+    """The tables of rejects files. Raises :class:`TableDamagedError` like :func:`ledger_tables`."""
     tables = []
     for file in files:
         with _readable(file.path), store.open_input(file.path, size_bytes=file.size_bytes) as data:
@@ -179,7 +179,7 @@ def write_ledger(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFi
 
 
 def absorbed(files: Sequence[NamedFile], rows: int) -> int:
-    """How many of the newest files a new one with so many rows takes along."""
+    """How many of the newest files a new file with so many rows takes along."""
     count = 0
     for file in reversed(files):
         if file.rows > rows:
@@ -202,7 +202,7 @@ def appended(store: Store, files: Sequence[NamedFile], entries: Sequence[Entry],
 
 
 def _over(older: Iterator[pa.Table], new: pa.Table) -> Iterator[pa.Table]:
-    """Sorted tables with the rows of a newer one put in."""
+    """Sorted tables, with the rows of a newer table merged in."""
     for table in older:
         upto = pc.less_equal(new["path"], table["path"][-1])
         yield _latest([table, new.filter(upto)])
@@ -212,7 +212,7 @@ def _over(older: Iterator[pa.Table], new: pa.Table) -> Iterator[pa.Table]:
 
 
 def _latest(parts: Sequence[pa.Table]) -> pa.Table:
-    """Rows of several tables, sorted; of those of one identity the last one, by the order of the tables."""
+    """The rows of several tables, sorted. Of rows with the same (path, token, block), that of the last table stays."""
     ranked = pa.concat_tables(parts).combine_chunks()
     ranked = ranked.append_column("rank", pa.array(range(ranked.num_rows), pa.int64()))
     ranked = ranked.sort_by([(name, "ascending") for name in (*_IDENTITY, "rank")])
@@ -227,7 +227,7 @@ def _latest(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 class _Run:
-    """One ledger file on its way through a merge."""
+    """One ledger file, as a merge reads it."""
 
     def __init__(self, store: Store, file: NamedFile) -> None:
         self._path = file.path
@@ -258,7 +258,7 @@ class _Run:
             self._held = pa.concat_tables([self._held, pa.Table.from_batches([batch])])
 
     def take_below(self, bound: str | None) -> pa.Table:
-        """The rows of paths below the bound, which leave the run; without a bound, all."""
+        """Take the rows of paths below the bound out of the run; without a bound, all rows."""
         count = self._held.num_rows
         if bound is not None and count:
             count = pc.sum(pc.less(self._held["path"], bound)).as_py()
@@ -276,7 +276,7 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        # Arrow's own errors of input are plain OSErrors; others are a store that failed.
+        # Arrow reports bad input as a plain OSError; other errors mean that the store failed.
         if isinstance(error, OSError) and type(error) not in (OSError, FileNotFoundError):
             raise
         raise TableDamagedError(f"{path!r}, a file of an ingest job, cannot be read: {error}", path=path) from error

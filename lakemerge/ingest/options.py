@@ -1,4 +1,4 @@
-"""What a caller says of an ingest job: which files, how they are gathered, what becomes of them afterwards."""
+"""What a caller says about an ingest job: which files, how they are gathered, and what happens to them afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["After", "Archive", "BadRecords", "Bins", "Files", "Fragments", "Loca
 
 Location = str | os.PathLike[str]
 Size = int | str
-"""Bytes, or a text such as ``64MiB``."""
+"""A number of bytes, or a text such as ``64MiB``."""
 BadRecords = Literal["fail", "quarantine"]
 After = Literal["keep", "delete", "archive"]
 
@@ -37,12 +37,12 @@ class Files:
         :class:`Bins` and :class:`Fragments`.
     :param recursive: whether folders inside of folders are looked into.
     :param block_bytes: size of the blocks that files are read in, where their format can be split.
-    :param columns: the columns to read, others are left out; of CSV without a header, all columns in their order.
-    :param options: of the format (docs/guides/ingest.md).
+    :param columns: the columns to read; others are left out. For CSV without a header: all columns, in their order.
+    :param options: options of the format (docs/guides/ingest.md).
     :param settle: how long size and token of a file must stand still before it is read.
-    :param overwrites: whether a file that changed after it was ingested is a new one, or is refused.
-    :param storage_options: of buckets, as for tables.
-    :raises lakemerge.InputError: what is wrong, before anything is listed.
+    :param overwrites: whether a file that changed after it was ingested is taken up again, or is refused.
+    :param storage_options: options for buckets, as for tables.
+    :raises lakemerge.InputError: something is wrong with the arguments. It is raised before anything is listed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Files:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Locations that are named one by one, for people."""
+        """The locations, for people; empty if an iterable or a function gives them."""
         return tuple(whole_path(place) for place in self._locations if isinstance(place, str | os.PathLike))
 
     def locations(self) -> Iterator[str]:
@@ -113,8 +113,8 @@ class Bins:
     """Files gathered until they are worth a window, as NiFi's MergeRecord gathers them.
 
     A bin is merged when it has both minima at the end of a scan, as soon as it has either maximum, when it is too old,
-    or when another one needs its place. Limits of records need the files' records to be counted: formats with footers
-    tell, others are read once for it.
+    or when another bin needs its place. For limits of records the records of files have to be counted: a footer says
+    how many there are, and a file without one is read once to count them.
     """
 
     min_records: int | None = None
@@ -122,13 +122,13 @@ class Bins:
     """A soft limit: a file whose records go beyond it still belongs to the bin."""
     min_bytes: Size | None = None
     max_bytes: Size | None = None
-    """A hard limit, but for a file that is larger by itself."""
+    """A hard limit, except for a file that is larger by itself."""
     max_age: object = None
-    """Since the first file of the bin was found."""
+    """The age is counted from when the first file of the bin was found."""
     max_bins: int | None = 5
-    """Open at a time; the oldest one is merged to make room."""
+    """How many bins are open at a time; the oldest one is merged to make room."""
     correlate: Sequence[str] = ()
-    """Names of groups of the pattern, or of partition folders (``store=7``): files of different values are never in
+    """Names of groups of the pattern, or of partition folders (``store=7``). Files with different values are never in
     one bin."""
 
     def __post_init__(self) -> None:
@@ -160,8 +160,8 @@ class Bins:
 class Fragments:
     """Files that belong together, by named groups of the pattern, as NiFi's MergeRecord defragments.
 
-    A set is merged, in the order of its indices and in one commit, when as many files are there as one of them says.
-    Sets whose files contradict each other, or that are not whole in time, fail.
+    A set is merged when as many files are there as one of them says: in one commit, in the order of its indices. A set
+    fails if its files contradict each other, or if it is not complete in time.
     """
 
     identifier: str = "identifier"
@@ -169,11 +169,11 @@ class Fragments:
     index: str = "index"
     """The group with the number of a file in its set."""
     count: str = "count"
-    """The group with the number of files in the set. It need not be in all names; one of a set has to have it."""
+    """The group with the number of files in the set. It need not be in all names, but in one name of each set."""
     max_age: object = None
-    """How long a set is waited for, since its first file was found."""
+    """How long the job waits for a set, from when its first file was found."""
     max_bins: int | None = None
-    """Sets that are waited for at a time; the oldest one fails to make room."""
+    """How many sets the job waits for at a time; the oldest one fails to make room."""
 
     def __post_init__(self) -> None:
         self.limits()
@@ -192,9 +192,9 @@ class Archive:
     folder: str | None = None
     """By default ``_archive`` in the folder that the file was found in."""
     max_age: object = None
-    """Files that are there for longer are deleted."""
+    """Files that have been there for longer are deleted."""
     max_bytes: Size | None = None
-    """While there is more, the oldest are deleted."""
+    """While the archive has more bytes, the oldest files are deleted."""
 
     def __post_init__(self) -> None:
         _ = self.max_age_ms, self.limit_bytes

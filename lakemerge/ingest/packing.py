@@ -1,6 +1,6 @@
-"""A window's pieces, read and packed into log files by tasks: on threads here, on executors under Spark.
+"""Tasks that read a window's pieces and pack them into log files: on threads here, on executors under Spark.
 
-A task has neighbouring pieces, and tasks are numbered in the order of the pieces; so records stand in the log in the
+A task has neighbouring pieces, and tasks are numbered in the order of the pieces. So records are in the log in the
 order of files and blocks.
 """
 
@@ -31,7 +31,7 @@ _LEAST_TASK_BYTES = 8 << 20
 
 
 class Part(NamedTuple):
-    """A piece, or a part of one, and the number of the piece."""
+    """A piece or a part of it, and the number of the piece."""
 
     number: int
     piece: Piece
@@ -51,7 +51,7 @@ class Done(NamedTuple):
 
     packed: Packed
     counts: tuple[tuple[int, int, int], ...]
-    """Number of a piece, records taken up, records set aside."""
+    """For each piece: its number, how many records were taken up, and how many were set aside."""
     rejects: NamedFile | None
 
 
@@ -65,13 +65,13 @@ class Job:
 
 
 class RunTasks(Protocol):
-    """Runs a function of tasks, and gives what it gave in their order; raises what it raised for one of them."""
+    """Calls a function for each task, and returns its results in the order of the tasks. An error of it is raised."""
 
     def __call__(self, function: Callable[[Task], R], tasks: Sequence[Task]) -> list[R]: ...
 
 
 def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_time: int) -> list[Task]:
-    """Even tasks of neighbouring pieces, about as many as run at a time; large pieces are cut."""
+    """Tasks of about equal size, of neighbouring pieces, about as many as run at a time. Large pieces are cut."""
     target = max(_LEAST_TASK_BYTES, -(-sum(piece.length for piece in pieces) // at_a_time))
     tasks: list[list[Part]] = [[]]
     room = target
@@ -114,7 +114,7 @@ def run_task(job: Job, task: Task) -> Done:
 
 
 def new_fields(reading: Reading, task: Task) -> dict[str, pa.DataType]:
-    """What records of a task have and the frame lacks."""
+    """The fields that records of a task have and the frame lacks."""
     found: dict[str, pa.DataType] = {}
     for part in task.parts:
         for name, kind in reading.new_fields(part.piece).items():
@@ -146,7 +146,7 @@ def write_rejects(store: Store, path: str, tables: Sequence[pa.Table]) -> NamedF
 
 
 def _cut(piece: Piece, room: int, target: int) -> Iterator[Piece]:
-    """The piece in parts: as much as a task has room for, then whole tasks."""
+    """The piece in parts: first as much as the present task has room for, then whole tasks."""
     offset = piece.offset
     size = max(room, _LEAST_TASK_BYTES)
     while offset < piece.end or offset == piece.offset:

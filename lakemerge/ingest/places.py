@@ -1,4 +1,4 @@
-"""The folders and files that a job reads from, whatever kinds of source they are in."""
+"""The folders and files that a job reads, in sources of any kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LISTING = pa.schema(
 class Places:
     """The sources of a job, opened on first use. Picklable.
 
-    :param storage_options: of buckets, as for tables.
+    :param storage_options: options for buckets, as for tables.
     """
 
     def __init__(self, storage_options: Mapping[str, object]) -> None:
@@ -51,7 +51,7 @@ class Places:
         return "Places()"
 
     def of(self, path: str) -> Source:
-        """The source that a whole path is in."""
+        """The source of a whole path."""
         if not path.startswith("s3://"):
             return LocalSource()
         bucket = path.removeprefix("s3://").partition("/")[0]
@@ -60,9 +60,9 @@ class Places:
         return self._buckets[bucket]
 
     def listed(self, locations: Iterable[str], *, recursive: bool) -> Iterator[SourceFile]:
-        """The files of folders, and files that are named themselves; sorted by path, each once.
+        """The files of folders, and files named by themselves. They are sorted by path, and each comes once.
 
-        :param locations: whole paths. They are gone through once, and may be many.
+        :param locations: whole paths. There may be many, and they are iterated once.
         """
         named = SortedSpill(LISTING, ["path"])
         folders: list[Iterator[SourceFile]] = []
@@ -87,9 +87,9 @@ class Places:
 
 
 def whole_path(location: str | os.PathLike[str]) -> str:
-    """A location as whole paths have it; one slash at its end says that it is a folder.
+    """A location as a whole path. A slash at its end says that it is a folder.
 
-    Raises :class:`InputError` for what is neither a local path nor a URL of S3.
+    Raises :class:`InputError` if it is neither a local path nor an S3 URL.
     """
     given: object = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(given, str) or not given:
@@ -112,7 +112,7 @@ def whole_path(location: str | os.PathLike[str]) -> str:
         raise InputError(f"{text!r} looks like a URL that went through pathlib: pass it as a string", location=text)
     bucket, _, key = match["rest"][2:].partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]+", bucket):
-        # The URL is not quoted: people put credentials in front of the bucket.
+        # The error does not show the URL, because people put credentials in front of the bucket.
         raise InputError(
             "an S3 URL is s3://bucket/prefix with a plain bucket name; credentials go into "
             f"{argument('storage_options')}"

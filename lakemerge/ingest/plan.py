@@ -1,7 +1,7 @@
-"""What a listing holds that the ledger does not: both sorted by path, joined as streams.
+"""Finds the files that a listing has and the ledger lacks. Both are sorted by path, and joined as streams.
 
-Nothing is passed over because it is old, or because something newer was seen: only what the ledger tells of a file's
-very version counts.
+No file is passed over because it is old, or because a newer one was seen. Only what the ledger says about exactly this
+version of the file counts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Overwrites = Literal["ingest", "refuse"]
 
 
 class Candidate(NamedTuple):
-    """A version of a file that is to be taken up, from its beginning or from where the job is in it."""
+    """A version of a file to be taken up, from its beginning or from where the job stopped in it."""
 
     modified_ns: int
     path: str
     size: int
     token: str
     seen_ms: int
-    """When it was first found."""
+    """When this version was first found."""
     block: int = 0
-    """The first block that no window has."""
+    """The first block that no window has taken up."""
     offset: int = 0
     """Where that block begins."""
     binned: bool = False
-    """Whether the ledger knows it to be in an open bin."""
+    """Whether the ledger says that it is in an open bin."""
     records: int | None = None
     columns: str | None = None
 
@@ -80,15 +80,15 @@ _CANDIDATES: Final = pa.schema(
 
 
 DONE: Final = pa.schema([*LISTING, pa.field("window", pa.int64())])
-"""Files, and the window that took up the last of them."""
+"""Columns for a file and the window that took up its last piece."""
 _WAITING: Final = (FileState.BINNED.value, FileState.SEEN.value)
 
 
 @dataclass(slots=True)
 class Settling:
-    """Which files stand still: unchanged for ``settle_ms``, by their own time or since they were first seen so.
+    """Which files stand still: unchanged for ``settle_ms``, by the file's own time or since this state was first seen.
 
-    A host whose clock is ahead may take a file for settled too early; one that is behind only waits longer.
+    If a host's clock is ahead, a file may be taken for settled too early; if it is behind, the job only waits longer.
     """
 
     settle_ms: int
@@ -109,13 +109,13 @@ class Settling:
 
 @dataclass(slots=True)
 class Found:
-    """What the join gives. The candidates come in the order of (time of change, path), once."""
+    """The result of the join. Iterating gives the candidates once, in the order of (time of change, path)."""
 
     candidates: SortedSpill
     notes: list[Entry]
-    """What the ledger does not say yet of files that are not taken up."""
+    """New entries for the ledger, about files that are not taken up."""
     done: Spool
-    """Files that are in the table whole, and still listed; columns of :data:`DONE`."""
+    """Files that are completely in the table and still listed, with the columns of :data:`DONE`."""
     settling: list[SourceFile]
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -139,10 +139,10 @@ def found_by(
 ) -> Found:
     """Join a listing with a ledger.
 
-    :param leave: paths and tokens of versions that are passed over.
+    :param leave: paths and tokens of versions to pass over.
 
-    :param exists: whether there is a file at a path; asked for files that wait in bins and are not listed.
-    :param keeps_done: whether :attr:`Found.done` is wanted.
+    :param exists: says whether there is a file at a path. It is called for files that wait in bins and are not listed.
+    :param keeps_done: whether to fill :attr:`Found.done`.
     """
     found = Found(SortedSpill(_CANDIDATES, ["modified_ns", "path"]), [], Spool(DONE), [])
     join = _Join(found, settling, overwrites, exists, keeps_done, now_ms, leave)
@@ -170,7 +170,7 @@ class _Join:
     leave: Collection[tuple[str, str]]
 
     def put(self, listed: pa.RecordBatch, known: pa.Table) -> None:
-        """Files, and what the ledger tells of their paths and those between them."""
+        """Join listed files with the ledger's rows for their paths and for the paths between them."""
         whole = pc.and_(
             pc.equal(known["state"], FileState.COMMITTED.value),
             pc.and_(pc.equal(known["offset"], 0), pc.equal(known["length"], known["size"])),
@@ -189,11 +189,11 @@ class _Join:
         self.unlisted(known.filter(pc.invert(pc.is_in(known["path"], value_set=listed["path"]))))
 
     def unlisted(self, known: pa.Table) -> None:
-        """Files that wait and are not there any more."""
+        """Note files that wait in bins and are not there any more."""
         waiting = known.filter(pc.is_in(known["state"], value_set=pa.array(_WAITING)))
         for entry in map(Entry.of, zip(*(column.to_pylist() for column in waiting.columns), strict=True)):
             if not self.exists(entry.path):
-                reason = "it went before it was taken up"
+                reason = "it was removed before it was taken up"
                 self.found.notes.append(entry._replace(state=FileState.GONE, reason=reason))
 
     def _file(self, file: SourceFile, entries: Sequence[Entry]) -> None:
@@ -234,16 +234,16 @@ class _Join:
         )
 
     def _takes(self, file: SourceFile, others: Sequence[Entry]) -> bool:
-        """Whether a version that the ledger does not know is taken up."""
+        """Whether to take up a version that the ledger does not know."""
         if self.overwrites == "ingest" or all(entry.state is not FileState.COMMITTED for entry in others):
             return True
         candidate = Candidate(file.modified_ns, file.path, file.size, file.token, self.now_ms)
-        reason = "another version of the file is in the table, and overwrites are refused"
+        reason = "another version of the file is in the table, and changed files are refused (overwrites)"
         self.found.notes.append(candidate.entry(FileState.CHANGED, 0, reason=reason))
         return False
 
     def _outdate(self, others: Sequence[Entry]) -> None:
-        """Note the versions that are there no more. They are not taken up, nor read to their end."""
+        """Note the versions that were replaced. They are not taken up, or not read to their end."""
         last: dict[str, Entry] = {entry.token: entry for entry in others}
         for entry in last.values():
             if entry.state in (FileState.BINNED, FileState.SEEN, FileState.FAILED):
@@ -266,7 +266,7 @@ class _Join:
 
 
 class _Ledger:
-    """The ledger, to be read up to a path."""
+    """The ledger, read path by path."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = tables
@@ -293,7 +293,7 @@ class _Ledger:
 
 
 def _versions(files: pa.RecordBatch | pa.Table) -> pa.Array:
-    """What tells a version of a file. No path or token has the character between them."""
+    """Path and token as one text, which identifies a version of a file. Neither contains the separator."""
     joined = pc.binary_join_element_wise(files["path"], files["token"], "\0")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 

@@ -1,4 +1,4 @@
-"""From pieces of files to rows that can be upserted, and to records that are set aside with their reason."""
+"""Reads pieces of files as rows that can be upserted, and sets bad records aside with their reason."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _MAX_TEXT: Final = 200
 
 
 class NewFieldsError(RetryError):
-    """Records have fields that the frame lacks and may get. Read what they all are, and then begin again."""
+    """Records have fields that the frame lacks and may get. The caller finds all of them, and then begins again."""
 
     code = "new-fields"
 
 
 class BadRecordError(FrameError):
-    """A record of a file cannot be taken up, and records may not, or no more, be set aside."""
+    """A record of a file cannot be taken up, and no more records may be set aside."""
 
     code = "bad-record"
 
 
 @dataclass(slots=True)
 class Rejects:
-    """Records that are set aside, by one task.
+    """The records that one task sets aside.
 
-    :param limit: how many may be; 0: the first one is an error, ``None``: any number.
+    :param limit: how many records may be set aside; 0: the first one is an error, ``None``: any number.
     """
 
     limit: int | None
@@ -86,11 +86,11 @@ class Reading:
     frame: WindowFrame
     key: tuple[str, ...]
     required: tuple[str, ...]
-    """Columns that records which are no deletes may not leave null, but for the key."""
+    """Columns other than the key that may not be null, except in deletes."""
     marks: Mapping[str, pa.Array]
-    """Columns, and the values in them that make a delete of an upsert."""
+    """Columns, and the values in them that turn an upsert into a delete."""
     limit: int | None
-    """How many records of a window may be set aside."""
+    """How many records of a window may be set aside; ``None``: any number."""
 
     @staticmethod
     def of(
@@ -144,12 +144,12 @@ class Reading:
         return rows.filter(pa.array(keep))
 
     def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:
-        """The columns that are upserted; an operation of DMS becomes the kind."""
+        """The columns to upsert. A DMS operation becomes the kind."""
         op, kind = self.frame.op, self.frame.kind_column
         if op is None or kind is None:
             return rows
         place = rows.schema.names.index(op)
-        # Files of a full load have no operations: their rows are inserts.
+        # Files of a full load have no operations, so their rows are inserts.
         ops = pc.fill_null(rows.column(place), "I")
         rows = rows.set_column(place, rows.schema.field(place), ops)
         codes = pc.index_in(ops, value_set=pa.array(dms_kinds))
@@ -158,7 +158,7 @@ class Reading:
         return rows.append_column(kind, kinds).select(self.frame.schema.names)
 
     def _judge(self, rows: pa.RecordBatch, problems: Problems) -> None:
-        """What the table would refuse a whole frame for."""
+        """Mark the rows for which the table would refuse the whole frame."""
         kind = self.frame.kind_column
         for name in self.key:
             if name in rows.schema.names:
@@ -179,7 +179,7 @@ class Reading:
 
 @contextmanager
 def readable(path: str, format_name: str) -> Iterator[None]:
-    """Errors of a format, with the file's name."""
+    """Adds the file's name to errors of a format."""
     try:
         yield
     except FileUnreadableError as error:
@@ -191,7 +191,7 @@ def readable(path: str, format_name: str) -> Iterator[None]:
             raise
         raise FrameError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        # Arrow's own errors of input are plain OSErrors without a number; others are a source that failed.
+        # Arrow reports bad input as an OSError without a number; other errors mean that the source failed.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise
         raise FileUnreadableError(f"{path} cannot be read as {format_name}: {error}", path=path) from error

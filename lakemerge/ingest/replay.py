@@ -1,4 +1,4 @@
-"""Windows read once more: the ledger names their blocks, so a replay has the same ones."""
+"""Reads windows once more. The ledger names their blocks, so a replay reads the same blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["replayed"]
 
 
 class _Taken(NamedTuple):
-    """A piece of a window, as the ledger tells it."""
+    """A piece of a window, as the ledger has it."""
 
     window: int
     modified_ns: int
@@ -45,7 +45,7 @@ class _Taken(NamedTuple):
     offset: int
     length: int
     last_window: int
-    """That took up the end of the file."""
+    """The window that took up the end of the file."""
 
 
 _TAKEN: Final = pa.schema(
@@ -65,12 +65,12 @@ _TAKEN: Final = pa.schema(
 
 
 class _DoneError(CommitConflictError):
-    """The target has the window."""
+    """The target has the window already."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TxnBelow:
-    """No transaction of the application has the number, or a higher one."""
+    """The application has no transaction with the number or a higher one."""
 
     app: str
     number: int
@@ -114,9 +114,9 @@ def replayed(
 def _replay(
     runner: Runner, target: Handle, view: TableView, number: int, pieces: list[_Taken], along: Along, *, safely: bool
 ) -> tuple[int, int]:
-    """Upsert the records of one window; how many were taken up, and how many were set aside again.
+    """Upsert the records of one window. Returns how many were taken up, and how many were set aside again.
 
-    :param safely: only where the merger says that it makes no difference.
+    :param safely: refuse a merger for which it makes a difference that records come twice.
     """
     if runner.gathering.fragments is not None:
         pieces = sorted(pieces, key=lambda piece: _index(runner, piece.path))
@@ -124,7 +124,7 @@ def _replay(
     peeks = [member.piece.peek for member in members if member.piece.peek is not None]
     peek = next((peek for peek in peeks if peek.names), None)
     if peeks and peek is None:
-        return 0, 0  # files without so much as a header
+        return 0, 0  # files that are empty, without even a header
     try:
         write, done = runner.packed(target, view, members, peek, number)
     except (FileGoneError, FileChangedError) as error:
@@ -133,7 +133,7 @@ def _replay(
         give_up(write)
         raise InputError(
             f"the table's merger, {write.pack.merger.name}, does not say that records may come twice (replay_safe). "
-            "Replay into another table, or pass force=True where the records are not in this one, or do no harm"
+            "Replay into another table, or pass force=True if the records are not in this one, or do no harm twice"
         )
     about = {"ingest": {"name": runner.name, "replayOf": number, "table": runner.handle.store.url}}
     provenance = replace(write.provenance, operation="INGEST", info=about, along=along)
@@ -144,7 +144,7 @@ def _replay(
             load_file_slices=runner.engine.load_file_slices,
         )
     finally:
-        # The records that were set aside are those of the window's own rejects.
+        # The records that are set aside now are in the window's own rejects already.
         delete_prefix(target.store, f"{INGEST_FOLDER}/{write.pack.name}")
     counts = [count for task in done for count in task.counts]
     return sum(rows for _, rows, _ in counts), sum(rejected for *_, rejected in counts)
@@ -181,7 +181,7 @@ def _taken(runner: Runner, standing: Standing, windows: Collection[int] | None) 
 
 
 def _member(runner: Runner, taken: _Taken) -> Member:
-    """A piece as it was, read from where its file is now."""
+    """The piece as it was, to be read from where its file is now."""
     file = _found(runner, taken)
     chosen, peek = runner.gathering.format, None
     if chosen.describes_itself:
@@ -192,7 +192,7 @@ def _member(runner: Runner, taken: _Taken) -> Member:
 
 
 def _found(runner: Runner, taken: _Taken) -> SourceFile:
-    """The version that was taken up, in its place or in the archive."""
+    """The version that was taken up, from its old place or from the archive."""
     there = runner.gathering.files.places.of(taken.path).stat(taken.path)
     if there is not None and there.token == taken.token:
         return there

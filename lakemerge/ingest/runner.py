@@ -1,4 +1,4 @@
-"""One scan worked off: what is new becomes windows, one commit after the other."""
+"""Works off one scan: new files become windows, one commit after the other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _logger = logging.getLogger("lakemerge.ingest")
 
 _MOST_REPLANS: Final = 100
 _INFLATED: Final = {"parquet": 4, "orc": 4, "avro": 2}
-"""Bytes of Arrow data a byte of a file makes, about."""
+"""About how many bytes of Arrow data one byte of a file makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Engine:
 
 
 class _PlanAnewError(RetryError):
-    """What was planned does not hold any more."""
+    """The plan is out of date."""
 
 
 @dataclass(slots=True)
@@ -65,26 +65,26 @@ class Runner:
     name: str
     gathering: Gathering
     shape_of: Callable[[TableConfig], Shape]
-    """Gives the shape of the table as it is."""
+    """Gives the shape for the table's present columns."""
     engine: Engine
     settling: Settling
     limit: int | None
-    """How many records of a window may be set aside."""
+    """How many records of a window may be set aside; ``None``: any number."""
     afterwards: Afterwards | None
     source: Mapping[str, Any]
     pressure: Callable[[], str | None]
-    """Why no window may be committed now; ``None``: it may."""
+    """Gives the reason why no window may be committed now; ``None``: it may."""
     committed: Callable[[], None]
     """Called after each window."""
     is_stopped: Callable[[], bool]
     result: IngestResult = field(default_factory=IngestResult)
 
     def standing(self) -> Standing:
-        """The table as it is now, and what it says of the job."""
+        """The table as it is now, and what it says about the job."""
         return standing_of(self.latest(), self.name)
 
     def work_off(self, listing: Spool, *, drain: bool) -> None:
-        """Take up what a listing holds and the ledger does not. Planned anew whenever somebody else was first."""
+        """Take up the files that a listing has and the ledger lacks. If somebody else commits first, plan anew."""
         leave: set[tuple[str, str]] = set()
         tries, window = 0, -1
         while True:
@@ -96,7 +96,7 @@ class Runner:
                 self._work_off(standing, listing, drain=drain, leave=leave)
                 return
             except (CommitConflictError, TableDamagedError, _PlanAnewError) as error:
-                # A ledger file that is gone may be one that somebody replaced and a vacuum took.
+                # A missing ledger file may have been replaced by another runner and deleted by a vacuum.
                 if isinstance(error, TableDamagedError) and self.standing().configuration == standing.configuration:
                     raise
                 if tries >= _MOST_REPLANS:
@@ -185,7 +185,7 @@ class Runner:
     def packed(
         self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None, number: int
     ) -> tuple[Write, list[Done]]:
-        """Read pieces and pack them for a table; nothing is left of what fails."""
+        """Read pieces and pack them for a table. A failure leaves no file."""
         new: dict[str, pa.DataType] = {}
         while True:
             try:
@@ -199,7 +199,7 @@ class Runner:
     def _new_fields(
         self, view: TableView, members: Sequence[Member], peek: Peek | None, new: Mapping[str, pa.DataType]
     ) -> dict[str, pa.DataType]:
-        """What all records of a window have and the table lacks, so that it does not matter who comes first."""
+        """All fields that records of a window have and the table lacks, so that their order does not matter."""
         shape = self.shape_of(view.config)
         frame = shape.frame(view.config, peek, new)
         reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
@@ -256,7 +256,7 @@ class Runner:
             )
 
     def _empty(self, standing: Standing, window: Window, windows: Windows) -> Standing:
-        """Files without so much as a header."""
+        """Take up files that are empty, without even a header."""
         number = standing.ingest.window + 1
         entries = [member.entry(number, 0, 0, window.reason) for member in window.members]
         after = self._note(standing, [*windows.notes, *entries], {"files": len(entries)})
@@ -288,7 +288,7 @@ class Runner:
         )
 
     def _current(self, standing: Standing) -> Standing:
-        """The same with the table as it is now. What was planned holds only while nobody else commits for the job."""
+        """The same job with the table as it is now. The plan holds only while nobody else commits for the job."""
         found = self.standing()
         if found.configuration != standing.configuration:
             raise _PlanAnewError("another runner of the job committed meanwhile")
@@ -297,7 +297,7 @@ class Runner:
 
 
 def fails_window(error: Exception) -> bool:
-    """Whether what was read is at fault, so that the window fails and the others go on; else table or store are."""
+    """Whether the files are at fault: then the window fails, and the others go on. Else the table or store is."""
     return isinstance(error, InputError)
 
 

@@ -1,4 +1,4 @@
-"""What a caller said of a job, checked as a whole before anything is listed."""
+"""What a caller said about a job, checked as a whole before anything is listed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class JobSettings:
     kind_column: str | None
     envelope: Envelope | None
     limit: int | None
-    """How many records of a window may be set aside."""
+    """How many records of a window may be set aside; ``None``: any number."""
     rescued_column: str | None
     merge_schema: bool
     blocks_per_window: int
@@ -84,7 +84,7 @@ class JobSettings:
         after: After | Archive,
         max_read_amplification: float | None,
     ) -> JobSettings:
-        """Raises :class:`InputError` that lists everything that is wrong."""
+        """Raises an :class:`InputError` that lists everything that is wrong."""
         problems = [
             *_wrong_gathering(files, bins, fragments),
             *_wrong_envelope(files, envelope, kind_column),
@@ -114,7 +114,7 @@ class JobSettings:
         )
 
     def shape(self, config: TableConfig) -> Shape:
-        """For the table as it is. Raises :class:`InputError` where the job does not fit it."""
+        """The shape for the table as it is. Raises :class:`InputError` if the job does not fit it."""
         if self.rescued_column is not None:
             problem = rescued_problem(config, self.rescued_column)
             if problem is not None:
@@ -131,7 +131,7 @@ class JobSettings:
         )
 
     def runner(self, table: OpenTable, name: str, is_stopped: Callable[[], bool]) -> Runner:
-        """Raises :class:`InputError` where the job does not fit the table."""
+        """The runner of the job. Raises :class:`InputError` if the job does not fit the table."""
         shape = self.shape(table.writable().config)
         archive = self.archive
         return Runner(
@@ -166,11 +166,11 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """What a job needs of the table that it was made with."""
+    """What a job needs from the table on which it was made."""
 
     services: LakeTable
     writable: Callable[[], TableView]
-    """The tip; raises :class:`InputError` where the table stands at an earlier version."""
+    """Gives the tip; raises :class:`InputError` if the table was opened at an earlier version."""
     maintain_inline: Callable[[], None]
     spark: SparkSession | None
 
@@ -189,7 +189,7 @@ def _engine(table: OpenTable) -> Engine:
 
 
 def _pressure(table: LakeTable, most: float | None) -> str | None:
-    """Maintenance first, where reads of the table cost too much; why the job has to wait, if that did not help."""
+    """Run maintenance if reads of the table cost too much. If that did not help, why the job has to wait."""
     if most is None or table.detail().read_amplification <= most:
         return None
     _logger.info("read amplification is above %g: maintenance comes first", most)
@@ -214,7 +214,7 @@ def _wrong_gathering(files: Any, bins: Any, fragments: Any) -> Iterator[str]:
     if fragments is None:
         return
     if bins is not None and bins.has_sizes:
-        yield "sets are merged when they are whole: with fragments, bins may say max_age and max_bins alone"
+        yield "sets are merged when they are whole: with fragments, bins may have only max_age and max_bins"
     groups = {} if files.pattern is None else files.pattern.groupindex
     needed = (fragments.identifier, fragments.index, fragments.count)
     for name in (name for name in needed if name not in groups):

@@ -1,8 +1,9 @@
-"""Where files land: what ingest needs of a folder or bucket it reads from, beside the :class:`Store` of the table.
+"""Where files land: what ingest needs of the folders and buckets that it reads. The table's own store is a
+:class:`Store`.
 
-A file is its path, its size and the store's *token* (S3: the ETag; locally time of change in ns, size and inode),
-never a time alone. Paths are whole: absolute local ones, or ``s3://bucket/key``. A source is picklable, since Spark
-ships it to executors.
+A version of a file is known by its path, its size and the store's *token* (S3: the ETag; locally time of change in ns,
+size and inode), never by a time alone. Paths are whole: absolute local paths, or ``s3://bucket/key``. A source is
+picklable, because Spark sends it to executors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lakemerge.errors import InputError, RetryError
 __all__ = ["FileChangedError", "FileGoneError", "FileUnreadableError", "Outcome", "Source", "SourceFile", "is_hidden"]
 
 _UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".swp", "~", "._COPYING_")
-"""How names end while a file is being written, by the tools that write them."""
+"""Endings that tools give to the names of files while they write them."""
 
 
 class SourceFile(NamedTuple):
@@ -30,15 +31,15 @@ class SourceFile(NamedTuple):
     size: int
     token: str
     modified_ns: int
-    """By the source's own clock."""
+    """The time of the last change, by the source's own clock."""
 
 
 class Outcome(Enum):
-    """What became of a file that was to be moved or deleted."""
+    """What became of a file that should be moved or deleted."""
 
     DONE = "done"
     CHANGED = "changed"
-    """Another version of it is there, and was left alone."""
+    """Another version of it is there, and was not touched."""
     GONE = "gone"
 
 
@@ -55,29 +56,29 @@ class FileChangedError(RetryError):
 
 
 class FileUnreadableError(InputError):
-    """A file is there and cannot be read, or holds something else than its format says."""
+    """A file is there but cannot be read, or does not have its format."""
 
     code = "file-unreadable"
 
 
 class Source(ABC):
-    """See the module docstring. What a store fails with otherwise is raised as it is."""
+    """See the module docstring. Other errors of a store are raised as they are."""
 
     @abstractmethod
     def list(self, folder: str, *, recursive: bool) -> Iterator[SourceFile]:
-        """The files of a folder, sorted by path, hidden and unfinished ones left out (:func:`is_hidden`); of a folder
-        that is not there, none."""
+        """The files of a folder, sorted by path, without hidden and unfinished ones (:func:`is_hidden`). A missing
+        folder has none."""
 
     @abstractmethod
     def stat(self, path: str) -> SourceFile | None:
-        """The present version of a file; ``None`` where there is none, or a folder."""
+        """The present version of a file; ``None`` if there is no file, or a folder."""
 
     @abstractmethod
     def open(self, file: SourceFile) -> AbstractContextManager[pa.NativeFile]:
         """Open a version for random access.
 
-        Raises :class:`FileGoneError` and :class:`FileUnreadableError`. Where the bytes that were read are not all of
-        that version, :class:`FileChangedError` is raised, at the latest when the context ends."""
+        Raises :class:`FileGoneError` and :class:`FileUnreadableError`. If some of the bytes read are not of that
+        version, :class:`FileChangedError` is raised, at the latest when the context ends."""
 
     @abstractmethod
     def delete(self, file: SourceFile) -> Outcome:
@@ -89,16 +90,16 @@ class Source(ABC):
 
     @abstractmethod
     def archived(self, folder: str) -> Iterator[tuple[SourceFile, int]]:
-        """All files below a folder, sorted by path, each with the time since when it is there in UTC epoch ms."""
+        """All files below a folder, sorted by path, each with the time when it came there, in UTC epoch ms."""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is passed over: by its name it is not meant to be read, or not yet.
+    """Whether a file or folder is passed over, because its name says that it is not to be read, or not yet.
 
-    Names that begin with a dot or an underscore (but ``_day=1``, a partition folder), as in Spark, and those that
-    writers give to unfinished files.
+    These are names that begin with a dot or an underscore, as in Spark (except ``_day=1``, a partition folder), and
+    names that writers give to unfinished files.
     """
-    first = name[:1]  # a million names are asked: no call that can be spared
+    first = name[:1]  # called for a million names, so every call counts
     return first == "." or (first == "_" and "=" not in name) or name.endswith(_UNFINISHED)
 
 

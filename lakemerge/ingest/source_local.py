@@ -1,6 +1,6 @@
 """Files that land in folders of a POSIX file system.
 
-Links to files are followed, links to folders are not. Names that are not UTF-8 are passed over with a warning.
+Links to files are followed, links to folders are not. A file whose name is not UTF-8 is passed over with a warning.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LocalSource(Source):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[pa.NativeFile]:
         with _readable(file.path):
-            # Readers may close what they are given; the descriptor stays, to look at the file once more.
+            # Readers may close the file that they get. The descriptor stays open, to look at the file once more.
             descriptor = os.open(file.path, os.O_RDONLY)
             try:
                 _check(file, os.fstat(descriptor))
@@ -79,7 +79,7 @@ class LocalSource(Source):
             return self._copy(file, target)
         if _token(os.stat(target)) == file.token:
             return Outcome.DONE
-        # Somebody put another version there in between: it goes back, unless a third one has come.
+        # Somebody put another version there in between. It goes back, unless a third version has come.
         with contextlib.suppress(FileExistsError):
             os.link(target, file.path)
             os.unlink(target)
@@ -93,7 +93,7 @@ class LocalSource(Source):
                 yield _file(path, found), found.st_ctime_ns // 1_000_000
 
     def _copy(self, file: SourceFile, target: str) -> Outcome:
-        """To another file system."""
+        """Copy a file to another file system, and delete the original."""
         half = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
         try:
             shutil.copy2(file.path, half)
@@ -121,7 +121,7 @@ def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
                 if not entry.is_dir(follow_symlinks=False):
                     children.append((name, entry))
                 elif recursive:
-                    # With its slash, a folder sorts where the paths below it sort.
+                    # With a slash at its end, a folder sorts where the paths below it sort.
                     children.append((f"{name}/", entry))
     except _MISSING:
         return

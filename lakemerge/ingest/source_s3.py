@@ -1,7 +1,7 @@
 """Files that land in a bucket of S3, or of a store that speaks its protocol.
 
-Every read names the ETag that was listed (``If-Match``), so that no window holds parts of two versions. Copies do so,
-too; a delete looks at the ETag first, because not every store deletes under a condition.
+Every read and every copy names the ETag that was listed (``If-Match``), so no window holds parts of two versions. A
+delete compares the ETag first, because not every store has conditional deletes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lakemerge.storage.s3_options import s3fs_options
 __all__ = ["S3Source"]
 
 _UNREADABLE: Final = frozenset({"AccessDenied", "403", "InvalidObjectState"})
-"""Errors of one object: no permission, or a storage class from which it has to be restored first."""
+"""Errors of one object: no permission, or a storage class that has to be restored before a read."""
 _COPY_LIMIT_BYTES: Final = 5 << 30
 _PART_BYTES: Final = 1 << 30
 
 
 class S3Source(Source):
-    """One bucket. Options as for tables (:class:`lakemerge.storage.S3Store`); pickles carry them, secrets included."""
+    """One bucket. Options are those of :class:`lakemerge.storage.S3Store`; pickles carry them, secrets included."""
 
     def __init__(self, bucket: str, storage_options: Mapping[str, object]) -> None:
         self._options = s3fs_options(storage_options, os.environ)

@@ -1,4 +1,4 @@
-"""Windows of ingest on Spark: the same readers in tasks over blocks, one job each. No row passes through the JVM."""
+"""Windows of ingest on Spark. Each window is one job, whose tasks run the same readers. No row goes through the JVM."""
 
 from __future__ import annotations
 

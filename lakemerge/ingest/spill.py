@@ -1,4 +1,4 @@
-"""Rows that may be too many for memory, as they come or sorted: what is beyond a bound goes to temporary files."""
+"""Rows that may be too many for memory, in their order or sorted. Beyond a bound they go to temporary files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMORY_BYTES = 32 << 20
 
 
 class Spool:
-    """Batches in the order in which they were added, to be read any number of times."""
+    """Batches in the order in which they were added. They can be read any number of times."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -55,7 +55,7 @@ class Spool:
 
 
 class SortedSpill:
-    """Rows that come out sorted by some of their columns, whatever their order going in."""
+    """Sorts rows by some of their columns."""
 
     def __init__(self, schema: pa.Schema, by: Sequence[str], *, rows_in_memory: int = _SORT_ROWS) -> None:
         self._schema = schema
@@ -75,7 +75,7 @@ class SortedSpill:
             self._spill()
 
     def __iter__(self) -> Iterator[Row]:
-        """Once: the rows are gone afterwards."""
+        """The sorted rows. They can be read only once."""
         if not self._runs:
             held, self._held = sorted(self._held, key=self._key), []
             yield from held

@@ -1,4 +1,4 @@
-"""What a ledger tells of files: counts for people, and the files themselves."""
+"""Reports from a ledger: counts for people, and the files themselves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def status_of(store: Store, standing: Standing) -> IngestStatus:
 
 
 def entries_of(store: Store, standing: Standing) -> Iterator[list[Entry]]:
-    """The entries of one version of a file after the other."""
+    """The ledger's entries, grouped by version of a file."""
     held: list[Entry] = []
     for table in ledger_tables(store, standing.ingest.ledger):
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -56,7 +56,7 @@ def entries_of(store: Store, standing: Standing) -> Iterator[list[Entry]]:
 
 
 def files_of(versions: Iterable[Sequence[Entry]], states: Collection[FileState]) -> Iterator[IngestFile]:
-    """Versions of files that are in one of some states."""
+    """Versions of files that are in one of the given states."""
     for entries in versions:
         last = entries[-1]
         partly = last.state is FileState.COMMITTED and last.offset + last.length < last.size
@@ -77,7 +77,7 @@ def files_of(versions: Iterable[Sequence[Entry]], states: Collection[FileState])
 
 
 def _states(table: pa.Table) -> Counter[str]:
-    """How many versions of files are in which state."""
+    """How many versions of files are in each state."""
     if not table.num_rows:
         return Counter()
     version = pc.binary_join_element_wise(table["path"], table["token"], "\0").combine_chunks()

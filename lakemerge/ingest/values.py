@@ -1,8 +1,8 @@
-"""Python values, as JSON and Avro give them, cast to columns of the table: the path for what Arrow's reader refuses.
+"""Casts Python values from JSON and Avro to columns of the table. JSON comes here if Arrow's reader refuses it.
 
-What fits: numbers that are whole where the column is, texts that say such a number, ``true`` and ``false``, ISO 8601
-dates and times, base64 where the column is binary (as Spark reads JSON); anything where the column is a string, which
-then holds the number or the JSON text. Fields of structs match by name, whatever their case.
+These fit: for a column of integers, whole numbers; texts of such numbers; ``true`` and ``false``; ISO 8601 dates and
+times; for a binary column, base64 (as Spark reads JSON); for a string column, any value, as its number or JSON text.
+Fields of structs match by name, whatever their case.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NAMED_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _INEXACT: Final = (float, dict, list)
-"""What is or may hold a float."""
+"""Types that are or may hold a float."""
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class Literal(str):
-    """A number as it is written in the file: a float may stand for several such texts."""
+    """A number as it is written in the file. Several such texts may be the same float."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Misfits:
-    """What did not become a column as it is."""
+    """The values that did not fit a column."""
 
     problems: Problems = field(default_factory=dict)
-    """By row, why a value does not fit; the value is then null."""
+    """Row -> why a value does not fit. The value is then null."""
     inexact: set[int] = field(default_factory=set)
-    """Rows in which a float stands where the number's text counts; to be read again by :func:`exactly`."""
+    """Rows with a float where the text of the number counts. :func:`exactly` has to read them again."""
     unknown: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By row, fields of structs that the table lacks: dotted name and value."""
+    """Row -> fields of structs that the table lacks, with dotted names."""
 
 
 def exactly(text: bytes) -> Any:
@@ -59,7 +59,7 @@ def exactly(text: bytes) -> Any:
 
 
 def json_text(value: object) -> str:
-    """JSON of a value, numbers as they were written."""
+    """A value as JSON, with numbers as they were written."""
     if isinstance(value, Literal):
         return str(value)
     try:
@@ -69,15 +69,15 @@ def json_text(value: object) -> str:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType, misfits: Misfits, *, name: str = "") -> pa.Array:
-    """Values as a column of the type; what does not fit is null and in ``misfits``.
+    """Values as a column of the type. A value that does not fit is null, and noted in ``misfits``.
 
-    :param name: of the column, for the names of fields.
+    :param name: the column's name, for the dotted names of fields.
     """
     return _column(values, range(len(values)), kind, misfits, name)
 
 
 def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
-    """``owners``: by value, the row that it belongs to."""
+    """``owners``: for each value, the number of its row."""
     if pa.types.is_struct(kind):
         return _structs(values, owners, kind, misfits, name)
     if pa.types.is_list(kind):
@@ -105,7 +105,7 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
 
 
 def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
-    """Texts and Python's own times."""
+    """Times, from texts or from Python's own types."""
     texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
     array, problems = texts_fitted(texts, kind)
     for place, reason in problems.items():
@@ -181,7 +181,7 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
     key_array = _column(keys, item_owners, kind.key_type, misfits, f"{name}.key")
     item_array = _column(items, item_owners, kind.item_type, misfits, f"{name}.value")
-    if key_array.null_count:  # told already; a map has no null keys
+    if key_array.null_count:  # reported already; a map has no null keys
         key_array = pa.array([part if part is not None else _filler(kind.key_type) for part in key_array.to_pylist()])
         key_array = key_array.cast(kind.key_type)
     if not kind.item_field.nullable:
@@ -295,7 +295,7 @@ def _binary(value: Any) -> bytes:
 
 
 def _moment(value: Any, kind: pa.DataType) -> Any:
-    """A text, or the kind of time of Python's that the column holds."""
+    """A time, from a text or from the Python type that the column holds."""
     if isinstance(value, dt.datetime):
         fits = pa.types.is_timestamp(kind) and (value.tzinfo is None) == (kind.tz is None)
         return value if fits else _refuse(value)

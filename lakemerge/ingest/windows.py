@@ -1,7 +1,7 @@
-"""What goes into the next windows: blocks up to the window's limits, or the files of a closed bin.
+"""Makes windows: of blocks up to the window's limits, or of the files of a closed bin.
 
-Without bins a window is as many neighbouring blocks as its limits allow, and a file may span windows. A closed bin is
-one window, whatever its size. Files that say which columns they have share a window only with others of the same.
+Without bins a window has as many neighbouring blocks as its limits allow, and a file may span windows. A closed bin is
+one window, whatever its size. Files that say their columns share a window only with files of the same columns.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ WHY_MERGED: Final[Mapping[Closed, str]] = {
     Closed.TOO_MANY: "Records Merged due to: Maximum number of bins has been exceeded",
     Closed.FORCED: "Records Merged due to: The job was drained",
 }
-"""As NiFi words it."""
+"""The reasons in NiFi's words."""
 
 
 class Window(NamedTuple):
-    """Pieces that are to be committed at once."""
+    """Pieces that are committed together."""
 
     members: tuple[Member, ...]
     peek: Peek | None
-    """What one of the files begins with; the others have the same columns."""
+    """What one of the files says about itself; the others have the same columns."""
     reason: str | None = None
 
 
 class Failure(NamedTuple):
-    """Files that cannot be taken up, and are not even tried."""
+    """Files that cannot be taken up, and are not tried."""
 
     candidates: tuple[Candidate, ...]
     reason: str
@@ -73,7 +73,7 @@ class Gathering:
 
     @property
     def limits(self) -> BinLimits:
-        """The limits of bins. NiFi has one set for bins and sets; sets look at age and number alone."""
+        """The limits of bins. As in NiFi, the same limits are for sets, but sets use only age and number."""
         if self.fragments is None:
             return (self.bins or Bins()).limits()
         own = self.fragments.limits()
@@ -86,25 +86,25 @@ class Gathering:
 
 @dataclass(slots=True)
 class Windows:
-    """The windows of what a scan found, one after the other, and what is left when they are through."""
+    """The windows of a scan, one after the other, and the files that remain after them."""
 
     gathering: Gathering
     drain: bool = False
     notes: list[Entry] = field(default_factory=list)
-    """What the ledger does not say yet: files that are gone, files in bins that stay open."""
+    """New entries for the ledger: files that are gone, and files in bins that stay open."""
     unsettled: set[tuple[str, str]] = field(default_factory=set)
-    """Paths and tokens of versions that are there no more, not to be tried again before the next scan."""
+    """Paths and tokens of versions that are gone. They are not tried again before the next scan."""
     failed: set[tuple[str, str]] = field(default_factory=set)
-    """The same of versions of which a window failed: what follows in such a file waits for a retry."""
+    """Paths and tokens of versions with a failed window. The rest of such a file waits for a retry."""
 
     def of(self, candidates: Iterable[Candidate]) -> Iterator[Window | Failure]:
         return self._of_bins(candidates) if self.gathering.uses_bins else self._of_blocks(candidates)
 
     def vanished(self, error: FileGoneError | FileChangedError, candidate: Candidate) -> None:
-        """Note of a file that it is not there any more, or not as it was listed."""
+        """Note that a file is gone, or is not as it was listed."""
         self.unsettled.add((candidate.path, candidate.token))
         if isinstance(error, FileGoneError):
-            self.notes.append(candidate.entry(FileState.GONE, 0, reason="it went before it was taken up"))
+            self.notes.append(candidate.entry(FileState.GONE, 0, reason="it was removed before it was taken up"))
 
     def _of_blocks(self, candidates: Iterable[Candidate]) -> Iterator[Window | Failure]:
         filling = _Blocks(self.gathering, self.failed)
@@ -153,7 +153,7 @@ class Windows:
         )
 
     def _closed(self, parts: Iterable[Bin[_Binned]]) -> Iterator[Window | Failure]:
-        """What becomes of closed bins."""
+        """The windows and failures of closed bins."""
         gathering = self.gathering
         for part in parts:
             binned = list(part.values)
@@ -166,7 +166,7 @@ class Windows:
             try:
                 members = tuple(self._member(found) for found in binned)
             except _UnusableError as unusable:
-                # The whole bin fails with a file of it; where that went away, the others wait for the next scan.
+                # If a file fails, its whole bin fails. If a file was removed, the others wait for the next scan.
                 yield from (Failure(tuple(f.candidate for f in binned), told.reason) for told in unusable.failures)
                 self.wait(() if unusable.failures else [found.candidate for found in binned])
                 continue
@@ -175,7 +175,7 @@ class Windows:
             yield Window(members, peek, WHY_MERGED[part.closed or Closed.FORCED])
 
     def wait(self, candidates: Iterable[Candidate]) -> None:
-        """Note of files that they are in a bin, where the ledger does not know it yet."""
+        """Note the files that are in a bin, if the ledger does not know it yet."""
         there = [c for c in candidates if not c.binned and (c.path, c.token) not in self.unsettled]
         self.notes += [candidate.entry(FileState.BINNED, 0) for candidate in there]
 
@@ -184,12 +184,12 @@ class Windows:
         return Member(found.candidate, _whole(found.candidate, peek, self.gathering))
 
     def _peeked(self, candidate: Candidate) -> Peek | None:
-        """What a file says of its columns, where it says so."""
+        """What a file says about its columns; ``None`` if its format says nothing."""
         chosen = self.gathering.format
         return self._asked(candidate, chosen.peek) if chosen.describes_itself else None
 
     def _asked(self, candidate: Candidate, ask: Callable[[pa.NativeFile, SourceFile], T]) -> T:
-        """Raises :class:`_UnusableError`."""
+        """Ask a file's format. Raises :class:`_UnusableError` if the file cannot be read."""
         file = candidate.file
         try:
             source = self.gathering.files.places.of(file.path)
@@ -203,7 +203,7 @@ class Windows:
 
 
 class _UnusableError(Exception):
-    """A file is out of the run; with a failure if it cannot be read."""
+    """A file is left out of the run. If it cannot be read, the error has a failure."""
 
     def __init__(self, *failures: Failure) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class _Binned(NamedTuple):
 
 
 class _Blocks:
-    """Windows of blocks, while files come."""
+    """Gathers blocks into windows."""
 
     def __init__(self, gathering: Gathering, failed: Collection[tuple[str, str]]) -> None:
         self._gathering = gathering
@@ -250,7 +250,7 @@ class _Blocks:
         self._members, self._blocks, self._bytes, self._peek = [], 0, 0, None
 
     def _room(self, candidate: Candidate, offset: int) -> tuple[int, int]:
-        """How many of the file's blocks from an offset on the window has room for, and their bytes."""
+        """How many of the file's blocks, from an offset on, fit into the window, and their bytes."""
         gathering, left = self._gathering, candidate.size - offset
         size = gathering.files.block_bytes
         if not gathering.format.splits(candidate.path):
@@ -292,7 +292,7 @@ def _fragment(
 
 
 def _why_broken(part: Bin[_Binned], limits: BinLimits) -> str | None:
-    """Why a set is not merged; ``None`` where it is whole."""
+    """Why a set is not merged; ``None`` if it is complete."""
     counts = sorted({item.of for item in part.items if item.of})
     of = "an unknown number" if not counts else str(counts[0])
     have = f"{len(part.items)} of {of} files of set {part.key!r} are there"

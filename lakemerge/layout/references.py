@@ -7,7 +7,7 @@ from typing import Final
 
 from lakemerge.delta import Action, AddFile, DomainMetadata, Snapshot
 from lakemerge.errors import UnsupportedFeatureError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import paths_of
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, Ingest
@@ -43,7 +43,7 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
         if isinstance(action, AddFile):
             # Only a tag that tells of tombstones is decoded; and files that others added have none.
             tells = '"tombstones"' in action.tags.get(SLICE_TAG, "")
-            yield from BaseFile.of(action, ()).paths if tells else (action.path,)
+            yield from paths_of(action) if tells else (action.path,)
         elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
             yield from _of_domain(action, store)
 

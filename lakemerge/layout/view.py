@@ -40,12 +40,12 @@ class FileSlice:
     bucket_id: BucketId
     buckets: int
     """The bucket count of the bucket; the table's, but for buckets that a rescale has yet to come to."""
-    base: BaseFile | None
-    lower: Key | None
+    base: BaseFile | None = None
+    lower: Key | None = None
     """Included; ``None``: open."""
-    upper: Key | None
+    upper: Key | None = None
     """Excluded; ``None``: open."""
-    blocks: tuple[LogBlock, ...]
+    blocks: tuple[LogBlock, ...] = ()
     """In commit order."""
     minor: Minor | None = None
     """Present only with a base file; ``blocks`` are then those after it."""
@@ -282,14 +282,14 @@ def _file_slices_of(
     minors: Mapping[str, Minor],
 ) -> Iterator[FileSlice]:
     if not files:
-        yield FileSlice(bucket_id, buckets, None, None, None, tuple(blocks))
+        yield FileSlice(bucket_id, buckets, blocks=tuple(blocks))
         return
     if len(files) == 1 and files[0].lower is None:
         (file,) = files
         minor = minors.get(file.add.path)
         after = _merged_through(file, minor)
         alive = tuple([block for block in blocks if block.version > after])
-        yield FileSlice(bucket_id, buckets, file, None, None, alive, minor)
+        yield FileSlice(bucket_id, buckets, file, blocks=alive, minor=minor)
         return
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
     if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):

@@ -1,8 +1,8 @@
-"""The entities that a run over what changed looks at.
+"""The entities that an incremental run looks at.
 
-Those whose rows changed, the members of the clusters that they were in, and the clusters that their new values reach:
-a value counts only where two different expressions of a class hold it. No other entity can change its cluster, so
-that one look is enough.
+These are the entities whose rows changed, the members of the clusters that they were in, and the clusters that their
+new values reach. A value counts only where two different expressions of a class have it. No other entity can change its
+cluster, so one look is enough.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Reached", "changed_entities", "fresh_of_rows", "narrow_columns", "re
 
 
 def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[Fresh, pa.Table | None]:
-    """The entities of a dataset that commits after a version changed, and the last rows of those whose row went.
+    """The entities of a dataset that commits after a version changed, and the last rows of those that were deleted.
 
-    :param chunk: the name under which these rows are kept.
+    :param chunk: the name under which the deleted rows are kept.
     """
     if one.shape is None:
         return Fresh.together([]), None
@@ -50,7 +50,7 @@ def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[
     if not ids:
         return Fresh.together([]), None
     texts, is_gone = contiguous(pa.chunked_array(ids)), np.concatenate(gone)
-    # The last event of an entity is what it is now.
+    # The last event of an entity has its present row.
     codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     backwards = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     final = np.sort(backwards)
@@ -63,7 +63,7 @@ def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[
 
 
 def narrow_columns(offset: int, shape: Shape, rules: Rules) -> list[str]:
-    """What has to be known of every changed row: the rest is read of those that are output."""
+    """The columns needed from every changed row. Other columns are read only for rows that are output."""
     flag = [] if shape.deleted is None else [shape.deleted]
     needed = columns_needed(rules, offset, shape.schema.names)
     return list(dict.fromkeys([*shape.id_columns, *flag, *needed]))
@@ -74,7 +74,7 @@ def fresh_of_rows(
 ) -> Fresh:
     """Entities from rows of a dataset.
 
-    :param gone: which of the rows went; they are kept in the chunk, in their order.
+    :param gone: which of the rows were deleted; the chunk keeps them, in their order.
     """
     ids = ids_of(rows, shape.id_columns)
     went = np.zeros(len(ids), dtype=np.bool_) if gone is None else gone
@@ -95,21 +95,21 @@ def fresh_of_rows(
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a run over what changed looks at."""
+    """Everything that an incremental run looks at."""
 
     fresh: Fresh
-    """The changed entities, but for those that came and went unseen."""
+    """The changed entities, without those that were added and deleted since the last run."""
     old: pa.Table
-    """The state's records of all entities that may be in another cluster, or be shown otherwise."""
+    """The state's records of all entities whose cluster or output may change."""
     bystanders: Bystanders
     records: list[pa.Table]
-    """Records of the index that change."""
+    """The records of the index that change."""
 
 
 def reach(state: State, config: MergeConfig, fresh: Fresh) -> Reached:
     """Everything that changed entities can change.
 
-    Raises :class:`lakemerge.MaxMergedError` for a value that alone holds too many together, without reading them all.
+    Raises :class:`lakemerge.MaxMergedError` if one value joins too many entities. It does not read all of them.
     """
     found = _Found(state)
     seen = found.look_up(fresh.datasets, fresh.ids)
@@ -125,7 +125,7 @@ def reach(state: State, config: MergeConfig, fresh: Fresh) -> Reached:
 
 
 class _Found:
-    """Records of the state that were looked up, each once."""
+    """The records of the state that were looked up so far. Each is read once."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -134,7 +134,7 @@ class _Found:
         self.table = state.entities(none, pa.array([], pa.string()))
 
     def look_up(self, datasets: Ints, ids: pa.Array) -> pa.Table:
-        """Look up what was not asked for yet; the records that there are."""
+        """Look up entities that were not looked up before. Returns the records that exist."""
         texts = key_texts(datasets, ids)
         once = np.unique(
             texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64), return_index=True
@@ -146,13 +146,13 @@ class _Found:
         return found
 
     def of(self, datasets: Ints, ids: pa.Array) -> pa.Table:
-        """The records of entities, in their order; null for those that the state has not."""
+        """The records of entities, in their order; null for entities that the state lacks."""
         own = key_texts(ints(self.table, "dataset"), strings(self.table, "id"))
         return self.table.take(pc.index_in(key_texts(datasets, ids), value_set=own))
 
     def with_clusters(self, datasets: Ints, ids: pa.Array) -> None:
-        """Look up entities, and all members of the clusters of what is there. A look-up is one pass over the state,
-        so that each asks for everybody who has been told of by then."""
+        """Look up entities, and all members of their clusters. A look-up is one pass over the state, so each pass asks
+        for all entities that are known by then."""
         while True:
             told, names = self._told()
             everybody = contiguous(pa.chunked_array([contiguous(ids), names], pa.string()))
@@ -160,15 +160,15 @@ class _Found:
                 return
 
     def _told(self) -> tuple[Ints, pa.Array]:
-        """The first members of clusters, and the others, as far as records list them."""
+        """The first members of clusters, and the other members that the records list."""
         listed = pc.list_flatten(strings(self.table, "members"))
         datasets = np.concatenate([listed.field("dataset").to_numpy(), ints(self.table, "first_dataset")])
         parts = [contiguous(listed.field("id")), strings(self.table, "first_id")]
         return datasets.astype(np.int64), contiguous(pa.chunked_array(parts, pa.string()))
 
     def with_namesakes(self, fresh: Fresh, datasets: int) -> Bystanders:
-        """Entities of other datasets with the same ids: deleted ones join, since they show or hide by them; live
-        ones stand by."""
+        """Entities of other datasets with the same ids. Deleted ones are looked at, since the ids decide whether they
+        show; live ones are returned as bystanders."""
         ids = contiguous(pa.chunked_array([strings(self.table, "id"), fresh.ids], pa.string())).unique()
         before = self.table
         every = np.tile(np.arange(datasets, dtype=np.int64), len(ids))
@@ -182,7 +182,8 @@ class _Found:
 
 
 def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Heads, Holders, Holders]:
-    """Which values came and went: the heads of all of them and of what they may meet, and both as holders.
+    """Which values were added and removed: the heads of these values and of those that they may join, and the holders
+    of the added and of the removed values.
 
     :param old: the records of the changed entities, in their order.
     """
@@ -196,7 +197,7 @@ def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Hea
     order = np.lexsort((is_after, codes, numbers, rows))
     starts = run_starts(rows[order], numbers[order], codes[order])
     sizes = np.diff(np.append(starts, len(order)))
-    # What is there before and after did not move.
+    # A pair that is there before and after is neither added nor removed.
     moved = order[starts[sizes == 1]]
     came, went = moved[is_after[moved]], moved[~is_after[moved]]
     others, other_values = _others(rules, numbers[came], values.take(pa.array(came)))
@@ -214,7 +215,7 @@ def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Hea
 
 
 def _others(rules: Rules, numbers: Ints, values: pa.Array) -> tuple[Ints, pa.Array]:
-    """The pairs that hold the same values through other expressions of their classes."""
+    """The pairs of the same values with the other expressions of their classes."""
     expressions: list[Ints] = [np.empty(0, dtype=np.int64)]
     places: list[Ints] = [np.empty(0, dtype=np.int64)]
     for group in rules.classes:
@@ -226,7 +227,7 @@ def _others(rules: Rules, numbers: Ints, values: pa.Array) -> tuple[Ints, pa.Arr
 
 
 def _joined_by(state: State, config: MergeConfig, heads: Heads, added: Holders, removed: Holders) -> Holders:
-    """The holders of the values that hold entities together now, and that somebody new holds."""
+    """The holders of values that join entities now and have a new holder."""
     change = np.bincount(added.pairs, minlength=len(heads)) - np.bincount(removed.pairs, minlength=len(heads))
     counts = heads.counts + change
     codes = heads.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -244,8 +245,8 @@ def _joined_by(state: State, config: MergeConfig, heads: Heads, added: Holders, 
 
 
 def _check_counts(config: MergeConfig, number: int, heads: Heads, counts: Ints, codes: Ints, joining: Bools) -> None:
-    """Raise :class:`lakemerge.MaxMergedError` where heads alone tell that a value has too many holders: entities of
-    two datasets are two, and an expression counts each once."""
+    """Raise :class:`lakemerge.MaxMergedError` if the heads show that a value has too many holders. Entities of two
+    datasets are different, and an expression counts each entity once."""
     rules = config.rules
     least: dict[int, dict[int, int]] = {}
     for place in _large(joining, counts, config.max_merged, codes):
@@ -259,6 +260,6 @@ def _check_counts(config: MergeConfig, number: int, heads: Heads, counts: Ints, 
 
 
 def _large(joining: Bools, counts: Ints, limit: int, codes: Ints) -> Iterator[int]:
-    """Pairs of values that all their expressions together give to more entities than allowed."""
+    """Pairs whose value is held by more entities than allowed, through all expressions together."""
     totals = np.bincount(codes, weights=np.where(joining, counts, 0), minlength=len(codes))
     yield from np.flatnonzero(joining & (totals[codes] > limit)).tolist()

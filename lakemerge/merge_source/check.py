@@ -1,4 +1,4 @@
-"""Whether state and output are what the rows say: everything is clustered and combined anew, and compared."""
+"""Checks state and output against the rows: clusters and combines everything anew, and compares."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
 
 
 def _of_output(work: Work) -> Iterator[Finding]:
-    """How the output differs from what the state says of it."""
+    """How the output differs from what the state says about it."""
     told = OldClusters.of(remembered(work.state))
     seen, _ = seen_clusters(work.output, work.shape, told)
     extra = seen.output_ids.filter(pc.invert(pc.is_in(seen.output_ids, value_set=told.output_ids)))

@@ -19,10 +19,10 @@ __all__ = ["Clusters", "Link", "components", "find_clusters", "links_of"]
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters in the order of their first members; members in order. A deleted entity is alone."""
+    """Clusters, sorted by their first members; the members of each are sorted, too. A deleted entity is alone."""
 
     offsets: Ints
-    """Where each cluster's members begin, and the last one's end."""
+    """Where the members of each cluster begin, and where those of the last one end."""
     datasets: Ints
     """The datasets of the members."""
     ids: pa.Array
@@ -52,7 +52,7 @@ class Clusters:
         )
 
     def batches(self, members: int) -> Iterator[tuple[int, Clusters]]:
-        """All clusters, about so many members at a time; each time with the number of the first."""
+        """All clusters, about so many members at a time, each time with the number of the first cluster."""
         start = 0
         while start < len(self):
             limit = int(self.offsets[start]) + members
@@ -66,26 +66,26 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A value that holds entities together within a class of expressions."""
+    """A value that joins entities within a class of expressions."""
 
     class_number: int
     value: str
     expressions: tuple[int, ...]
     entities: tuple[int, ...]
-    """Their places, ascending."""
+    """The places of the entities, ascending."""
 
 
 def components(count: int, left: Ints, right: Ints) -> Ints:
-    """For each of so many nodes, the smallest node that edges connect it with.
+    """For each node, the smallest node that edges connect with it.
 
-    Roots hook to smaller roots, and pointers jump until all point to roots: a few rounds, each over whole arrays.
+    Roots hook to smaller roots, and pointers jump until all point to roots. This takes a few rounds over whole arrays.
     """
     root = np.arange(count, dtype=np.int64)
     while len(left):
         one, other = root[left], root[right]
         apart = one != other
         left, right, one, other = left[apart], right[apart], one[apart], other[apart]
-        # Where several hook the same root, one of them wins; the others come again.
+        # If several edges hook the same root, one wins; the others come again in the next round.
         root[np.maximum(one, other)] = np.minimum(one, other)
         while True:
             further = root[root]
@@ -98,8 +98,8 @@ def components(count: int, left: Ints, right: Ints) -> Ints:
 def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, held: Held) -> Clusters:
     """The clusters of entities, with composite ids.
 
-    :param datasets: of the entities, which are sorted by dataset and id.
-    :param held: the values of the entities; deleted ones hold none.
+    :param datasets: the datasets of the entities, which are sorted by dataset and id.
+    :param held: the values of the entities; deleted entities have none.
     """
     left, right = _edges(rules, held)
     root = components(len(datasets), left, right)
@@ -117,7 +117,7 @@ def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, h
 
 
 def links_of(rules: Rules, held: Held) -> list[Link]:
-    """The values that hold entities together, the most widely held first."""
+    """The values that join entities; those with the most holders come first."""
     texts = held.values.dictionary_encode().dictionary
     found = []
     for number, rows, codes, numbers in _by_class(rules, held):
@@ -131,14 +131,14 @@ def links_of(rules: Rules, held: Held) -> list[Link]:
 
 
 def _edges(rules: Rules, held: Held) -> tuple[Ints, Ints]:
-    """Pairs of entities that share a value through two expressions of a class: each with the first that holds it."""
+    """Pairs of entities that share a value through two expressions of a class: each holder with the first holder."""
     left: list[Ints] = [np.empty(0, dtype=np.int64)]
     right: list[Ints] = [np.empty(0, dtype=np.int64)]
     for _, rows, codes, numbers in _by_class(rules, held):
         starts = run_starts(codes)
         sizes = np.diff(np.append(starts, len(codes)))
         run = np.repeat(np.arange(len(starts)), sizes)
-        # Expressions ascend within a value: where the first is not the last, there are two.
+        # Expressions ascend within a value: if the first is not the last, there are two.
         active = (numbers[starts] != numbers[starts + sizes - 1])[run]
         left.append(rows[starts][run][active])
         right.append(rows[active])
@@ -146,7 +146,7 @@ def _edges(rules: Rules, held: Held) -> tuple[Ints, Ints]:
 
 
 def _by_class(rules: Rules, held: Held) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-    """By class, what is held through its expressions: rows, codes of the values, and expressions, sorted by value and
+    """For each class, the values of its expressions: rows, codes of the values, and expressions, sorted by value and
     expression."""
     codes = held.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     for number, expressions in enumerate(rules.classes):

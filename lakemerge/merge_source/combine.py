@@ -1,4 +1,4 @@
-"""One entity of many: the rows of clusters' members combined into rows of the output, column by column."""
+"""Combines the rows of clusters' members into rows of the output, column by column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIXED = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class OutputShape:
-    """What the properties of the output are."""
+    """The properties of the output."""
 
     strategy: str
     properties: tuple[Property, ...]
@@ -45,7 +45,7 @@ class OutputShape:
 
     @staticmethod
     def of(shapes: Sequence[Shape | None], *, strategy: str, as_text: bool) -> OutputShape:
-        """Raises :class:`lakemerge.SchemaError` where columns of one name have no common type."""
+        """The shape for datasets. Raises :class:`lakemerge.SchemaError` if columns of one name have no common type."""
         has_ids = any(shape is not None and shape.ids is not None for shape in shapes)
         return OutputShape(strategy, tuple(properties_of(shapes, as_text=as_text)), has_ids)
 
@@ -61,7 +61,7 @@ class OutputShape:
 
     @property
     def member_type(self) -> pa.DataType:
-        """A member as it is. A property that is a list in some dataset is one here."""
+        """The type of a member as it is. A property that is a list in some dataset is a list here."""
         own = [pa.field("_id", pa.string())]
         if self.has_ids:
             own.append(pa.field("$ids", _list_of(pa.string())))
@@ -72,28 +72,28 @@ class OutputShape:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one dataset, and which members they are."""
+    """Rows of one dataset, and the members that they belong to."""
 
     dataset: int
     places: Ints
-    """Where the members stand among all members of the clusters."""
+    """The places of these members among all members of the clusters."""
     rows: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """One row a cluster."""
+    """One row for each cluster."""
 
     rows: pa.Table
     """All columns but ``_updated``."""
     hashes: Ints
-    """Hashes of what entities are; their members are not part of it."""
+    """Hashes of the entities' content, without their members."""
     singles: pa.Array
-    """Names of properties that are a single value, though there is a dataset where they are lists."""
+    """For each row, the properties that are a single value though some dataset has them as lists."""
 
 
 def combine(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> Combined:
-    """The rows of clusters, in their order; members without a row add nothing but their ids."""
+    """The rows of clusters, in their order. A member without a row adds only its id."""
     deleted = pa.array(clusters.deleted)
     ids = _own_ids(clusters, parts)
     fixed = {
@@ -111,7 +111,7 @@ def combine(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> Co
         joined = [_joined(clusters, parts, one, compact=shape.strategy == "compact") for one in shape.properties]
         own = {one.name: lists for one, (lists, _) in zip(shape.properties, joined, strict=True)}
         singles = [(one.name, single) for one, (_, single) in zip(shape.properties, joined, strict=True)]
-    # That a value is single, not a list of one, is part of what an entity is.
+    # Whether a value is single or a list of one is part of the entity's content.
     hashed |= own | {f"{name}\0single": _if_true(pa.array(single)) for name, single in singles}
     told = {one.name for one in shape.properties if one.lists and len(one.lists) < len(one.columns)}
     return Combined(
@@ -128,7 +128,7 @@ def members_of(offsets: Ints, datasets: Ints, ids: pa.Array) -> pa.Array:
 
 
 def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
-    """The members' ids, or those that they have in ``$ids`` themselves, each once."""
+    """For each cluster, the ids of its members or, if they have ``$ids``, those ids; each once."""
     own = np.ones(len(clusters.datasets), dtype=np.bool_)
     places, texts = [], []
     for part in parts:
@@ -150,7 +150,7 @@ def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
 
 
 def _joined(clusters: Clusters, parts: Sequence[Part], one: Property, *, compact: bool) -> tuple[pa.Array, Bools]:
-    """The values of a property by cluster, null where no member has any; and where they are one single value."""
+    """The values of a property for each cluster (null if no member has any), and whether they are one single value."""
     count = len(clusters)
     places, values = [], []
     contributions = np.zeros(count, dtype=np.int64)
@@ -240,7 +240,7 @@ def _cast(values: pa.Array, one: Property) -> pa.Array:
 
 
 def _in_order(places: Sequence[Ints], values: Sequence[pa.Array], kind: pa.DataType) -> tuple[Ints, pa.Array]:
-    """Values of several parts in the order of their members."""
+    """The values of several parts, in the order of their members."""
     at = np.concatenate([np.empty(0, dtype=np.int64), *places])
     joined = contiguous(pa.chunked_array(list(values), kind))
     if not len(at) or bool((at[1:] >= at[:-1]).all()):

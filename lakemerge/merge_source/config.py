@@ -1,4 +1,4 @@
-"""What a merge source is told: its datasets, when their entities are the same, and how to combine these."""
+"""The configuration of a merge source: its datasets, when entities are the same, and how to combine them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Dataset:
     """A table whose rows are entities.
 
     :param table: a path or URL, or an open :class:`lakemerge.LakeTable`.
-    :param name: what to call it in messages and results; by default its alias.
+    :param name: its name in messages and results; by default its alias.
     :param id: the column, or columns, of an entity's id; by default the table's key. A plain Delta table needs one.
-    :param deleted: the BOOLEAN column that marks deleted entities; by default ``_deleted``, where there is one.
-    :param storage_options: as for :meth:`lakemerge.LakeTable.open`, where they differ from the source's own.
+    :param deleted: the BOOLEAN column that marks deleted entities; by default ``_deleted``, if there is one.
+    :param storage_options: as for :meth:`lakemerge.LakeTable.open`, if they differ from those of the source.
     """
 
     table: TableLike
@@ -72,12 +72,12 @@ class MergeConfig:
     :param identity: ``composite``: ids of all members; ``first``: the id of the first member.
     :param strategy: how members are combined: ``default`` (all values), ``compact`` (each value once), ``list`` (the
         members as they are).
-    :param max_merged: how many entities may become one; a run that finds more fails, and changes nothing.
-    :param initial_datasets: names of the datasets that must have been filled before anything is output; by default all.
-    :param ignore_non_existent_datasets: whether one of those may be missing.
+    :param max_merged: how many entities may become one. A run that finds more fails, and changes nothing.
+    :param initial_datasets: names of the datasets that must be populated before anything is output; by default all.
+    :param ignore_non_existent_datasets: whether one of these datasets may be missing.
     :param supports_signalling: whether :meth:`MergeSource.follow` runs as soon as an input commits.
-    :param type_conflicts: columns of one name and of types without a common one are refused, or become ``string``.
-    :param transitive: ``values``: rules that share an expression are one; ``entities``: each rule by itself.
+    :param type_conflicts: columns of one name without a common type are refused, or become ``string``.
+    :param transitive: ``values``: rules that share an expression work together; ``entities``: each rule works alone.
     :raises lakemerge.MergeConfigError: something cannot be used; every problem is listed.
     """
 
@@ -144,7 +144,7 @@ class MergeConfig:
         return tuple(str(dataset.name) for dataset in self.inputs)
 
     def to_json(self) -> dict[str, Any]:
-        """What a run needs, without credentials; :meth:`from_json` gives it back."""
+        """The configuration as JSON, without credentials; :meth:`from_json` reads it."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("datasets", "rules")}
         described = {
             alias: {"table": dataset.url, "name": dataset.name, "id": dataset.id_columns, "deleted": dataset.deleted}

@@ -1,7 +1,7 @@
-"""Hashes of values of any type, which tell whether what was output has changed.
+"""Hashes of values of any type. They show whether the content of the output has changed.
 
-Equal values have equal hashes: a number whatever its type, a struct whatever the order of its fields and whichever of
-them are null. So a column that becomes wider, or a new one that is null, changes no hash.
+Equal values have equal hashes: numbers of any type, and structs whatever the order of their fields and with or without
+null fields. So a column that becomes wider, or a new column of nulls, changes no hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG = 2.0**63
 
 
 def hash_rows(rows: pa.Table) -> Hashes:
-    """One hash a row, of the columns that are not null and their names."""
+    """One hash for each row, from the columns that are not null and their names."""
     total = np.zeros(rows.num_rows, dtype=np.uint64)
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         total += _named(name, contiguous(column))
@@ -33,7 +33,7 @@ def hash_rows(rows: pa.Table) -> Hashes:
 
 
 def hash_values(values: pa.Array) -> Hashes:
-    """One hash a value."""
+    """One hash for each value."""
     hashes = _hashes(values)
     if values.null_count:
         hashes = np.where(values.is_valid().to_numpy(zero_copy_only=False), hashes, _NULL)
@@ -61,7 +61,7 @@ def _hashes(values: pa.Array) -> Hashes:
 
 
 def _named(name: str, values: pa.Array) -> Hashes:
-    """What a column or field adds to the hash of its row: nothing where it is null."""
+    """What a column or field adds to the hash of its row; a null adds nothing."""
     own = _scalars(pa.array([name]))[0]
     there = values.is_valid().to_numpy(zero_copy_only=False)
     return np.where(there, _mixed(hash_values(values) ^ own), np.uint64(0))
@@ -77,7 +77,7 @@ def _of_lists(values: pa.Array) -> Hashes:
 
 
 def _of_doubles(values: pa.Array) -> Hashes:
-    """A whole number as the integer of that value."""
+    """Hashes of doubles. A whole number is hashed as an integer."""
     given = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     whole = (np.floor(given) == given) & (np.abs(given) < _LONG)
     as_integer = np.where(whole, given, 0.0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Combining clusters, telling which of them are output anew, and keeping their rows until the state is committed."""
+"""Combines clusters, finds those to output anew, and keeps their rows until the state is committed."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from lakemerge.table import LakeTable
 __all__ = ["REMEMBERED", "Emission", "Emitter", "Judged", "LocalEmitter", "judge"]
 
 REMEMBERED = pa.schema([ENTITY.field(name) for name in ("hash", "updated", "run", "singles")])
-"""What the state remembers of a cluster's output, beside its id."""
+"""What the state remembers about a cluster's output, other than its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What became of clusters."""
+    """The result for clusters."""
 
     remembered: pa.Table
-    """In the columns of :data:`REMEMBERED`, a row a cluster, in their order."""
+    """A row for each cluster, in their order, with the columns of :data:`REMEMBERED`."""
     next_number: int
     """The number of the next emitted entity."""
     changed: int
-    """Clusters that are emitted."""
+    """How many clusters are emitted."""
     deleted: int
-    """Deleted entities among these."""
+    """How many of these are deleted entities."""
 
 
 class Emitter(Protocol):
@@ -47,34 +47,36 @@ class Emitter(Protocol):
 
     @property
     def rows(self) -> int:
-        """Rows that wait to be written."""
+        """How many rows wait to be written."""
 
     def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
         """Combine the clusters, in order, and keep the rows of those that changed.
 
-        :param number: of the first emitted entity.
+        :param number: the number of the first emitted entity.
         """
 
     def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
-        """Write the rows that wait, and those of ids that no longer apply, for the run of that number."""
+        """Write the rows that wait, and the rows of retired ids, under the run's number."""
 
     def close(self) -> None:
-        """Let go of the rows that wait, whether or not they were written."""
+        """Drop the rows that wait, whether or not they were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Which of some clusters changed, compared with what was output of them."""
+    """Which clusters changed, compared with their last output."""
 
     changed: Bools
-    """What they are differs: they are emitted."""
+    """Their content differs: they are emitted."""
     rewritten: Bools
-    """They changed, or have other members."""
+    """Their content or their members differ: they are written."""
 
 
 def judge(combined: Combined, last_hash: pa.Array, last_members: pa.Array) -> Judged:
-    """:param last_hash: of what was output under the same ids; null where nothing was.
-    :param last_members: a hash of the members of then.
+    """Compare combined clusters with their last output.
+
+    :param last_hash: the hashes of the last output under the same ids; null where there was none.
+    :param last_members: hashes of the members at that time.
     """
     members = hash_values(contiguous(combined.rows.column("_members"))).view(np.int64)
     changed = _differ(last_hash, combined.hashes)
@@ -88,7 +90,7 @@ def _differ(last: pa.Array, now: Ints) -> Bools:
 
 @dataclass(slots=True)
 class LocalEmitter:
-    """Combines in this process, some clusters at a time; rows that changed wait in a spool."""
+    """Combines in this process, some clusters at a time. Rows that changed wait in a spool."""
 
     shape: OutputShape
     spool: Spool
@@ -127,4 +129,4 @@ class LocalEmitter:
         publish(output, target, tables(), self.rows + retired.num_rows, number)
 
     def close(self) -> None:
-        """The spool belongs to the run."""
+        """Does nothing: the run closes its spool."""

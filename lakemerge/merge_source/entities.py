@@ -1,4 +1,4 @@
-"""Entities of the output in Sesam's form: dictionaries, in which what is null is absent and one value is no list."""
+"""Entities of the output in Sesam's form: dictionaries without nulls, in which a single value is no list."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def entities_of(rows: pa.Table, shape: OutputShape, state: State) -> Iterator[di
 
 
 def _is_single(name: str, shape: OutputShape, singles: tuple[str, ...]) -> bool:
-    """Whether a list of one in the table is one value of the entity."""
+    """Whether a list of one in the table is a single value of the entity."""
     known = next((one for one in shape.properties if one.name == name), None)
     if shape.strategy == "compact" or known is None or not known.lists:
         return True
@@ -53,7 +53,7 @@ def _is_single(name: str, shape: OutputShape, singles: tuple[str, ...]) -> bool:
 
 
 def _singles(rows: pa.Table, shape: OutputShape, state: State) -> dict[int, tuple[str, ...]]:
-    """By place of the row, the properties of which only the state knows that they are single values."""
+    """Place of the row -> the properties that are single values, where only the state says so."""
     told = [one.name for one in shape.properties if one.lists and len(one.lists) < len(one.columns)]
     told = [name for name in told if name in rows.column_names]
     if shape.strategy != "default" or not told:
@@ -74,7 +74,7 @@ def _members(members: list[dict[str, Any]], datasets: list[dict[str, Any]], shap
 
 
 def _member(row: Mapping[str, Any], dataset: int, shape: OutputShape) -> dict[str, Any]:
-    """A member as it is: what is one value in its dataset is one value again."""
+    """A member as it is: a property that is no list in its dataset is a single value."""
     known = {one.name: one for one in shape.properties}
     told = {}
     for name, value in row.items():
@@ -89,7 +89,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    """From what pyarrow gives for a value: structs lose their nulls, and maps become dictionaries."""
+    """Converts pyarrow's Python values: structs lose their nulls, and maps become dictionaries."""
     if pa.types.is_struct(kind):
         inner = {field.name: _converter(field.type) for field in kind}
         return lambda value: {name: inner[name](part) for name, part in value.items() if part is not None}

@@ -1,4 +1,4 @@
-"""The entities that a full run looks at: all of them, as the datasets have them and as the state remembers them."""
+"""The entities that a full run looks at: all entities of the datasets and of the state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
 
 
 def each_once(fresh: Fresh, inputs: Sequence[Input]) -> Fresh:
-    """The entities. Raises :class:`InputError` for an id that a dataset has twice, as a plain Delta table may."""
+    """The same entities. Raises :class:`InputError` if a dataset has an id twice, which a plain Delta table may."""
     texts = fresh.texts
     if len(texts.unique()) < len(texts):
         counts = pc.value_counts(texts)
@@ -62,9 +62,9 @@ def remembered(state: State) -> pa.Table:
 
 
 def still_there(old: pa.Table, offsets: Sequence[int]) -> pa.Table:
-    """Those records whose datasets are there still, with the offsets that these have now.
+    """The records whose datasets are still there, with the datasets' new offsets.
 
-    :param offsets: by the offset of then, the one of now, or -1.
+    :param offsets: for each old offset of a dataset its new one, or -1.
     """
     now = np.array([*offsets, -1], dtype=np.int32)[ints(old, "dataset")]
     moved = old.set_column(old.schema.get_field_index("dataset"), "dataset", pa.array(now))
@@ -74,10 +74,10 @@ def still_there(old: pa.Table, offsets: Sequence[int]) -> pa.Table:
 def gone_entities(
     inputs: Sequence[Input], versions: Sequence[int | None], old: pa.Table, fresh: Fresh, run: int
 ) -> tuple[Fresh, dict[str, pa.Table]]:
-    """Entities of the state that the datasets do not have, and the rows of those that went since, as far as they can
-    still be read.
+    """Entities of the state that the datasets lack, and the rows of those that were deleted since, if they can still
+    be read.
 
-    :param versions: of the datasets, when the state was written.
+    :param versions: the versions of the datasets when the state was written.
     """
     own = key_texts(ints(old, "dataset"), strings(old, "id"))
     missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False)
@@ -125,8 +125,8 @@ def _spread(values: pa.Array, where: Bools) -> pa.Array:
 
 
 def _last_rows(one: Input, version: int | None, ids: pa.Array) -> tuple[pa.Array, pa.Table | None]:
-    """Rows as they were when they went or, where that cannot be told any more, when the state was written. Where that
-    version cannot be read either, nothing is left of them but their ids."""
+    """The rows as they were when they were deleted. If that is not known any more, the rows as they were when the state
+    was written. If that version cannot be read either, only their ids are left."""
     if version is None or one.table is None or one.shape is None:
         return pa.array([], pa.string()), None
     for find in (_rows_that_went, _rows_of_version):
@@ -165,7 +165,7 @@ def _rows_of_version(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array,
 
 
 def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
-    """What changes in the index so that it tells what all entities hold."""
+    """The changes that make the index hold the values of all entities."""
     held = known.held
     heads = find_heads(None, held.expressions, held.values)
     old = _old_index(state)
@@ -192,7 +192,7 @@ def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
 
 
 def _old_index(state: State | None) -> pa.Table | None:
-    """The keys of the index, the pages of its heads, and a hash of each record."""
+    """The keys of the index, the numbers of pages in its heads, and a hash of each record."""
     if state is None:
         return None
     parts = []
@@ -215,8 +215,8 @@ def _with_pages(heads: Heads, old: pa.Table) -> Heads:
 
 
 def leftover_records(state: State, offsets: Sequence[int], known: Known) -> Iterator[pa.Table]:
-    """Deletes of what the state has and nothing needs: entities under offsets that they no longer have, and rows of
-    entities that came back."""
+    """Deletes for records that are not needed any more: entities under old offsets, and kept rows of entities that came
+    back."""
     if any(now != before for before, now in enumerate(offsets)):
         for part in state.all_entities():
             datasets, ids = ints(part, "dataset"), strings(part, "id")

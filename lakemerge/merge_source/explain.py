@@ -1,4 +1,4 @@
-"""Why entities of the output are what they are, and what a source holds at large."""
+"""Explains one entity of the output, and reports on a source as a whole."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["explain", "report"]
 
 
 def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str) -> Explanation:
-    """The members of an entity of the output, and what holds them together.
+    """The members of an entity of the output, and the values that join them.
 
-    Raises :class:`InputError` where the output has no such id.
+    Raises :class:`InputError` if the output has no such id.
     """
     row = output.get({"_id": output_id}, columns=["_id", "_deleted", "$replaced", "_members"])
     if row is None:
@@ -85,8 +85,8 @@ def report(state: State, config: MergeConfig, *, top: int) -> Report:
 
 
 def _widest(state: State, config: MergeConfig, top: int) -> Iterable[WideValue]:
-    """The values that the most entities hold. A value with many holders has one expression with many, so that of each
-    expression only the widest values can be among them, but for those that several expressions share evenly."""
+    """The values with the most holders. A value with many holders usually has many through one expression, so only the
+    widest values of each expression are compared. A value that several expressions share evenly may be missed."""
     candidates: dict[int, list[tuple[int, str]]] = {}
     for part in state.all_values():
         heads = part.filter(pc.equal(part.column("b"), 0))

@@ -1,7 +1,7 @@
-"""Value expressions of equality rules: what may be written, and how it is read.
+"""Value expressions of equality rules, and their parser.
 
-Two forms say the same: Sesam's lists (``["lower", "a.name"]``) and text as in SQL (``lower(a.name)``).
-A path begins with the alias of a dataset; all paths of an expression name the same one.
+There are two forms with one meaning: Sesam's lists (``["lower", "a.name"]``) and text as in SQL (``lower(a.name)``).
+A path begins with the alias of a dataset. All paths of an expression name the same dataset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOOKS_LIKE_A_PATH = re.compile(r"[A-Za-z_][\w-]*\.[\w$`][\w$`.:-]*")
 
 
 class ExpressionError(ValueError):
-    """What is no expression; the text says why."""
+    """Something is no expression. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Expression:
 
     @property
     def text(self) -> str:
-        """The same for the same expression, whatever the dataset is called."""
+        """A text that is the same for equal expressions, whatever the dataset's alias."""
         return json.dumps([self.dataset, _plain(self.node)], ensure_ascii=False)
 
 
@@ -130,7 +130,7 @@ def _of_one_dataset(node: Node, found: Sequence[int], aliases: Sequence[str]) ->
 
 
 def _listed(given: object, aliases: Sequence[str], found: list[int]) -> Node:
-    """A part of Sesam's form."""
+    """Reads a part of Sesam's form."""
     if isinstance(given, str):
         if _is_path(given, aliases):
             return _path(given, aliases, found)
@@ -159,7 +159,7 @@ def _call(name: str, arguments: Sequence[Node]) -> Call:
 
 
 def _is_path(text: str, aliases: Sequence[str]) -> bool:
-    """Whether a text that stands for itself is a path, which needs no quotes for blanks in it."""
+    """Whether a string in Sesam's form is a path. In such a path blanks need no quotes."""
     return text.partition(".")[0] in aliases and "." in text and not set(text) & set("=(),'")
 
 

@@ -16,7 +16,7 @@ __all__ = ["composite_ids", "ids_of", "key_texts", "keys_of"]
 
 
 def ids_of(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """The key column as text; several as a JSON array."""
+    """The key column as text; several columns as a JSON array."""
     if len(columns) == 1:
         return plain_texts(contiguous(rows.column(columns[0])))
     parts = [_json(contiguous(rows.column(name))) for name in columns]
@@ -35,14 +35,14 @@ def keys_of(ids: pa.Array, columns: Sequence[str], schema: pa.Schema) -> pa.Tabl
 
 
 def key_texts(datasets: Ints, ids: pa.Array) -> pa.Array:
-    """One text for each entity of any dataset: no offset has a bar in it."""
+    """One text for each entity: offset and id, joined by a bar. It is unique, because no offset contains a bar."""
     return pc.binary_join_element_wise(pa.array(datasets).cast(pa.string()), ids, "|")
 
 
 def composite_ids(offsets: Ints, datasets: Ints, ids: pa.Array) -> pa.Array:
     """The ids of clusters: the parts of their members, joined by bars.
 
-    :param offsets: where each cluster's members begin, and the last one's end.
+    :param offsets: where the members of each cluster begin, and where those of the last one end.
     """
     return pc.binary_join(list_array(offsets, key_texts(datasets, ids)), "|")
 

@@ -1,8 +1,8 @@
 """The index from values to the entities that hold them, as records of the state table.
 
-A value that an expression gives has a head, which counts its holders. Few holders stand in the head itself; more of
-them are spread over pages by a hash of their ids. So whether a value is held through two expressions, and by how many
-entities, is known from heads alone, and one more holder of many costs one page.
+Each pair of an expression and a value has a head, which counts the holders. If there are few, the head itself lists
+them; if there are more, a hash of their ids spreads them over pages. So heads alone show whether a value is held
+through two expressions, and by how many entities. To add one holder to many costs one page.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lakemerge.merge_source.state import VALUE, State, deletes, records
 __all__ = ["Heads", "Holders", "find_heads", "find_holders", "rebuilt", "updated"]
 
 _PAGE = 256
-"""Holders on a page, about."""
+"""About how many holders a page has."""
 _GROWTH = 4
 _SPARSE = 16
-"""A full run gathers pages that hold so many times fewer than they could."""
+"""A full run joins the pages of a value if they hold this many times fewer holders than they could."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Which entities hold pairs of an expression and a value."""
+    """Pairs of an expression and a value, each with an entity that holds it."""
 
     pairs: Ints
-    """Places of the pairs among the heads."""
+    """The places of the pairs among the heads."""
     datasets: Ints
     ids: pa.Array
 
@@ -57,27 +57,27 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Pairs of an expression and a value, each once, with what the state says of them."""
+    """Pairs of an expression and a value, each once, with what the state says about them."""
 
     expressions: Ints
     values: pa.Array
     counts: Ints
     pages: Ints
     holders: pa.Array
-    """Those in the heads themselves."""
+    """The holders that are listed in the heads."""
     texts: pa.Array
 
     def __len__(self) -> int:
         return len(self.expressions)
 
     def places(self, expressions: Ints, values: pa.Array) -> Ints:
-        """Where pairs are; -1 for those that are not among them."""
+        """The places of pairs; -1 for a pair that has none."""
         found = pc.index_in(key_texts(expressions, values), value_set=self.texts)
         return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def find_heads(state: State | None, expressions: Ints, values: pa.Array) -> Heads:
-    """The heads of pairs; those that nothing holds have a count of 0."""
+    """The heads of pairs; a pair without holders has a count of 0."""
     encoded = key_texts(expressions, values).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     _, firsts = np.unique(codes, return_index=True)
@@ -104,7 +104,7 @@ def find_holders(state: State, heads: Heads, wanted: Bools) -> Holders:
 
 
 def updated(state: State, heads: Heads, added: Holders, removed: Holders) -> Iterator[pa.Table]:
-    """Records to write where holders come and go."""
+    """The records to write for holders that are added and removed."""
     change = np.bincount(added.pairs, minlength=len(heads)) - np.bincount(removed.pairs, minlength=len(heads))
     counts = heads.counts + change
     pages = heads.pages.copy()
@@ -126,8 +126,8 @@ def updated(state: State, heads: Heads, added: Holders, removed: Holders) -> Ite
 
 
 def rebuilt(heads: Heads, holders: Holders) -> tuple[pa.Table, Ints]:
-    """All records that hold the given holders, in three columns of the key and those of :data:`VALUE`, and a hash of
-    each. ``heads`` tell the pages that there were."""
+    """All records for the given holders, with the three key columns and those of :data:`VALUE`, and a hash of each.
+    ``heads`` say how many pages there were."""
     counts = np.bincount(holders.pairs, minlength=len(heads)).astype(np.int64)
     pages = heads.pages.copy()
     pages[counts * _SPARSE < pages * _PAGE] = 1
@@ -178,7 +178,7 @@ def _pages_written(heads: Heads, now: Holders, both: Holders, pages: Ints, grown
     if len(at[0]):
         pairs = at[0]
         yield records("v", heads.values.take(pa.array(pairs)), heads.expressions[pairs], at[1], {"holders": lists})
-    # Pages that lost their last holder: those of holders that went, and all earlier ones of pairs that got more pages.
+    # Pages without a holder now: pages of removed holders, and all earlier pages of pairs that got more pages.
     changed = both.where((heads.pages[both.pairs] > 1) & ~grown[both.pairs])
     paged = np.flatnonzero(grown & (heads.pages > 1))
     group, place = spread(heads.pages[paged])
@@ -216,7 +216,7 @@ def _page_of(holders: Holders, pages: Ints) -> Ints:
 
 
 def _by_page(holders: Holders, numbers: Ints) -> tuple[tuple[Ints, Ints], pa.Array]:
-    """Pairs and pages, each once, and their holders as lists in order of their ids."""
+    """Pairs and pages, each once, and their holders as lists sorted by id."""
     ranks = pc.rank(holders.ids, tiebreaker="dense").to_numpy(zero_copy_only=False) if len(holders) else holders.pairs
     order = np.lexsort((ranks, holders.datasets, numbers, holders.pairs))
     pairs, numbers = holders.pairs[order], numbers[order]

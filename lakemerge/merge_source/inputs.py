@@ -1,4 +1,4 @@
-"""The datasets of a merge source at one version each: what their rows are, and how to read them."""
+"""The datasets of a merge source, each at one version: their columns, and how to read their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mergers import Merger
 __all__ = ["RESERVED", "Access", "Input", "Shape", "open_input", "shape_of"]
 
 RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members"})
-"""Columns that say something of an entity and are no properties."""
+"""Columns that say something about an entity and are no properties."""
 
 _KIND = "_row_kind"
 _GET_KEYS = 100_000
@@ -31,7 +31,7 @@ _GET_KEYS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How tables that are given by path are opened."""
+    """How to open tables that are given by path."""
 
     storage_options: Mapping[str, object] | None = field(default=None, repr=False)
     mergers: tuple[type[Merger], ...] = ()
@@ -40,7 +40,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the rows of a dataset are."""
+    """The roles of a dataset's columns."""
 
     schema: pa.Schema
     id_columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def kept(self) -> list[str]:
-        """The columns that make up an entity's part of the output."""
+        """The columns that an entity adds to the output."""
         return [*([] if self.ids is None else [self.ids]), *self.properties]
 
     def deleted_flags(self, rows: pa.Table) -> Bools:
@@ -66,7 +66,7 @@ class Shape:
 
 
 def shape_of(dataset: Dataset, schema: pa.Schema, key: Sequence[str]) -> Shape:
-    """Raises :class:`InputError` where rows cannot be taken for entities."""
+    """The shape of a dataset. Raises :class:`InputError` if its rows cannot be entities."""
     names = {name.lower(): name for name in schema.names}
     wanted = dataset.id_columns or tuple(key) or tuple(name for name in ("_id",) if name in names)
     if unknown := [name for name in wanted if name.lower() not in names]:
@@ -107,12 +107,12 @@ def _deleted_column(dataset: Dataset, schema: pa.Schema, names: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A dataset at one version; or one that is not there, which is empty."""
+    """A dataset at one version. A dataset that does not exist is empty."""
 
     offset: int
     dataset: Dataset
     table: LakeTable | PlainTable | None
-    """It stands at the version; ``None``: there is none."""
+    """The table at the version; ``None``: there is none."""
     shape: Shape | None
 
     @property
@@ -143,19 +143,20 @@ class Input:
 
     @property
     def is_filled(self) -> bool:
-        """Whether anybody has ever written rows to it, even none."""
+        """Whether anybody has ever written to it, even if it was no rows."""
         if isinstance(self.table, PlainTable):
             return bool(self.table.version or self.table.snapshot.files)
         if self.table is None or self.version == 0:
             return False
         if not self.table.view.is_empty:
             return True
-        # Without rows now: it had some, or was written to with none. Commits that were cleaned up count as such.
+        # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
+        # writes.
         history = self.table.history()
         return history[-1].version > 0 or any(entry.operation in ("UPSERT", "DELETE") for entry in history)
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, the id's columns among the named ones, in tables of bounded size."""
+        """All rows in tables of bounded size. The named columns must include those of the id."""
         if self.table is None or self.shape is None:
             return
         names = list(dict.fromkeys([*self.shape.id_columns, *columns]))
@@ -191,7 +192,7 @@ class Input:
         return ids_of(rows, self.shape.id_columns), rows
 
     def earlier(self, version: int) -> Input:
-        """The same at an earlier version. Raises :class:`VersionNotFoundError`."""
+        """The dataset at an earlier version. Raises :class:`VersionNotFoundError`."""
         if self.table is None:
             raise InputError(f"dataset {self.name!r} is not there")
         if isinstance(self.table, PlainTable):
@@ -202,7 +203,7 @@ class Input:
         return Input(self.offset, self.dataset, before, shape_of(self.dataset, before.schema, before.key))
 
     def changes(self, since: int) -> Iterator[tuple[pa.Table, pa.Array]]:
-        """What commits after a version left of the rows that they changed, and whether the row went; in order.
+        """The rows that commits after a version changed, as each left them, and whether the row was deleted; in order.
 
         :raises lakemerge.FullRunNeededError: that version cannot be read any more.
         """
@@ -246,7 +247,7 @@ def open_input(offset: int, dataset: Dataset, access: Access) -> Input:
         return Input(offset, dataset, None, None)
     if isinstance(table, PlainTable):
         return Input(offset, dataset, table, shape_of(dataset, table.schema, ()))
-    # A table that follows the tip must stand still for as long as a run reads it.
+    # A table that follows the tip is pinned while a run reads it.
     pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
     return Input(offset, dataset, pinned, shape_of(dataset, pinned.schema, pinned.key))
 

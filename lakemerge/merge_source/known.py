@@ -1,4 +1,4 @@
-"""The entities that a run looks at: as the state has them, and as they are now."""
+"""The entities that a run looks at, as they are in the state and as they are now."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Fresh:
     ids: pa.Array
     deleted: Bools
     gone: Bools
-    """Whether the row went from its table."""
+    """Whether the row was deleted from its table."""
     chunks: pa.Array
-    """The chunks that keep the rows of those, by name; null where nothing is kept."""
+    """The name of the chunk that keeps the deleted row; null if none does."""
     places: Ints
-    """And its place in the chunk."""
+    """The place of the row in its chunk."""
     held: Held
-    """What they hold; deleted ones hold nothing."""
+    """The values that they hold; deleted entities hold none."""
 
     def __len__(self) -> int:
         return len(self.datasets)
@@ -83,24 +83,24 @@ class Known:
     datasets: Ints
     ids: pa.Array
     texts: pa.Array
-    """One text for each, by which it is found."""
+    """One text for each entity, by which it is found."""
     deleted: Bools
     gone: Bools
     chunks: pa.Array
     places: Ints
     held: Held
     fresh: Bools
-    """Whether it may have changed."""
+    """Whether the entity may have changed."""
     was: Bools
-    """Whether the state has it."""
+    """Whether the state has the entity."""
     old: pa.Table
-    """What the state has, in the columns of :data:`lakemerge.merge_source.state.ENTITY`; null for what it has not."""
+    """The state's records, in the columns of :data:`lakemerge.merge_source.state.ENTITY`; null for new entities."""
 
     def __len__(self) -> int:
         return len(self.datasets)
 
     def places_of(self, datasets: Ints, ids: pa.Array) -> Ints:
-        """Where entities are; -1 for those that are not among these."""
+        """The places of entities; -1 for an entity that is not among these."""
         return self._places.of(key_texts(datasets, ids))
 
     @cached_property
@@ -109,13 +109,13 @@ class Known:
 
     @property
     def old_firsts(self) -> Ints:
-        """The entities that were the first of their cluster."""
+        """The entities that were the first members of their clusters."""
         first = key_texts(ints(self.old, "first_dataset"), strings(self.old, "first_id").fill_null(""))
         return np.flatnonzero(self.was & pc.equal(first, self.texts).to_numpy(zero_copy_only=False))
 
 
 class Places:
-    """Where texts are among others, which are hashed once for any number of questions."""
+    """Finds the places of texts in an array. The array is hashed once, for any number of look-ups."""
 
     def __init__(self, texts: pa.Array) -> None:
         self._texts = texts
@@ -125,7 +125,7 @@ class Places:
         self._unique = bool((self._hashes[1:] != self._hashes[:-1]).all())
 
     def of(self, texts: pa.Array) -> Ints:
-        """Their places; -1 for those that are not there."""
+        """The places of texts; -1 for a text that is not there."""
         if not self._unique:
             found = pc.index_in(texts, value_set=self._texts)
             return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -138,9 +138,9 @@ class Places:
 
 
 def assemble(old: pa.Table, fresh: Fresh) -> Known:
-    """Entities of the state, and those that may have changed, as they are now.
+    """The entities of the state and the changed entities, as they are now.
 
-    :param old: records of entities, each once.
+    :param old: the records of entities, each once.
     """
     datasets = np.concatenate([ints(old, "dataset"), fresh.datasets])
     ids = _texts([strings(old, "id"), fresh.ids])
@@ -194,7 +194,7 @@ def _held(aligned: pa.Table, is_fresh: Bools, at_fresh: pa.Array, fresh: Fresh) 
 
 
 def held_of(lists: pa.Array) -> Held:
-    """What the lists of records say, by the place of the record."""
+    """The values in the lists of records. The row is the place of the record."""
     rows, _ = spread(lengths_of(lists))
     holdings = pc.list_flatten(lists)
     expressions = holdings.field("expression").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -202,7 +202,7 @@ def held_of(lists: pa.Array) -> Held:
 
 
 def held_lists(held: Held, count: int) -> pa.Array:
-    """The lists of so many records; null for those that hold nothing."""
+    """The lists for so many records; null for a record without values."""
     holdings = pa.StructArray.from_arrays(
         [pa.array(held.expressions.astype(np.int32)), held.values], fields=list(HOLDING)
     )

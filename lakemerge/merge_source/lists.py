@@ -25,10 +25,10 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array, which begins at its own buffers."""
+    """One array without an offset into its buffers."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # pyarrow keeps a column without chunks
+    if isinstance(column, pa.ChunkedArray):  # pyarrow gives back a chunked array without chunks as it is
         return pa.array([], column.type)
     return pa.concat_arrays([column]) if column.offset else column
 
@@ -40,14 +40,14 @@ def lengths_of(lists: pa.Array) -> Ints:
 
 
 def offsets_of(lists: pa.Array) -> Ints:
-    """Where each list's elements begin among ``pc.list_flatten`` of them, and where the last one's end."""
+    """Where the elements of each list begin in ``pc.list_flatten`` of the lists, and where those of the last end."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths_of(lists), dtype=np.int64)])
 
 
 def list_array(offsets: Ints, elements: pa.Array, present: Bools | None = None) -> pa.Array:
     """Lists of consecutive elements; null where they are not ``present``.
 
-    Raises ``pa.ArrowInvalid`` for more elements than one array can hold.
+    Raises ``pa.ArrowInvalid`` if there are more elements than one array can hold.
     """
     if len(offsets) and int(offsets[-1]) > np.iinfo(np.int32).max:
         raise pa.ArrowInvalid(f"{int(offsets[-1])} elements are more than one array of lists can hold")
@@ -60,7 +60,7 @@ def list_array(offsets: Ints, elements: pa.Array, present: Bools | None = None) 
 
 
 def spread(counts: Ints) -> tuple[Ints, Ints]:
-    """For groups of so many items each: the group of each item, and its place in the group."""
+    """For groups with the given numbers of items: the group of each item, and its place in the group."""
     group = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     starts = np.cumsum(counts) - counts
     return group, np.arange(len(group), dtype=np.int64) - np.repeat(starts, counts)

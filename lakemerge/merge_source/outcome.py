@@ -1,4 +1,4 @@
-"""What clusters are called in the output, which of them show there, and which ids no longer apply."""
+"""Decides which id clusters get in the output, which of them show there, and which ids are retired."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Bystanders", "OldClusters", "check_ids", "check_sizes", "retired_ids
 
 @dataclass(frozen=True, slots=True)
 class Bystanders:
-    """Live entities that have the id of one that a run looks at, and are not looked at themselves."""
+    """Live entities that share an id with an entity that the run looks at, but are not looked at themselves."""
 
     datasets: Ints
     ids: pa.Array
     leads: Bools
-    """Whether they are the first of their cluster, so that its id is theirs."""
+    """Whether each is the first member of its cluster, which then has its id."""
 
     @staticmethod
     def none() -> Bystanders:
@@ -38,14 +38,14 @@ class Bystanders:
 
 @dataclass(frozen=True, slots=True)
 class OldClusters:
-    """Clusters that are output, as the state has them."""
+    """Clusters of the output, as the state has them."""
 
     records: pa.Table
-    """``output_id``, ``hash``, ``updated``, ``run`` and ``singles``, and ``written``: a hash of the members as they
-    were written."""
+    """``output_id``, ``hash``, ``updated``, ``run``, ``singles``, and ``written``: a hash of the members as they were
+    written."""
     offsets: Ints
     datasets: Ints
-    """The datasets of the members; -1 for a dataset that is there no longer."""
+    """The datasets of the members; -1 for a dataset that was removed."""
     ids: pa.Array
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class OldClusters:
 
     @staticmethod
     def of(old: pa.Table) -> OldClusters:
-        """From records of entities."""
+        """The clusters in records of entities."""
         own = key_texts(ints(old, "dataset"), strings(old, "id"))
         lead = pc.equal(key_texts(ints(old, "first_dataset"), strings(old, "first_id")), own)
         shown = old.filter(pc.and_(lead, strings(old, "output_id").is_valid()))
@@ -67,7 +67,7 @@ class OldClusters:
         group, place = spread(sizes)
         starts = np.cumsum(lengths_of(members)) - lengths_of(members)
         listed = pc.list_flatten(members)
-        # A cluster of one lists no members: it is its own.
+        # A cluster of one lists no members: the entity is its only member.
         pick = np.where(alone[group], len(listed) + group, starts[group] + place)
         datasets = np.concatenate([listed.field("dataset").to_numpy().astype(np.int64), ints(shown, "dataset")])
         ids = contiguous(pa.chunked_array([listed.field("id"), strings(shown, "id")], pa.string()))
@@ -78,13 +78,13 @@ class OldClusters:
         return OldClusters(told.append_column("written", written), offsets, datasets, ids)
 
     def moved(self, offsets: Sequence[int]) -> OldClusters:
-        """With the offsets that datasets have now: by that of then, the one of now, or -1."""
+        """The clusters with the datasets' new offsets. ``offsets`` has for each old offset the new one, or -1."""
         now = np.array([*offsets, -1], dtype=np.int64)
         return replace(self, datasets=now[np.minimum(self.datasets, len(offsets))])
 
 
 def check_sizes(rules: Rules, aliases: Sequence[str], known: Known, clusters: Clusters, limit: int) -> None:
-    """Raise :class:`MaxMergedError` for a cluster of more members than allowed."""
+    """Raise :class:`MaxMergedError` if a cluster has more members than allowed."""
     sizes = np.diff(clusters.offsets)
     if not len(sizes) or int(sizes.max()) <= limit:
         return
@@ -96,7 +96,10 @@ def check_sizes(rules: Rules, aliases: Sequence[str], known: Known, clusters: Cl
 
 
 def too_many(rules: Rules, aliases: Sequence[str], link: Link, count: int | None, limit: int) -> MaxMergedError:
-    """:param count: of the entities; ``None`` where the rest was not read."""
+    """The error for too many members.
+
+    :param count: how many entities there are; ``None`` if not all were read.
+    """
     rule = " = ".join(rules.shown(number, aliases) for number in link.expressions)
     many = f"{count}" if count is not None else f"more than {limit}"
     return MaxMergedError(
@@ -116,8 +119,8 @@ def shown_value(text: str) -> str:
 
 
 def with_first_ids(known: Known, clusters: Clusters, bystanders: Bystanders) -> Clusters:
-    """Clusters under the ids of their first members; deleted entities do not show where another entity has the id:
-    a live one, or a deleted one of an earlier dataset."""
+    """Clusters with the ids of their first members. A deleted entity does not show if a live entity has its id, or a
+    deleted entity of an earlier dataset."""
     firsts = clusters.offsets[:-1]
     datasets, ids = clusters.datasets[firsts], clusters.ids.take(pa.array(firsts))
     live = contiguous(pa.chunked_array([known.ids.filter(pa.array(~known.deleted)), bystanders.ids], pa.string()))
@@ -134,7 +137,7 @@ def with_first_ids(known: Known, clusters: Clusters, bystanders: Bystanders) -> 
 def check_ids(
     rules: Rules, names: Sequence[str], known: Known, clusters: Clusters, bystanders: Bystanders, *, first: bool
 ) -> None:
-    """Raise :class:`IdCollisionError` where an id would stand for two things."""
+    """Raise :class:`IdCollisionError` if two entities would have one id."""
     if first:
         _check_datasets(rules, names, known, bystanders)
     shown = clusters.output_ids.drop_null()
@@ -178,7 +181,7 @@ def _check_datasets(rules: Rules, names: Sequence[str], known: Known, bystanders
 
 
 def retired_ids(known: Known, clusters: Clusters, old: OldClusters) -> tuple[pa.Array, Bools]:
-    """The output ids that no longer apply, in order, and whether something of each lives on under another."""
+    """The output ids that are retired, in order, and whether a member of each is output under another id."""
     gone = ~pc.is_in(old.output_ids, value_set=clusters.output_ids).to_numpy(zero_copy_only=False)
     cluster_of = np.full(len(known) + 1, -1, dtype=np.int64)
     cluster_of[known.places_of(clusters.datasets, clusters.ids)] = clusters.of_members

@@ -1,4 +1,4 @@
-"""Plain Delta tables as datasets: they can be read whole, and do not tell what changed."""
+"""Plain Delta tables as datasets. They can only be read whole: what changed in them is not known."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["PlainTable"]
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """A plain Delta table at one version. Features that this library does not read, such as deletion vectors, are
-    refused by name where they are met."""
+    """A plain Delta table at one version. Features that this library cannot read, such as deletion vectors, are refused
+    by name."""
 
     handle: Handle
     snapshot: Snapshot
@@ -50,7 +50,7 @@ class PlainTable:
         partition = self.snapshot.metadata.partition_columns
         stored = pa.schema([field for field in schema if field.name not in partition])
         for add in self.snapshot.files.values():
-            # Files do not have partition columns, but must be read for how many rows they have.
+            # Files lack the partition columns, but a file has to be read to know how many rows it has.
             asked = stored if len(stored) else self._any_column(partition)
             with ParquetFiles(self.handle.store) as files:
                 file = StoredFile(add.path, add.size_bytes)

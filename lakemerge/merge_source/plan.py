@@ -1,7 +1,7 @@
-"""What a run changes: from the entities that it looks at to the rows of the output and the records of the state.
+"""Computes what a run changes: from the entities that it looks at, the rows of the output and the records of the state.
 
-Nothing is written here. The same steps serve a run over what changed and one over everything; they differ in which
-entities they look at, and in where the rows come from.
+Nothing is written here. An incremental run and a full run take the same steps. They differ in the entities that they
+look at, and in the source of the rows.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Plan:
     """What a run would do."""
 
     emitter: Emitter | None = None
-    """Has the rows of the output that change; ``None`` before the plan is made."""
+    """It has the changed rows of the output; ``None`` before the plan is made."""
     records: list[pa.Table] = field(default_factory=list)
     """The records of the state, without the record ``m``."""
     retired: pa.Table = field(default_factory=RETIRED.empty_table)
-    """Ids that no longer apply, in the columns of :data:`RETIRED`."""
+    """Retired ids, in the columns of :data:`RETIRED`."""
     updated: int = 0
     """The next number of an emitted entity."""
     changed: int = 0
-    """Clusters that are emitted; others may be written because they have other members, and keep their numbers."""
+    """How many clusters are emitted. Clusters with other members alone are written, too, and keep their numbers."""
     deleted: int = 0
-    """Deleted entities among the emitted ones."""
+    """How many of the emitted entities are deleted."""
     clusters: int = 0
-    """Clusters that were formed anew, those of one entity included."""
+    """How many clusters were formed anew, including those of one entity."""
     entities: int = 0
-    """Entities that were looked at."""
+    """How many entities were looked at."""
     output_ids: pa.Array | None = None
     """The ids of all clusters that were looked at."""
 
@@ -74,7 +74,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """What a run knows when it begins to settle what is the same."""
+    """What a run knows before it forms clusters."""
 
     config: MergeConfig
     run: int
@@ -106,7 +106,7 @@ def settle(given: Settling, plan: Plan) -> None:
 
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:
-    """Which clusters have the members that they had, none of which may have changed."""
+    """Which clusters have the same members as before, none of which may have changed."""
     members = known.places_of(clusters.datasets, clusters.ids)
     firsts = clusters.offsets[:-1]
     lead = clusters.of_members
@@ -128,8 +128,8 @@ def _unchanged(known: Known, clusters: Clusters) -> Bools:
 
 
 def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Table:
-    """Combine the clusters that may have changed; what to remember of each, in the columns of :data:`ENTITY` that say
-    it."""
+    """Combine the clusters that may have changed. Returns what the state remembers about each, in columns of
+    :data:`ENTITY`."""
     known, count = given.known, len(clusters)
     firsts = known.places_of(clusters.datasets, clusters.ids)[clusters.offsets[:-1]]
     names = ["output_id", *REMEMBERED.names]
@@ -164,7 +164,7 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
 
 
 def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iterator[pa.Table]:
-    """Records of the entities of which the state knows something else, or nothing."""
+    """Records of the entities for which the state has no record or a different one."""
     members = known.places_of(clusters.datasets, clusters.ids)
     count, firsts = len(known), clusters.offsets[:-1]
     cluster = np.empty(count, dtype=np.int64)

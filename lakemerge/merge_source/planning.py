@@ -1,4 +1,4 @@
-"""Planning a run over what changed, and one over everything."""
+"""Plans incremental runs and full runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["Work", "plan_changes", "plan_everything"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run works with; all of it stands still."""
+    """What a run works with. Every table is pinned to a version."""
 
     output: LakeTable
     state: State
@@ -49,17 +49,17 @@ class Work:
     inputs: Sequence[Input]
     shape: OutputShape
     number: int
-    """The run's."""
+    """The run's number."""
     spool: Spool
-    """Where rows of the output wait, of runs without Spark."""
+    """Where rows of the output wait in a run without Spark."""
     target: pa.Schema
-    """The columns of the output once it has them."""
+    """The columns of the output after the run."""
     spark: SparkSession | None = None
-    """Runs over everything go through it."""
+    """Full runs use it."""
 
 
 def plan_changes(work: Work, plan: Plan) -> bool:
-    """Fill the plan from what changed since the last run; whether ids with bars have been seen."""
+    """Fill the plan from what changed since the last run. Returns whether an id with a bar was ever seen."""
     config, state, meta = work.config, work.state, work.state.meta
     chunks = Chunks(state)
     parts = []
@@ -91,10 +91,10 @@ def plan_changes(work: Work, plan: Plan) -> bool:
 
 
 def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output: bool) -> bool:
-    """Fill the plan from all rows; whether there are ids with bars.
+    """Fill the plan from all rows. Returns whether there is an id with a bar.
 
-    :param offsets: by a dataset's offset of then, the one of now; -1 where it is there no longer.
-    :param by_output: whether the output itself says what was output, since the state may be wrong.
+    :param offsets: for each old offset of a dataset its new one; -1 if it was removed.
+    :param by_output: whether to read the last output from the output itself, because the state may be wrong.
     """
     config, state, meta = work.config, work.state, work.state.meta
     old = remembered(state)
@@ -144,7 +144,7 @@ def _all_entities(work: Work) -> Fresh:
 
 
 def _check_collisions(output: LakeTable, plan: Plan, old: OldClusters) -> None:
-    """Composite ids of other clusters can be equal only where ids have bars."""
+    """Check for equal composite ids. Two clusters can have one only if an id contains a bar."""
     if plan.output_ids is None:
         return
     new = plan.output_ids.filter(pc.invert(pc.is_in(plan.output_ids, value_set=old.output_ids)))
@@ -161,7 +161,7 @@ def _has_bars(known: Known) -> bool:
 
 
 def _versions_now(work: Work, offsets: Sequence[int]) -> list[int | None]:
-    """By offset of now, the version of the same table that the state has taken up."""
+    """For each new offset, the version of the same table that the state has taken up."""
     versions: list[int | None] = [None] * len(work.inputs)
     for then, now in enumerate(offsets):
         known = work.state.meta.datasets[then]

@@ -1,4 +1,4 @@
-"""Writing to the output what the state says of it."""
+"""Writes to the output the rows that the state has for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BATCH_ROWS = 1 << 16
 
 
 def output_number(output: LakeTable) -> int:
-    """The number of the last run that the output has."""
+    """The number of the last run whose rows the output has."""
     done = output.view.snapshot.txns.get(APPLICATION)
     return 0 if done is None else done.version
 
@@ -45,7 +45,7 @@ def output_number(output: LakeTable) -> int:
 def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
     """The output's columns once it holds such rows.
 
-    Raises :class:`SchemaError` for what a table cannot become; nothing was changed.
+    Raises :class:`SchemaError` if the table cannot get these columns. Nothing was changed then.
     """
     fields = {field.name.lower(): field for field in output}
     problems = []
@@ -71,30 +71,30 @@ def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
 
 
 def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], rows: int, number: int) -> None:
-    """Write rows whole, once for the run's number; wider types first, new columns in the same commit.
+    """Write whole rows, once for the run's number. Types get wider before; new columns come in the same commit.
 
-    :param rows: how many there are, about.
+    :param rows: about how many rows there are.
     """
     prepare_output(output, target)
     batches = (batch for table in tables for batch in conformed(table, target).to_batches(max_chunksize=_BATCH_ROWS))
     frame: object = pa.RecordBatchReader.from_batches(target, batches)
     if rows <= _BATCH_ROWS:
-        # The size of a table is known, and a first write takes as many buckets as it needs.
+        # The size of an Arrow table is known, so a first write chooses as many buckets as it needs.
         frame = pa.Table.from_batches(list(batches), schema=target)
     output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
 
 
 def prepare_output(output: LakeTable, target: pa.Schema) -> None:
-    """Give the output the wider types that rows need. New columns come with the rows."""
+    """Give the output the wider types that the rows need. New columns come with the rows."""
     wider = {path: kind for field in output.schema for path, kind in _widened(field, target.field(field.name).type)}
     if wider:
         output.alter(widen=wider)
 
 
 def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, *, after: int) -> Iterator[pa.Table]:
-    """The rows of runs after a number, as the state has them.
+    """The rows of runs after the given number, as the state has them.
 
-    :param inputs: at the versions that the state has taken up.
+    :param inputs: the datasets at the versions that the state has taken up.
     """
     retired = state.retired()
     if retired.num_rows:
@@ -112,13 +112,13 @@ def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, 
 
 
 def retired_rows(retired: pa.Table) -> pa.Table:
-    """Ids that no longer apply, as rows."""
+    """Retired ids as rows."""
     yes = pa.array(np.ones(retired.num_rows, dtype=np.bool_))
     return retired.append_column("_deleted", yes)
 
 
 def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    """Rows with all columns of the output, in their types; what they lack is null, since rows are written whole."""
+    """Rows with all columns of the output, in their types. A column that they lack is null: rows are written whole."""
     given = {name.lower(): contiguous(column) for name, column in zip(rows.column_names, rows.columns, strict=True)}
     columns = [given.get(field.name.lower(), pa.nulls(rows.num_rows, field.type)) for field in target]
     batch = pa.RecordBatch.from_arrays(columns, names=target.names)
@@ -126,7 +126,7 @@ def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
 
 
 def _can_become(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether a column of one type can get the other by wider types and new fields."""
+    """Whether wider types and new fields can turn a column of one type into the other."""
     if before == after or is_wider(before, after):
         return True
     if pa.types.is_struct(before) and pa.types.is_struct(after):
@@ -140,7 +140,7 @@ def _can_become(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def _widened(field: pa.Field, after: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Paths of what gets a wider type, and that type."""
+    """The paths of columns and fields that get a wider type, and that type."""
     yield from _widened_below(_quoted(field.name), field.type, after)
 
 

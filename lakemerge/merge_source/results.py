@@ -1,4 +1,4 @@
-"""What a merge source tells of itself."""
+"""The results and reports of a merge source."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class RunResult:
     """What a run did or, as a dry run, would do."""
 
     emitted: int
-    """Entities written to the output: new and changed ones, and ids that no longer apply."""
+    """How many entities were written to the output: new and changed entities, and retired ids."""
     replaced: int
-    """Ids that no longer apply, whose entities live on under others."""
+    """How many retired ids have entities that live on under another id."""
     deleted: int
-    """Deleted entities, and ids that no longer apply of which nothing lives on."""
+    """How many entities were deleted, including retired ids whose entities do not live on."""
     clusters: int
-    """Clusters that were formed or combined anew, those of one entity included."""
+    """How many clusters were formed or combined anew, including those of one entity."""
     versions: Mapping[str, int | None]
-    """By dataset, the version up to which it is taken up; ``None`` where there is no table, or nothing is yet."""
+    """Dataset -> the version up to which it is taken up; ``None`` if there is no table, or nothing is taken up yet."""
     populated: bool
-    """False: datasets that must be filled first are not, and nothing was done."""
+    """False: a dataset that must be populated first is not, so nothing was done."""
     full: bool
     """Whether every entity was looked at."""
     dry_run: bool
     number: int
-    """The run's number; the same as before where there was nothing to do."""
+    """The run's number; the last run's if there was nothing to do."""
     seconds: float
 
     def __str__(self) -> str:
@@ -50,9 +50,9 @@ class Pending:
     """What the next run would take up."""
 
     datasets: Mapping[str, tuple[int | None, int | None]]
-    """By dataset that has newer versions: the version taken up, and its latest."""
+    """Dataset with newer versions -> the version taken up, and the latest version."""
     unpublished: bool
-    """Whether the last run was cut short before it wrote to the output; the next one makes that good."""
+    """Whether the last run was cut short before it wrote to the output; the next run completes it."""
 
     def __bool__(self) -> bool:
         return bool(self.datasets) or self.unpublished
@@ -60,10 +60,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLink:
-    """A value that holds members together."""
+    """A value that joins members."""
 
     rule: str
-    """The expressions through which it does."""
+    """The expressions that give the value."""
     value: str
     members: tuple[tuple[str, str], ...]
     """Dataset and id."""
@@ -80,11 +80,11 @@ class Explanation:
     id: str
     deleted: bool
     replaced: bool
-    """Whether the id no longer applies, and its entities live on under others."""
+    """Whether the id is retired, and its entities live on under other ids."""
     members: tuple[tuple[str, str], ...]
-    """Dataset and id, in order; none for an id that no longer applies."""
+    """Dataset and id, in order; empty for a retired id."""
     links: tuple[ClusterLink, ...]
-    """The values that hold them together, the most widely held first."""
+    """The values that join the members; those with the most holders come first."""
 
     def __str__(self) -> str:
         state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
@@ -116,9 +116,9 @@ class WideValue:
 
     value: str
     holders: Mapping[str, int]
-    """By expression, how many."""
+    """Expression -> how many entities hold the value through it."""
     active: bool
-    """Whether it holds entities together: two expressions of one class have it."""
+    """Whether it joins entities, because two expressions of one class have it."""
 
     @property
     def count(self) -> int:
@@ -134,12 +134,12 @@ class Report:
     """A source at a glance."""
 
     entities: Mapping[str, int]
-    """By dataset, deleted ones included."""
+    """Dataset -> how many entities it has, including deleted ones."""
     deleted: int
     clusters: int
-    """Clusters of live entities, those of one included."""
+    """How many clusters of live entities there are, including those of one."""
     merged: int
-    """Those of more than one."""
+    """How many clusters have more than one entity."""
     largest: tuple[tuple[str, int], ...]
     """The clusters with the most members: output id and count."""
     widest: tuple[WideValue, ...]

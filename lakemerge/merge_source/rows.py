@@ -1,4 +1,4 @@
-"""The rows of clusters' members: looked up where few are wanted, in one pass where all are."""
+"""The rows of clusters' members: looked up if few are wanted, read in one pass if all are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakemerge.merge_source.state import State
 __all__ = ["BATCH_MEMBERS", "Chunks", "MemberRows", "ScannedRows", "SoughtRows"]
 
 BATCH_MEMBERS = 1 << 16
-"""Members whose rows are in memory at a time, about."""
+"""About how many members have their rows in memory at a time."""
 _PLACE = "\0place"
 
 
@@ -32,12 +32,12 @@ class MemberRows(Protocol):
     """Gives the rows of clusters' members."""
 
     def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
-        """All clusters in order, some at a time, with the number of the first and the rows of the members."""
+        """All clusters in order, some at a time, with the number of the first one and the rows of the members."""
 
 
 @dataclass(slots=True)
 class Chunks:
-    """Rows that went from their tables, by the name of their chunk: those of this run, and those of the state."""
+    """Kept rows that were deleted from their tables, by the name of their chunk: from this run, and from the state."""
 
     state: State | None
     fresh: dict[str, pa.Table] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Chunks:
     def parts(self, known: Known, members: Ints, places: Ints, shapes: Sequence[Shape | None]) -> Iterator[Part]:
         """The kept rows of some members.
 
-        :param members: their places among the known entities.
-        :param places: and among the members that are wanted.
+        :param members: the places of the members among the known entities.
+        :param places: their places among the wanted members.
         """
         names = known.chunks.take(pa.array(members))
         there = names.is_valid().to_numpy(zero_copy_only=False)
@@ -69,7 +69,7 @@ class Chunks:
 
 
 def _with_columns(rows: pa.Table, shape: Shape) -> pa.Table:
-    """Kept rows with the columns that the dataset has now."""
+    """Kept rows with the dataset's present columns."""
     columns = {
         name: rows.column(name) if name in rows.column_names else pa.nulls(rows.num_rows, shape.schema.field(name).type)
         for name in shape.kept
@@ -79,7 +79,7 @@ def _with_columns(rows: pa.Table, shape: Shape) -> pa.Table:
 
 @dataclass(slots=True)
 class SoughtRows:
-    """Rows that are looked up in the datasets."""
+    """Looks rows up in the datasets."""
 
     inputs: Sequence[Input]
     known: Known
@@ -114,7 +114,7 @@ class SoughtRows:
 
 @dataclass(slots=True)
 class ScannedRows:
-    """Rows of all clusters: each dataset is read once, and its rows wait, batch by batch of clusters."""
+    """The rows of all clusters. Each dataset is read once, and its rows wait for the batch of their cluster."""
 
     inputs: Sequence[Input]
     known: Known
@@ -135,7 +135,7 @@ class ScannedRows:
                 yield start, clusters, [*waiting, *_gone(self, clusters)]
 
     def _sort_out(self, one: Input, place_of: Ints, firsts: Ints, spool: Spool) -> None:
-        """Put the rows of a dataset to the batch of their cluster."""
+        """Put the rows of a dataset into the batches of their clusters."""
         if one.shape is None:
             return
         for rows in one.scan(one.shape.kept):
@@ -160,7 +160,7 @@ class ScannedRows:
 
 
 def _gone(rows: SoughtRows | ScannedRows, clusters: Clusters) -> Iterator[Part]:
-    """The kept rows of members whose rows went."""
+    """The kept rows of members that were deleted."""
     members = rows.known.places_of(clusters.datasets, clusters.ids)
     gone = np.flatnonzero(rows.known.gone[members])
     yield from rows.chunks.parts(rows.known, members[gone], gone, [one.shape for one in rows.inputs])

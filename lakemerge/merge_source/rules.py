@@ -1,7 +1,7 @@
 """Equality rules: expressions, and the classes within which equal values make entities the same.
 
-Rules that share an expression form a class. A value holds entities together where at least two different
-expressions of a class have it: through one and the same expression alone, entities stay apart.
+Rules that share an expression form a class. A value joins entities only if at least two different expressions of a
+class have it. Entities that share it through one expression alone stay apart.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from lakemerge.merge_source.expressions import (
 __all__ = ["IDS", "Rules", "parse_rules"]
 
 IDS = ("_id", "$ids")
-"""Properties that tell an entity's id."""
+"""Properties that hold an entity's ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all rules of a configuration come to. Equal where they mean the same, in whatever order they are written."""
+    """All rules of a configuration. Two are equal if they mean the same, in whatever order they are written."""
 
     expressions: tuple[Expression, ...]
-    """Each once, in the order of their texts; their places are their numbers."""
+    """Each expression once, sorted by text. The number of an expression is its place here."""
     classes: tuple[tuple[int, ...], ...]
-    """Numbers of expressions. With rules taken pair by pair, an expression may be in several."""
+    """The numbers of each class's expressions. If each pair is a rule by itself, an expression may be in several."""
 
     def of_dataset(self, offset: int) -> list[int]:
-        """Numbers of the expressions over a dataset."""
+        """The numbers of the expressions over a dataset."""
         return [number for number, expression in enumerate(self.expressions) if expression.dataset == offset]
 
     def classes_of(self, number: int) -> list[int]:
-        """The classes that an expression is in."""
+        """The classes of an expression."""
         return [place for place, numbers in enumerate(self.classes) if number in numbers]
 
     def covers_ids(self, offsets: Iterable[int]) -> bool:
@@ -56,7 +56,7 @@ class Rules:
 
     @property
     def text(self) -> list[object]:
-        """As JSON; the same where the rules mean the same."""
+        """The rules as JSON. It is equal for rules that mean the same."""
         return [[expression.text for expression in self.expressions], [list(numbers) for numbers in self.classes]]
 
 
@@ -68,9 +68,9 @@ def parse_rules(
     pairwise: bool,
     problems: list[str],
 ) -> Rules:
-    """Read all rules; what is wrong with them goes into ``problems``, each with its place.
+    """Read all rules. Everything wrong with them is added to ``problems``, with its place.
 
-    :param pairwise: each rule is a class of its own, and each pair of a set.
+    :param pairwise: whether each rule, and each pair of a set, is a class of its own.
     """
     pairs: list[tuple[Expression, Expression]] = []
     for place, rule in enumerate(equality):
@@ -103,7 +103,7 @@ def _set(given: object, where: str, aliases: Sequence[str], problems: list[str])
 
 
 def _joined(groups: Iterable[Iterable[int]]) -> list[set[int]]:
-    """Groups that share a number, as one."""
+    """Join the groups that share a number."""
     joined: list[set[int]] = []
     for group in groups:
         whole = set(group)

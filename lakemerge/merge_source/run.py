@@ -1,8 +1,8 @@
-"""One run: what changed, what that comes to, and the two commits that say so.
+"""One run: it finds what changed, plans, and makes two commits.
 
-The commit of the state decides. The output follows with the same number, from what the state says is newer; where a
-run was cut short in between, the next one begins with that. Of two runs at once one gets the number, and the other
-plans again.
+The commit of the state decides. The commit of the output follows under the same number, with the rows that are newer in
+the state. If a run is cut short in between, the next run first writes those rows. If two runs are made at once, one of
+them gets the number, and the other plans again.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where a source writes, and how it opens what it reads."""
+    """The tables that a source writes, and how it opens the tables that it reads."""
 
     output: LakeTable
     state: LakeTable
     access: Access
     spark: SparkSession | None = None
-    """Runs over everything go through it."""
+    """Full runs use it."""
 
 
 def run_once(
@@ -57,7 +57,7 @@ def run_once(
 ) -> RunResult:
     """Take up what changed; see :meth:`lakemerge.merge_source.MergeSource.run`.
 
-    :param config_of: the configuration to run with, given what the state has.
+    :param config_of: gives the configuration of the run, from the record of the state.
     """
     started = time.monotonic()
     for _ in range(_ATTEMPTS):
@@ -70,7 +70,7 @@ def run_once(
 
 
 def is_populated(config: MergeConfig, inputs: Sequence[Input]) -> bool:
-    """Whether all datasets that must be filled first are."""
+    """Whether all datasets that must be populated first are populated."""
     initial = config.initial_datasets
     for alias, one in zip(config.aliases, inputs, strict=True):
         if initial is not None and alias not in initial and one.name not in initial:
@@ -84,7 +84,7 @@ def is_populated(config: MergeConfig, inputs: Sequence[Input]) -> bool:
 
 
 class _Run:
-    """One attempt."""
+    """One attempt of a run."""
 
     def __init__(
         self, tables: Tables, state: State, config: MergeConfig, *, full: bool, dry_run: bool, started: float
@@ -98,7 +98,8 @@ class _Run:
         self._started = started
         self._output = tables.output
         self._done = output_number(self._output)
-        # The number of the state as it was read: a run that commits meanwhile has it, and this one is refused.
+        # The next number after the state that was read. If another run commits meanwhile, it has this number, and this
+        # run is refused.
         self._number = state.number + 1
 
     def go(self) -> RunResult | None:
@@ -142,8 +143,8 @@ class _Run:
             return self._result(plan, inputs, populated=True, everything=before.everything)
 
     def _check_own_tables(self) -> bool:
-        """Whether output and state are as runs left them. Raises :class:`FullRunNeededError` where they are not, and
-        the run is not a full one."""
+        """Whether output and state are as runs left them. If they are not, and the run is no full run, it raises
+        :class:`FullRunNeededError`."""
         meta, view = self._meta, self._output.view
         problem = None
         if meta.run and self._state.restore_epoch != meta.state_epoch:
@@ -158,7 +159,7 @@ class _Run:
         return problem is None
 
     def _catch_up(self) -> None:
-        """Write to the output what a run that was cut short left out."""
+        """Write the rows that the last run did not write because it was cut short."""
         meta = self._meta
         if self._done >= meta.emitted_run:
             return
@@ -177,7 +178,7 @@ class _Run:
         except VersionNotFoundError as error:
             if not self._full:
                 raise FullRunNeededError(
-                    "the last run was cut short, and what it read cannot be read any more: "
+                    "the last run was cut short, and the versions that it read cannot be read any more: "
                     f"{error.message}. Run with full=True"
                 ) from error
         self._done = output_number(self._output)
@@ -207,7 +208,7 @@ class _Run:
         )
 
     def _commit(self, plan: Plan, meta: Meta) -> bool:
-        """Write the state; false where another run was faster."""
+        """Write the state. False if another run was faster."""
         tables = [*plan.records, *self._retired_records(plan, meta), _meta_record(meta)]
         whole = pa.concat_tables(tables)
         frame: object = whole
@@ -217,7 +218,7 @@ class _Run:
         return result.mode != "repeated"
 
     def _retired_records(self, plan: Plan, meta: Meta) -> Iterator[pa.Table]:
-        """The ids that this run retires, in the place of those of the last one."""
+        """Records of the ids that this run retires. They replace those of the last run."""
         if not plan.writes:
             return
         for number in range(meta.retired_chunks):
@@ -261,14 +262,14 @@ def _meta_record(meta: Meta) -> pa.Table:
 
 
 def as_taken_up(one: Input, known: DatasetState) -> Input:
-    """A dataset at the version that the state has taken up. Raises :class:`VersionNotFoundError`."""
+    """The dataset at the version that the state has taken up. Raises :class:`VersionNotFoundError`."""
     if one.table_id != known.table_id:
         raise VersionNotFoundError(f"the table of dataset {one.name!r} is another one now")
     return one if known.version is None else one.earlier(known.version)
 
 
 def with_tables(stored: MergeConfig, given: MergeConfig) -> MergeConfig:
-    """A stored configuration, whose tables are opened as a given one opens them."""
+    """The stored configuration, with the tables and credentials of the given one."""
     known = {one.url.rstrip("/"): one for one in given.inputs}
     datasets = {
         alias: replace(one, table=known[url].table, storage_options=known[url].storage_options)

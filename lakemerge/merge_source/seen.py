@@ -1,4 +1,4 @@
-"""What the output itself says was output, for runs that cannot go by the state: one of the two was restored."""
+"""Reads the last output from the output itself, for runs that cannot trust the state because a table was restored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["seen_clusters"]
 def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters) -> tuple[OldClusters, int]:
     """The clusters that the output shows, and the highest number of its rows.
 
-    :param remembered: the state's, which tell single values from lists of one.
+    :param remembered: the state's clusters, which say whether a value is single or a list of one.
     """
     records, members, last = [], [], -1
     for batch in output.scan():
@@ -56,7 +56,7 @@ def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.
 
 
 def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
-    """As :func:`lakemerge.merge_source.combine.combine` makes them."""
+    """The hashes that :func:`lakemerge.merge_source.combine.combine` makes."""
     own = [name for name in rows.column_names if name not in FIXED.names]
     hashed = {name: contiguous(rows.column(name)) for name in ("_id", "$ids", *own)}
     deleted = strings(rows, "_deleted")
@@ -73,7 +73,7 @@ def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
 
 
 def _listed(lists: pa.Array, name: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which lists name it."""
+    """Which lists contain the name."""
     named = pc.equal(pc.list_flatten(lists), name).to_numpy(zero_copy_only=False)
     parents = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
     found = np.zeros(len(lists), dtype=np.bool_)

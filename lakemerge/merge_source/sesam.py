@@ -1,4 +1,4 @@
-"""Loading the configuration of Sesam's merge source: a pipe's JSON, or that of its source."""
+"""Loads the configuration of Sesam's merge source, from the JSON of a pipe or of its source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROPERTIES: Final = frozenset(
         "version",
     }
 )
-"""Those of the source, beside its type and its datasets; ``transitive`` and ``type_conflicts`` are not Sesam's."""
+"""Properties of the source other than type and datasets. ``transitive`` and ``type_conflicts`` are not Sesam's."""
 
 _logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _source(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _datasets(given: Any, tables: Mapping[str, TableLike | Dataset], problems: list[str]) -> dict[str, Dataset]:
-    """By alias, from ``"name alias"``."""
+    """Alias -> dataset, from texts such as ``"name alias"``."""
     if not isinstance(given, list | tuple) or not given:
         problems.append('datasets must be a list such as ["customers c", "orders o"]')
         return {}

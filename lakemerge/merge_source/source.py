@@ -1,4 +1,4 @@
-"""``MergeSource``: a table with one merged entity for each that several tables describe."""
+"""``MergeSource``: a table with one merged entity for each entity that several tables describe."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _SIGNAL_SECONDS = 1.0
 
 
 class MergeSource:
-    """Finds which rows of several tables are the same by equality rules, and keeps a table with one merged entity of
-    each. Make one with :meth:`create` or :meth:`open`.
+    """Finds by equality rules which rows of several tables are the same entity, and keeps a table with one merged row
+    for each entity. Make one with :meth:`create` or :meth:`open`.
     """
 
     def __init__(self, tables: Tables, config: MergeConfig) -> None:
@@ -60,8 +60,8 @@ class MergeSource:
     ) -> MergeSource:
         """Create the output, an empty table, and beside it the table of the source's state. Nothing is merged yet.
 
-        :param storage_options: for both, and for datasets that are given by path and have none of their own.
-        :param mergers: merger classes of the datasets, beside the registered ones.
+        :param storage_options: for both tables, and for datasets given by path without options of their own.
+        :param mergers: merger classes of the datasets, in addition to the registered ones.
         :raises lakemerge.TableExistsError: there is a table at the path.
         :raises lakemerge.SchemaError: columns of one name have types without a common one.
         """
@@ -101,7 +101,7 @@ class MergeSource:
 
     @property
     def table(self) -> LakeTable:
-        """The output, which follows the latest run."""
+        """The output. It follows the latest run."""
         return self._tables.output
 
     @property
@@ -111,19 +111,19 @@ class MergeSource:
 
     @property
     def populated(self) -> bool:
-        """Whether all datasets are filled that must be before anything is output."""
+        """Whether all datasets that must be populated before anything is output are populated."""
         return is_populated(self.config, self._inputs(self.config))
 
     def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
-        """Take up what changed in the datasets since the last run, and write what that changes in the output.
+        """Take up what changed in the datasets since the last run, and write the resulting changes to the output.
 
-        :param full: look at everything; still only differences are written. Needed where a dataset was removed, or a
-            table restored, or where a dataset has no record of what changed.
-        :param dry_run: only say what would be done.
-        :param config: the configuration from this run on; it is taken over only by a run that succeeds.
+        :param full: look at everything, but write only differences. Needed if a dataset was removed, if a table was
+           restored, or if a dataset has no record of what changed.
+        :param dry_run: write nothing; only say what a run would do.
+        :param config: the configuration from this run on. It is kept only if the run succeeds.
         :raises lakemerge.MaxMergedError: more entities would become one than ``max_merged`` allows.
         :raises lakemerge.IdCollisionError: two merged entities would have one id.
-        :raises lakemerge.FullRunNeededError: what changed cannot be told.
+        :raises lakemerge.FullRunNeededError: it is not known what changed.
         :raises lakemerge.DatasetsReorderedError: the datasets are in another order.
         :raises lakemerge.DatasetsRemovedError: a dataset is gone.
         """
@@ -133,7 +133,7 @@ class MergeSource:
         return result
 
     def pending(self) -> Pending:
-        """What the next run would take up; false where there is nothing."""
+        """What the next run would take up. It is falsy if there is nothing."""
         meta = State.at(self._tables.state).meta
         config = self._current(meta)
         known = dict(zip(config.names, (one.version for one in meta.datasets), strict=False))
@@ -142,13 +142,13 @@ class MergeSource:
         return Pending(datasets=newer, unpublished=output_number(self.table) < meta.emitted_run)
 
     def follow(self, *, every: float | dt.timedelta = 60, stop: threading.Event | None = None) -> Iterator[RunResult]:
-        """Run again and again, and give what each run did that found something to do.
+        """Run again and again. Gives the result of each run that found something to do.
 
-        With ``supports_signalling`` the datasets are looked at every second at least, and a run begins as soon as one
-        of them has a newer version. A run is never interrupted.
+        With ``supports_signalling`` the datasets are checked at least every second, and a run begins as soon as one of
+        them has a newer version. A run is never interrupted.
 
         :param every: seconds between runs.
-        :param stop: ends it when set, after the run under way.
+        :param stop: when it is set, following ends after the run under way.
         """
         pause = every.total_seconds() if isinstance(every, dt.timedelta) else float(every)
         if pause < 0:
@@ -165,10 +165,10 @@ class MergeSource:
             waiting.wait(step)
 
     def entities(self, since: int | None = None) -> list[dict[str, Any]]:
-        """The output in Sesam's form, in order of ``_updated``: what is null is absent, and a value that is no list in
-        its dataset is no list.
+        """The output in Sesam's form, in order of ``_updated``. Nulls are left out, and a value that is no list in its
+        dataset is no list.
 
-        :param since: only those whose ``_updated`` is higher.
+        :param since: only entities whose ``_updated`` is higher.
         """
         state = State.at(self._tables.state)
         condition = None if since is None else f"_updated > {int(since)}"
@@ -176,7 +176,7 @@ class MergeSource:
         return list(entities_of(rows, _shape_of_meta(state.meta), state))
 
     def explain(self, output_id: str) -> Explanation:
-        """The members of an entity of the output, and the rules and values that hold them together.
+        """The members of an entity of the output, and the rules and values that join them.
 
         :raises lakemerge.InputError: the output has no such id.
         """
@@ -184,8 +184,8 @@ class MergeSource:
         return explain(self.table, state, self._current(state.meta), output_id)
 
     def check(self) -> SourceCheck:
-        """Cluster and combine all rows anew, as of the versions taken up, and compare with state and output; changes
-        nothing.
+        """Cluster and combine all rows anew, as of the versions taken up, and compare them with state and output. It
+        changes nothing.
 
         :raises lakemerge.VersionNotFoundError: such a version cannot be read any more.
         """
@@ -193,9 +193,9 @@ class MergeSource:
         return check(self.table, state, self._current(state.meta), self._tables.access)
 
     def report(self, *, top: int = 20) -> Report:
-        """What the source holds: entities, clusters, the largest of these, and the values that most entities have.
+        """Counts of entities and clusters, the largest clusters, and the values that most entities have.
 
-        :param top: how many of the largest and widest.
+        :param top: how many of the largest clusters and of the widest values.
         """
         state = State.at(self._tables.state)
         return report(state, self._current(state.meta), top=top)
@@ -204,7 +204,7 @@ class MergeSource:
         return [open_input(place, one, self._tables.access) for place, one in enumerate(config.inputs)]
 
     def _current(self, meta: Meta) -> MergeConfig:
-        """The configuration of the last run, with tables opened as this source was told to."""
+        """The configuration of the last run, with the tables and credentials that this source was given."""
         return with_tables(MergeConfig.from_json(meta.config), self._config)
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ def _state_path(output_path: str | os.PathLike[str]) -> str:
 
 
 def _is_unfinished(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> bool:
-    """Whether the output is there, but nothing else: making the source was cut short."""
+    """Whether there is an output but no state, because the creation of the source was cut short."""
     table = LakeTable.open(path, storage_options=storage_options)
     if table.version or table.view.snapshot.metadata.configuration.get(_ROLE) != "output":
         return False
@@ -234,7 +234,7 @@ def _open_tables(output_path: str | os.PathLike[str], access: Access, spark: Spa
         state = LakeTable.open(_state_path(output_path), settings=small, **options)
     except NotATableError as error:
         raise NotATableError(
-            f"there is no merge source at {os.fspath(output_path)}: no table of its state; make one with "
+            f"there is no merge source at {os.fspath(output_path)}: it has no state table; make one with "
             "MergeSource.create",
             url=os.fspath(output_path),
         ) from error
@@ -247,7 +247,7 @@ def _shape(shapes: Sequence[Any], config: MergeConfig) -> OutputShape:
 
 
 def _shape_of_meta(meta: Meta) -> OutputShape:
-    """The properties of the output as the last run had them."""
+    """The properties of the output in the last run."""
     config = MergeConfig.from_json(meta.config)
     shapes = []
     for dataset, known in zip(config.inputs, meta.datasets, strict=False):

@@ -1,8 +1,8 @@
 """Full runs of merge sources on Spark.
 
-Executors evaluate rules and combine clusters, with the functions that runs without Spark use, on whole Arrow batches:
-there is one meaning of a value and of a merged entity. The driver holds ids and values, finds the clusters, and tells
-executors which rows belong together; it never holds rows.
+Executors evaluate rules and combine clusters on whole Arrow batches, with the same functions as runs without Spark. So
+values and merged entities have one meaning. The driver holds ids and values, finds the clusters, and tells executors
+which rows belong together. It never holds rows.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _JUDGED = pa.schema(
         ("_lm_singles", REMEMBERED.field("singles").type),
     ]
 )
-"""What executors tell of clusters, beside the columns of the output."""
+"""Columns that executors return for clusters, in addition to those of the output."""
 
 
 def entities_on_spark(spark: SparkSession, inputs: Sequence[Input], rules: Rules) -> Fresh:
-    """The entities that the datasets have, with the values that they hold; ids and values come to the driver."""
+    """The entities of the datasets, with the values that they hold. Ids and values come to the driver."""
     return Fresh.together([_entities_of(spark, one, rules) for one in inputs])
 
 
@@ -88,7 +88,7 @@ def _fresh_of(found: pa.Table, offset: int) -> Fresh:
 
 
 class SparkEmitter:
-    """Combines clusters in tasks that each have some of them. Rows that changed wait in Spark's storage."""
+    """Combines clusters in tasks; each task has some of the clusters. Rows that changed wait in Spark's storage."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class SparkEmitter:
         self.rows = 0
 
     def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
-        """As :class:`lakemerge.merge_source.emission.Emitter` has it; numbers have gaps where a cluster is not
+        """See :class:`lakemerge.merge_source.emission.Emitter`. Numbers have a gap for each cluster that is not
         emitted."""
         if not len(clusters):
             return Emission(REMEMBERED.empty_table(), number, 0, 0)
         record = old.records.take(pc.index_in(clusters.output_ids, value_set=old.output_ids))
         members = self._with_rows(self._members(clusters, record))
-        # By hash: ranges would run the join twice, once to see where to cut.
+        # Partitioned by hash: to partition by range, Spark would run the join twice, once to find the ranges.
         combined = members.repartition("cluster").sortWithinPartitions("place")
         schema = pa.schema([*self._target, *_JUDGED])
         work = _Combining(self._shape, [one.shape for one in self._inputs], self._identity, self._target, number)
@@ -153,7 +153,7 @@ class SparkEmitter:
         )
 
     def _members(self, clusters: Clusters, record: pa.Table) -> pa.Table:
-        """A row a member: where it belongs and, at the first of a cluster, what was output of it."""
+        """A row for each member: its cluster and place, and for the first member the cluster's last output."""
         count = len(clusters.datasets)
         first = np.zeros(count, dtype=np.bool_)
         first[clusters.offsets[:-1]] = True
@@ -171,7 +171,7 @@ class SparkEmitter:
         )
 
     def _with_rows(self, members: pa.Table) -> DataFrame:
-        """The members with their rows: of each dataset in a column of its own."""
+        """The members with their rows. The rows of each dataset are in a column of their own."""
         places = self._known.places_of(ints(members, "dataset"), strings(members, "id"))
         gone = self._known.gone[places]
         parts = [
@@ -188,7 +188,7 @@ class SparkEmitter:
         return self._spark.createDataFrame(members).join(rows, "id")
 
     def _gone(self, members: pa.Table, places: Ints, gone: Ints) -> list[DataFrame]:
-        """Members whose rows went, with what is kept of them."""
+        """Members that were deleted, with their kept rows."""
         left = np.zeros(members.num_rows, dtype=np.bool_)
         left[gone] = True
         frames = []
@@ -205,7 +205,7 @@ class SparkEmitter:
 
 
 class _Combining:
-    """What a task does with its clusters, whose members come one after the other. Picklable."""
+    """Combines the clusters of a task. The members of a cluster come one after the other. Picklable."""
 
     def __init__(
         self, shape: OutputShape, shapes: Sequence[Shape | None], identity: str, target: pa.Schema, number: int
@@ -224,7 +224,7 @@ class _Combining:
             rows += batch.num_rows
             if rows > BATCH_MEMBERS:
                 whole = pa.concat_tables(held).combine_chunks()
-                # The last cluster may go on in the next batch.
+                # The last cluster may continue in the next batch.
                 cut = int(run_starts(ints(whole, "cluster"))[-1])
                 if cut:
                     yield from self._combined(whole.slice(0, cut))
@@ -272,7 +272,7 @@ class _Combining:
 
 
 def _frame_of(spark: SparkSession, one: Input, columns: Sequence[str]) -> DataFrame:
-    """The named columns of a dataset. A plain Delta table is read by this process."""
+    """The named columns of a dataset. This process reads a plain Delta table itself."""
     if isinstance(one.table, LakeTable):
         return LakeTable(one.table.handle, one.table.view.snapshot, pinned=True, spark=spark).to_df(columns=columns)
     if one.shape is None:
@@ -283,13 +283,13 @@ def _frame_of(spark: SparkSession, one: Input, columns: Sequence[str]) -> DataFr
 
 
 def _as_struct(names: Sequence[str]) -> Column:
-    """The columns under names that need no quotes, and one that is null, so that there is a field."""
+    """The columns as a struct, under names that need no quotes. A null field is added: a struct may not be empty."""
     renamed = [functions.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(names)]
     return functions.struct(*renamed, functions.lit(None).cast("int").alias("c"))
 
 
 def _id_text(shape: Shape) -> Column:
-    """The id as :func:`lakemerge.merge_source.ids.ids_of` makes it."""
+    """The id, equal to that of :func:`lakemerge.merge_source.ids.ids_of`."""
     kinds = [shape.schema.field(name).type for name in shape.id_columns]
     columns = [functions.col(quoted(name)) for name in shape.id_columns]
     if len(kinds) == 1 and (pa.types.is_string(kinds[0]) or pa.types.is_integer(kinds[0])):

@@ -1,4 +1,4 @@
-"""Tables that wait: in memory while they are few, in a temporary file when they are many."""
+"""Keeps tables until they are needed: in memory if they are small, in a temporary file if they are large."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_MEMORY_BYTES = 64 * 2**20
 
 
 class Spool:
-    """Tables by the number of a part, read back in the order in which they came. It is a context manager."""
+    """Tables by the number of their part, read back in the order in which they came. It is a context manager."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - closed below

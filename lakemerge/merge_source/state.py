@@ -1,13 +1,13 @@
 """What a merge source remembers, in a LakeMerge table beside the output.
 
-One table, so that one commit changes all of it. Every record is found by its whole key:
+It is one table, so that one commit changes all of it. Every record is found by its whole key:
 
-- ``e``, an entity: its cluster (that of its first member) and, of a small one, its members; the values that it holds;
-  and, at the first member, the members of a cluster of any size, and what was output of it;
-- ``v``, a value that an expression gives: how many entities hold it, and which. Beyond a page of them, they are
-  spread over pages by a hash of their ids, so that one more of a million costs a page;
-- ``d``, rows that went from their tables, some together, as an Arrow stream;
-- ``r``, the output ids that the last run retired;
+- ``e``, an entity: its cluster (known by its first member), the values that it holds, and the members if the cluster is
+ small. The record of a first member always has all members, and the cluster's last output.
+- ``v``, a value of an expression: how many entities hold it, and which. If they do not fit on one page, a hash of their
+ ids spreads them over pages, so that one more holder costs one page even among a million.
+- ``d``, rows that were deleted from their tables, several in one Arrow stream.
+- ``r``, the output ids that the last run retired.
 - ``m``, the run's number, the configuration, and the version of each dataset that was taken up.
 """
 
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 APPLICATION = "merge-source"
-"""The application id under which runs commit to both tables."""
+"""Runs commit to both tables under this application id."""
 STATE_SETTINGS = Settings(row_group_rows=8192)
-"""Look-ups of single keys read whole row groups, so that these are small."""
+"""Row groups are small, because a look-up of one key reads a whole row group."""
 
 KEY = ("part", "k", "a", "b")
 HOLDING = pa.struct([("expression", pa.int32()), ("value", pa.string())])
@@ -67,15 +67,15 @@ ENTITY = pa.schema(
         ("singles", pa.list_(pa.field("element", pa.string()))),
     ]
 )
-"""What is known of an entity, beside its dataset and id. ``gone``: its row went; ``chunk`` and ``place`` say where it
-is kept. ``members`` is null for a cluster of one, and but for the first member null in a cluster of more than
-:data:`MEMBERS_EVERYWHERE`. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are of
-what was output last, at the first member; ``output_id`` is null where the entity is not output."""
+"""The columns of an entity, other than dataset and id. ``gone``: its row was deleted; ``chunk`` and ``place`` say where
+the row is kept. ``members`` is null for a cluster of one. In a cluster of more than :data:`MEMBERS_EVERYWHERE` only the
+first member has it. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are filled at the first member, and
+describe the last output; ``output_id`` is null if the entity is not output."""
 MEMBERS_EVERYWHERE = 16
-"""In clusters of so many at most, each member lists all of them: who is looked up tells at once who belongs to it."""
+"""In clusters up to this size each member lists all members, so one look-up finds the whole cluster."""
 VALUE = pa.schema([("count", pa.int64()), ("pages", pa.int32()), ("holders", pa.list_(pa.field("element", MEMBER)))])
-"""What is known of a value and an expression: page 0 has the count and the number of pages, and, where it is the only
-page, the holders."""
+"""The columns of a pair of a value and an expression. Page 0 has the count and the number of pages. It has the holders
+only if it is the only page."""
 SCHEMA = pa.schema(
     [
         pa.field("part", pa.string(), nullable=False),
@@ -99,7 +99,7 @@ class DatasetState:
     version: int | None
     restore_epoch: int
     schema: str
-    """Delta's JSON; empty where there was no table."""
+    """The schema as Delta's JSON; empty if there was no table."""
     key: tuple[str, ...] = ()
 
 
@@ -113,16 +113,16 @@ class Meta:
     updated: int = 0
     """The next number of an emitted entity."""
     emitted_run: int = 0
-    """The last run that emitted something: the output is behind while its own number is lower."""
+    """The last run that emitted something. While the output's own number is lower, the output is behind."""
     retired_chunks: int = 0
-    """Records ``r`` of that run."""
+    """How many records ``r`` that run wrote."""
     datasets: tuple[DatasetState, ...] = ()
     output_id: str = ""
     output_epoch: int = 0
-    """The output's restore epoch, as far as this run has looked."""
+    """The output's restore epoch that the last run saw."""
     state_epoch: int = 0
     bars: bool = False
-    """Whether an id with a bar has been seen: only then can two composite ids be equal."""
+    """Whether an id with a bar was ever seen. Only then can two composite ids be equal."""
 
     def to_text(self) -> str:
         return orjson.dumps(self).decode()
@@ -143,7 +143,7 @@ class State:
 
     @staticmethod
     def at(table: LakeTable) -> State:
-        """At the latest version of a table that follows the tip."""
+        """The state at the latest version of a table that follows the tip."""
         pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
         found = pinned.get({"part": "m", "k": "", "a": 0, "b": 0}, columns=["text"])
         snapshot = pinned.view.snapshot
@@ -153,7 +153,7 @@ class State:
 
     @property
     def number(self) -> int:
-        """The last number that was committed; after a restore it is above that of the last run."""
+        """The last number that was committed. After a restore it is higher than the last run's number."""
         done = self.table.view.snapshot.txns.get(APPLICATION)
         return 0 if done is None else done.version
 
@@ -162,23 +162,23 @@ class State:
         return self.table.view.state.restore_epoch
 
     def entities(self, datasets: Ints, ids: pa.Array) -> pa.Table:
-        """The records of those entities that there are, with ``dataset`` and ``id``, in no particular order."""
+        """The records of the entities that exist, with ``dataset`` and ``id``, in no particular order."""
         return _as_entities(self._found("e", ids, datasets, np.zeros_like(datasets), ENTITY.names))
 
     def all_entities(self) -> Iterator[pa.Table]:
-        """Every record of an entity."""
+        """The records of all entities."""
         for batch in self._scan("e", ENTITY.names):
             yield _as_entities(batch)
 
     def values(self, texts: pa.Array, expressions: Ints, pages: Ints) -> pa.Table:
-        """The records of those pages of values that there are: ``k``, ``a``, ``b`` and what :data:`VALUE` has."""
+        """The records of the pages that exist: ``k``, ``a``, ``b`` and the columns of :data:`VALUE`."""
         return self._found("v", texts, expressions, pages, VALUE.names)
 
     def all_values(self) -> Iterator[pa.Table]:
         yield from self._scan("v", VALUE.names)
 
     def chunks(self, names: Sequence[str]) -> dict[str, pa.Table]:
-        """Kept rows of entities that went, by the name of their chunk."""
+        """Kept rows of deleted entities, by the name of their chunk."""
         texts = pa.array(sorted(set(names)), pa.string())
         zeros = np.zeros(len(texts), dtype=np.int64)
         found = self._found("d", texts, zeros, zeros, ["data"])
@@ -220,7 +220,7 @@ def _as_entities(found: pa.Table) -> pa.Table:
 
 
 def records(part: str, k: pa.Array, a: Ints, b: Ints, columns: Mapping[str, pa.Array]) -> pa.Table:
-    """Records to write, whole."""
+    """Whole records to write."""
     return _frame(part, k, a, b, columns, "+U")
 
 
@@ -247,7 +247,7 @@ def _frame(part: str, k: pa.Array, a: Ints, b: Ints, columns: Mapping[str, pa.Ar
 
 
 def chunk_rows(name: str, rows: pa.Table) -> pa.Table:
-    """A record that keeps rows which went."""
+    """A record that keeps deleted rows."""
     data = pa.array([write_rows(rows)], pa.binary())
     return records("d", pa.array([name]), np.zeros(1, np.int64), np.zeros(1, np.int64), {"data": data})
 

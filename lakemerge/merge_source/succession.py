@@ -1,4 +1,4 @@
-"""From one run's datasets and rules to the next one's: what may change, and what that asks for."""
+"""Compares datasets and rules with those of the last run: which changes are allowed, and which need a full run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Succession:
     """What a run takes over from the one before."""
 
     offsets: tuple[int, ...]
-    """By a dataset's offset of then, the one of now; -1 where it is there no longer."""
+    """For each old offset of a dataset its new one; -1 if it was removed."""
     everything: bool
     """Whether every entity has to be looked at."""
 
@@ -91,7 +91,7 @@ def _offsets(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full: 
             "that up",
             datasets=tuple(names[offset] for offset in lost),
         )
-    # A table that was created anew in its place goes on with the entities of that place.
+    # If a table was created anew in the same place, the entities of that place are kept.
     in_place = {offset for offset in lost if not moved and offset < len(now) and now[offset] not in before}
     return tuple(
         offset if place is None and (offset in in_place or before[offset] is None) else -1 if place is None else place
@@ -109,7 +109,7 @@ def _check_restored(meta: Meta, inputs: Sequence[Input]) -> None:
 
 
 def _means_another(before: MergeConfig, now: MergeConfig) -> bool:
-    """Whether configurations differ in what entities become."""
+    """Whether the configurations give different entities."""
     if before.rules.text != now.rules.text or len(before.inputs) != len(now.inputs):
         return True
     if any(getattr(before, name) != getattr(now, name) for name in ("identity", "strategy", "type_conflicts")):
@@ -119,7 +119,7 @@ def _means_another(before: MergeConfig, now: MergeConfig) -> bool:
 
 
 def _shapes_changed(meta: Meta, before: MergeConfig, config: MergeConfig, inputs: Sequence[Input]) -> bool:
-    """Whether columns changed so that what was output of unchanged rows may be something else now."""
+    """Whether columns changed in a way that may change the output of unchanged rows."""
     old = [_shape(one, dataset) for one, dataset in zip(meta.datasets, before.inputs, strict=True)]
     new = [one.shape for one in inputs]
     if any((one is None) != (other is None) for one, other in zip(old, new, strict=True)):

@@ -1,8 +1,8 @@
-"""Values as text, column by column: what ids, comparisons and conversions to strings are made of.
+"""Values as text, column by column, for ids, comparisons and conversions to strings.
 
-Two kinds of text. *Plain* text is what a person writes: ``7``, ``true``, ``2026-07-01T12:00:00Z``; structs, lists and
-maps are JSON. A *match* text begins with a letter for the kind of the value, so that texts are equal where the values
-are: numbers by value whatever their type (1, 1.0 and 1.00), never a number and a string.
+There are two kinds of text. *Plain* text is what a person writes: ``7``, ``true``, ``2026-07-01T12:00:00Z``; structs,
+lists and maps are JSON. A *match* text begins with a letter for the kind of the value. Two match texts are equal if and
+only if the values are: numbers by value whatever their type (1, 1.0 and 1.00), but never a number and a string.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["case_changed", "json_strings", "match_texts", "number_texts", "plain
 _LONG = 2**63
 _DECIMAL = 1e38
 _EXACT_DIGITS = 15
-"""So many digits a double keeps, whatever they are."""
+"""A double keeps any decimal number of so many digits."""
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 
 
 def match_texts(values: pa.Array) -> pa.Array:
-    """The texts by which values are compared; null for null and NaN."""
+    """The match texts of values; null for null and NaN."""
     kind = values.type
     if pa.types.is_string(kind):
         return _with("s", values)
@@ -53,7 +53,7 @@ def plain_texts(values: pa.Array) -> pa.Array:
 
 
 def number_texts(values: pa.Array, *, nan: str | None = None) -> pa.Array:
-    """Numbers as text, the same for the same number of any type: whole ones have no point."""
+    """Numbers as text, equal for equal numbers of any type. A whole number has no point."""
     if pa.types.is_integer(values.type):
         return values.cast(pa.string())
     if pa.types.is_decimal(values.type):
@@ -72,8 +72,8 @@ def json_strings(values: pa.Array) -> pa.Array:
 
 
 def case_changed(values: pa.Array, *, upper: bool) -> pa.Array:
-    """Strings in lower or upper case, as Unicode has it: Arrow knows no character that becomes two, so that
-    distinct values with others than ASCII characters go one by one."""
+    """Strings in lower or upper case, as in Unicode. In Arrow no character becomes two, so Python converts distinct
+    values with characters other than ASCII one by one."""
     change = pc.ascii_upper if upper else pc.ascii_lower
     ascii_only = pc.string_is_ascii(values)
     if pc.all(ascii_only).as_py() in (True, None):
@@ -99,7 +99,7 @@ def _doubles(values: pa.Array, nan: str | None) -> pa.Array:
     for limit, kind in ((_DECIMAL, pa.decimal128(38, 0)), (_LONG, pa.int64())):
         fits = whole & (np.abs(given) < limit)
         if fits.any():
-            # Not text of the double: that of large ones is in powers of ten.
+            # Not the double's own text, which uses powers of ten for large numbers.
             exact = pa.array(np.where(fits, given, 0.0)).cast(kind).cast(pa.string())
             texts = pc.if_else(pa.array(fits), exact, texts)
     missing = pa.scalar(nan, pa.string())
@@ -107,7 +107,7 @@ def _doubles(values: pa.Array, nan: str | None) -> pa.Array:
 
 
 def _decimals(values: pa.Array) -> pa.Array:
-    """A decimal that a double can tell has the double's text, so that both are equal; others have all their digits."""
+    """A decimal that a double can hold gets the double's text, so that both are equal. Others get all their digits."""
     written = values.cast(pa.string())
     if values.type.scale <= 0:
         return written
@@ -120,7 +120,7 @@ def _decimals(values: pa.Array) -> pa.Array:
 
 
 def _times(values: pa.Array) -> pa.Array:
-    """ISO 8601, in UTC; a fraction only where there is one."""
+    """ISO 8601, in UTC, with a fraction only if there is one."""
     zone = "" if values.type.tz is None else "Z"
     written = pc.replace_substring(pc.utf8_rtrim(values.cast(pa.string()), "Z"), " ", "T")
     short = pc.replace_substring_regex(written, r"\.0+$", "")
@@ -153,7 +153,7 @@ def _struct(values: pa.Array, *, plain: bool) -> pa.Array:
 
 
 def _inside(values: pa.Array, *, plain: bool) -> pa.Array:
-    """Texts of what is inside of other values. In plain JSON, numbers and booleans stand as they are."""
+    """Texts of nested values. In plain JSON, numbers and booleans have no quotes."""
     if not plain:
         return json_strings(match_texts(values))
     texts = plain_texts(values)

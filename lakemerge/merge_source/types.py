@@ -1,6 +1,6 @@
 """The type that a property has in the output, from its types in the datasets.
 
-A property of several datasets gets the type that holds every value of each without loss. Where there is none, the
+A property of several datasets gets the type that holds the values of all of them without loss. If there is none, the
 configuration is refused, or the property becomes text.
 """
 
@@ -27,20 +27,20 @@ class Property:
 
     name: str
     type: pa.DataType
-    """The type of one value: elements of lists count one by one."""
+    """The type of one value. For a list it is the type of the elements."""
     columns: Mapping[int, str] = field(default_factory=dict)
-    """By offset of the dataset, the column that it is."""
+    """Offset of the dataset -> its column for this property."""
     lists: frozenset[int] = frozenset()
-    """Offsets of the datasets where it is a list."""
+    """Offsets of the datasets in which it is a list."""
     as_text: bool = False
-    """Whether its values became text, since they have no common type."""
+    """Whether its values become text, because they have no common type."""
 
 
 def properties_of(shapes: Sequence[Shape | None], *, as_text: bool) -> list[Property]:
-    """The properties of all datasets, in the order in which they first come.
+    """The properties of all datasets, in the order in which they first occur.
 
-    :param as_text: whether types without a common one become text.
-    :raises lakemerge.SchemaError: types have no common one; every such property is named.
+    :param as_text: whether a property without a common type becomes text.
+    :raises lakemerge.SchemaError: there is no common type; the error names every such property.
     """
     found: dict[str, Property] = {}
     problems: list[str] = []
@@ -89,7 +89,7 @@ def loosened(kind: pa.DataType) -> pa.DataType:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds the values of both without loss; ``None`` where there is none."""
+    """The narrowest type that holds the values of both without loss; ``None`` if there is none."""
     if one == other:
         return one
     if pa.types.is_struct(one) and pa.types.is_struct(other):
@@ -125,7 +125,7 @@ def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         if pa.types.is_decimal(kind):
             whole, scale = max(whole, kind.precision - kind.scale), max(scale, kind.scale)
         elif kind in _DIGITS:
-            # Delta counts more digits for integers than they have, and widens to no fewer.
+            # For integers Delta counts more digits than they have, and does not widen to fewer.
             whole = max(whole, 20 if kind == pa.int64() else 10)
         else:
             return None

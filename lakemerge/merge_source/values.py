@@ -1,6 +1,6 @@
-"""What the expressions of rules give for entities: for each row any number of values, as texts to compare.
+"""Evaluates the expressions of rules. Each gives any number of values for a row, as texts to compare.
 
-Null, NaN, missing properties and empty lists give nothing; elements of lists are values of their own.
+Null, NaN, missing properties and empty lists give no value. Each element of a list is a value.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Held", "columns_needed", "held_values"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Which values rows hold: three columns of one length, sorted by row, expression and value, each triple once."""
+    """The values that rows hold: three columns of one length, sorted by row, expression and value, each triple once."""
 
     rows: Ints
     expressions: Ints
     values: pa.Array
-    """Texts of :func:`lakemerge.merge_source.texts.match_texts`."""
+    """The values as :func:`lakemerge.merge_source.texts.match_texts`."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -35,12 +35,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Values of one type, none of them null, and the row of each; rows ascend."""
+    """Values of one type without nulls, and the row of each. Rows ascend."""
 
     rows: Ints
     values: pa.Array
     ready: bool = False
-    """Whether they are texts to compare already."""
+    """Whether the values are texts to compare already."""
     literal: bool = False
 
     def kept(self, keep: Bools) -> _Part:
@@ -91,7 +91,7 @@ def _paths(node: Node) -> Iterator[Path]:
 
 
 def _column(name: str, names: Iterable[str]) -> str | None:
-    """A column by its name, or else by its name in another case."""
+    """The column with this name or, if there is none, with this name in another case."""
     known = list(names)
     if name in known:
         return name
@@ -174,7 +174,7 @@ def _strings(parts: Iterable[_Part]) -> list[_Part]:
 
 
 def _coalesced(arguments: list[list[_Part]], rows: int) -> list[_Part]:
-    """The values of the first argument that has any; of a single one, its first value."""
+    """For each row, the values of the first argument that has any. A single argument gives its first value."""
     if len(arguments) == 1:
         arguments = [[part.kept(_firsts(part.rows))] for part in arguments[0]]
     open_rows = np.ones(rows, dtype=np.bool_)
@@ -194,7 +194,8 @@ def _firsts(rows: Ints) -> Bools:
 
 
 def _concatenated(parts: list[_Part], rows: int) -> list[_Part]:
-    """All strings of a row as one. Literals alone make none: what an entity lacks must not make it match."""
+    """All strings of a row joined into one. Literals alone give no value: missing properties must not make entities
+    match."""
     own = np.zeros(rows, dtype=np.bool_)
     for part in parts:
         if not part.literal:
@@ -211,7 +212,7 @@ def _concatenated(parts: list[_Part], rows: int) -> list[_Part]:
 
 
 def _tuples(arguments: list[list[_Part]], rows: int) -> list[_Part]:
-    """Every combination of one value of each argument."""
+    """For each row, every combination of one value from each argument."""
     at = np.arange(rows, dtype=np.int64)
     made: pa.Array | None = None
     for parts in arguments:
@@ -228,7 +229,7 @@ def _tuples(arguments: list[list[_Part]], rows: int) -> list[_Part]:
 
 
 def _sorted_texts(parts: list[_Part]) -> tuple[Ints, pa.Array]:
-    """The values of an argument, quoted, in the order of their rows."""
+    """The values of an argument as quoted texts, in the order of their rows."""
     texts = [json_strings(part.values if part.ready else match_texts(part.values)) for part in parts]
     rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
     joined = contiguous(pa.chunked_array(texts, pa.string()))

@@ -1,6 +1,6 @@
-"""Who won and why, where a row came from, what another merger would say, and replay.
+"""Explains why a row is what it is and where it came from, shows other mergers' answers, and replays records.
 
-Over what a table keeps anyway: its log, log files and base files. Source: docs/guides/provenance.md.
+It reads only what a table keeps anyway: its log, log files and base files. Source: docs/guides/provenance.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What :meth:`lakemerge.LakeTable.lineage` gives back."""
+"""The result of :meth:`lakemerge.LakeTable.lineage`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to content of the table."""
+    """One event in the life of the table's content."""
 
     kind: str
     """``RECEIVE``, ``CREATE``, ``JOIN``, ``FORK``, ``DROP``, ``EXPIRE``, ``RESTORE`` or ``REPLAY``."""
@@ -43,19 +43,19 @@ class Event:
     """Paths of files, or names of ingest windows."""
     outputs: tuple[str, ...] = ()
     words: str = ""
-    """It as a sentence."""
+    """The event as a sentence."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the commit says of itself."""
+    """What the commit says about itself."""
     timestamp_ms: int | None = None
     gone: frozenset[str] = frozenset()
-    """Those files of the table that were vacuumed since."""
+    """The files among these that were vacuumed since."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (*self.inputs, *self.outputs)
 
     def is_outside(self, path: str) -> bool:
-        """Whether a path is none of the table's files: a source file, or the name of a window."""
+        """Whether a path is not a file of the table, but a source file or the name of a window."""
         return not path.startswith(("base/", "_lakemerge/", "lakemerge.log."))
 
     @property
@@ -81,7 +81,7 @@ class Lineage:
         return len(self.events)
 
     def to_arrow(self) -> pa.Table:
-        """A row an event; details as JSON texts."""
+        """A row for each event, with details as JSON texts."""
         rows = [
             {
                 "event": event.kind,
@@ -99,7 +99,8 @@ class Lineage:
         return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
     def to_dot(self) -> str:
-        """A graph in the language of Graphviz: files and windows as boxes, events as ovals; what is gone is dashed."""
+        """A graph in the language of Graphviz. Files and windows are boxes, events are ovals; files that are gone are
+        dashed."""
         gone = {path for event in self.events for path in event.gone}
         paths = dict.fromkeys(path for event in self.events for path in event.paths)
         lines = ["digraph lineage {", "  rankdir=LR;", '  node [fontname="sans-serif", fontsize=10];']

@@ -1,6 +1,6 @@
-"""Every record of a key, and what the merger made of it.
+"""Every record of a key, and what the merger did with it.
 
-The fold is the merger's own, through the one kernel, a record at a time: never a second implementation.
+The one kernel folds the records with the table's merger, one record at a time. There is no second implementation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the records of a key are read from."""
+    """The sources for the records of a key."""
 
     tip: TableView
     start: TableView
@@ -96,7 +96,7 @@ class _Known:
         return _Known(told.tip, told.start, told.view, told.configs(), told.expiries, told.notes)
 
     def config_at(self, version: int) -> TableConfig:
-        """The definition under which records of a version are folded."""
+        """The table's definition at a version, under which its records are folded."""
         place = bisect_right(self.configs, version, key=lambda entry: entry[0])
         return self.configs[max(0, place - 1)][1]
 
@@ -104,7 +104,7 @@ class _Known:
 def _told_of(
     file_slice: FileSlice, records: Sequence[KeyRecord], expiries: Sequence[Expiry], shown_after: int
 ) -> set[int]:
-    """The versions whose commits are read: those of the records, and the first load where it may be the base file."""
+    """The versions whose commits are read: those of the records, and the first load if it may be the base file."""
     told = [*(record.version for record in records if not record.is_packed), *(expiry.version for expiry in expiries)]
     versions = {version for version in told if version > shown_after}
     return versions if file_slice.base is None else versions | {file_slice.merged_through + 1}
@@ -123,13 +123,13 @@ def _start(handle: Handle, known: _Known) -> TableView:
 
 
 def _order(event: KeyRecord | Expiry) -> tuple[int, int]:
-    """Records of a version before its expiry; :func:`sorted` keeps those of one version in their order."""
+    """Sorts records of a version before its expiry. :func:`sorted` keeps the order of the records of one version."""
     return event.version, int(isinstance(event, Expiry))
 
 
 @dataclass(slots=True)
 class _Story:
-    """The state of the key on its way through its records."""
+    """The state of the key as its records are applied."""
 
     handle: Handle
     known: _Known
@@ -188,7 +188,7 @@ class _Story:
             self._fold(event)
 
     def _tell_of_load(self, file_slice: FileSlice) -> None:
-        """The first write of a table becomes base files, so that its records stand there."""
+        """The first write of a table becomes base files, so its records are read from these."""
         commit = self.commits.get(file_slice.merged_through + 1)
         if commit is None or not commit.is_load or file_slice.minor is not None or commit.version <= self.shown_after:
             return
@@ -212,7 +212,7 @@ class _Story:
         )
 
     def follow_definition(self, version: int) -> None:
-        """Records after a change of the schema or the merger are folded by what it was changed to."""
+        """Take up a change of schema or merger: later records are folded by the new definition."""
         config = self.known.config_at(version)
         if config == self.config:
             return
@@ -275,7 +275,7 @@ class _Story:
             self.started = self.row
 
     def _note_setter(self, change: Change, record: KeyRecord) -> None:
-        """Whose ordering the next record is held against."""
+        """Note which record set the ordering that the next record is compared with."""
         now = change.after or change.tombstone_after
         was = change.before or change.tombstone_before
         if now is None:
@@ -295,7 +295,7 @@ class _Story:
 
 
 def _verdict(change: Change, was_failed: str | None, failed: str | None) -> tuple[Verdict, str]:
-    """What is told of the record, also where the row cannot be read before or after it."""
+    """The verdict on the record, also if the row before or after it cannot be read."""
     if failed is None and was_failed is None:
         return judged(change)
     verdict: Verdict = "folded" if change.is_upsert else "retracted"

@@ -1,4 +1,4 @@
-"""What :meth:`lakemerge.LakeTable.explain` gives back."""
+"""The result of :meth:`lakemerge.LakeTable.explain`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One record of the key, or an expiry that it met."""
+    """One record of the key, or an expiry between its records."""
 
     version: int
-    """That committed the record."""
+    """The version that committed the record."""
     timestamp_ms: int | None = None
-    """The time of the commit, UTC epoch milliseconds; ``None`` where the commit was cleaned up."""
+    """The time of the commit, UTC epoch milliseconds; ``None`` if the commit was cleaned up."""
     file: str = ""
     """Path of the file that holds the record."""
     row_index: int | None = None
@@ -50,11 +50,11 @@ class Step:
     kind: str | None = None
     """``+I``, ``+U``, ``-U`` or ``-D``; ``None`` for an expiry."""
     ordering: tuple[Any, ...] | None = None
-    """The record's values of the ordering columns, where it has them and they decide."""
+    """The record's values of the ordering columns, if it has them and they decide."""
     values: _Row = field(default_factory=dict)
     """The columns that the record sets."""
     before: _Row | None = None
-    """The row before; ``None`` where there was none."""
+    """The row before; ``None`` if there was none."""
     after: _Row | None = None
     verdict: str = ""
     """``applied``, ``ignored``, ``unchanged``, ``deleted``, ``retracted``, ``folded`` or ``expired``."""
@@ -82,23 +82,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Every record of a key that is known, and what it did to the row."""
+    """Every known record of a key, and what it did to the row."""
 
     key: _Row
     version: int
-    """The version of the table that is explained."""
+    """The version of the table that this explains."""
     begins: int
-    """The first version of which the key's records are known."""
+    """The version from which on the key's records are known."""
     steps: tuple[Step, ...] = ()
     start: _Row | None = None
     """The row before the first step."""
     row: _Row | None = None
     """The row after the last step: what :meth:`lakemerge.LakeTable.get` gives."""
     notes: tuple[str, ...] = ()
-    """Where history ends and why, a sentence each."""
+    """Sentences that say where the known history ends, and why."""
 
     def to_arrow(self) -> pa.Table:
-        """A row a step; rows and sources as JSON texts, since their columns differ from table to table."""
+        """A row for each step. Rows and sources are JSON texts, because their columns differ from table to table."""
         rows = [
             {
                 "version": step.version,
@@ -152,7 +152,7 @@ def _shown(row: _Row | None) -> str:
 
 
 def _json(value: object) -> str | None:
-    """As text: whatever JSON has no form for is spelled as Python does."""
+    """A value as JSON text. Types that JSON lacks are written as Python writes them."""
     if value is None:
         return None
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,7 +1,7 @@
-"""The way of rows from source files to base files, as the commits of the table tell it.
+"""The way of rows from source files to base files, read from the commits of the table.
 
-Events are those of NiFi's provenance, where a table has such: RECEIVE, CREATE, JOIN, FORK, DROP, EXPIRE, RESTORE and
-REPLAY. They outlive the content that they speak of.
+The events are those of NiFi's provenance that a table can have: RECEIVE, CREATE, JOIN, FORK, DROP, EXPIRE, RESTORE and
+REPLAY. Events stay known after the content that they name is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mergers.keys import key_columns
 __all__ = ["Event", "Lineage", "lineage_of"]
 
 REPLAY_APPLICATION = "lakemerge.replay."
-"""What the application id of a replay begins with."""
+"""The beginning of a replay's application id."""
 
 
 def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping[str, object] | None) -> Lineage:
@@ -62,9 +62,9 @@ class _Teller:
     handle: Handle
     tip: TableView
     logs: dict[str, tuple[str, ...]]
-    """The files of every log domain so far."""
+    """Log domain -> its files, so far."""
     there: set[str]
-    """Files that the store has."""
+    """The files that are in the store."""
     bases: dict[str, BaseFile] = field(default_factory=dict)
     minors: dict[str, Minor] = field(default_factory=dict)
 
@@ -173,8 +173,7 @@ class _Teller:
 def _of_key(
     handle: Handle, view: TableView, keys: pa.Table, events: Sequence[Event], teller: _Teller
 ) -> Iterator[Event]:
-    """The events that a key's records took part in: the commits of its records, and rewrites of files that may hold
-    it."""
+    """The events that concern a key: the commits of its records, and rewrites of files that may hold the key."""
     named = keys.to_pylist()[0]
     try:
         told = explain_key(handle, view, named, 0)
@@ -190,7 +189,7 @@ def _of_key(
 
 
 class _Mine:
-    """Which base files may hold a key."""
+    """The base files that may hold a key."""
 
     def __init__(self, view: TableView, keys: pa.Table, bases: Mapping[str, BaseFile]) -> None:
         self._view, self._keys, self._bases = view, keys, bases
@@ -212,7 +211,7 @@ class _Mine:
         )
 
     def _siblings(self, base: BaseFile) -> Iterable[BaseFile]:
-        """The other files of its bucket that were written with it."""
+        """The other files of the bucket that were written in the same commit."""
         folder = base.add.path.rpartition("/")[0]
         for other in self._bases.values():
             same = other.bucket_id == base.bucket_id and other.buckets == base.buckets and other is not base

@@ -1,4 +1,4 @@
-"""Where the records of a commit came from: what the commit says of itself, and the files of its ingest window."""
+"""Where the records of a commit came from: what the commit says about itself, and the files of its ingest window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOLD = ("path", "offset", "length", "rows")
 
 
 def find_commits(handle: Handle, versions: Iterable[int]) -> dict[int, PastCommit]:
-    """The commits of some versions, without those that were cleaned up; a request for each."""
+    """The commits of some versions, without those that were cleaned up. Each costs a request."""
 
     def found(version: int) -> PastCommit | None:
         path = commit_path(version)
@@ -42,10 +42,10 @@ def find_commits(handle: Handle, versions: Iterable[int]) -> dict[int, PastCommi
 
 
 def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_packed: bool) -> dict[str, Any]:
-    """What is known of where a record came from: ``operation``, ``application`` and ``number`` of its ``txn``, ``job``,
-    ``window`` and ``files`` of an ingest, ``info`` of the caller; ``note`` where something is not known any more."""
+    """Where a record came from: the ``operation``, the ``application`` and ``number`` of its ``txn``, the ``job``,
+    ``window`` and ``files`` of an ingest, and the caller's ``info``; ``note`` if something is not known any more."""
     if is_packed:
-        return {"note": f"where it came from is {UNKNOWN}: a log compaction wrote it down anew"}
+        return {"note": f"where it came from is {UNKNOWN}: a log compaction rewrote it"}
     if commit is None:
         return {"note": f"where it came from is {UNKNOWN}: its commit was cleaned up"}
     source: dict[str, Any] = {"operation": commit.operation}
@@ -66,7 +66,8 @@ def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_pa
 
 
 def window_files(handle: Handle, tip: Snapshot, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-    """The files of one ingest window, each with the place of the piece that was taken up, and what is not known."""
+    """The files of one ingest window, each with the place of the piece that was taken up, and a note on what is not
+    known."""
     job = ingests_of(tip).get(str(about.get("name")))
     if job is None:
         return [], f"the files of window {about.get('window')} are {UNKNOWN}: the job is not in the table"

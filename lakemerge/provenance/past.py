@@ -1,4 +1,4 @@
-"""The commits of a table as its history now has them: a restore takes those after its version out of it."""
+"""The commits that make up a table's present history. A restore removes those after its version from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_INFO: Final = frozenset(
         "operationMetrics", "operationParameters", "readVersion", "timestamp", "txnId",
     }
 )  # fmt: skip
-"""Entries of ``commitInfo`` that the library writes; all others are the caller's."""
+"""Entries of ``commitInfo`` that the library writes. All others are the caller's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PastCommit:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the caller said of the commit."""
+        """The caller's info on the commit."""
         return {name: value for name, value in self.fields.items() if name not in _OWN_INFO}
 
     @property
@@ -63,13 +63,13 @@ class PastCommit:
 
     @property
     def restored(self) -> int | None:
-        """The version that the commit made the present one, where it is a restore."""
+        """The version that the commit restored; ``None`` if it is no restore."""
         version = self.parameters.get("version") if self.operation == "RESTORE" else None
         return None if version is None else int(version)
 
     @property
     def is_load(self) -> bool:
-        """Whether the records of the commit became base files at once, as the first ones of a table do."""
+        """Whether the commit wrote its records as base files, as the first write of a table does."""
         return self.parameters.get("mode") == "load" and any(isinstance(action, AddFile) for action in self.actions)
 
     @property
@@ -82,7 +82,7 @@ class PastCommit:
 
     @property
     def new_logs(self) -> Iterator[DomainMetadata]:
-        """The logs of the records that were committed here; not those that a restore or a log compaction names."""
+        """The logs of records that this commit brought, without those that a restore or a log compaction names."""
         for action in self.actions:
             if isinstance(action, DomainMetadata) and action.domain.startswith(LOG_DOMAIN_PREFIX):
                 body = {} if action.removed else orjson.loads(action.configuration)
@@ -95,13 +95,13 @@ class Past:
     """The history between two versions, without what was restored away."""
 
     start: int
-    """The version that the commits stand upon: the one asked for, or a restore that went below it."""
+    """The version before the commits: the one asked for or, if a restore went below it, the restored one."""
     commits: tuple[PastCommit, ...]
-    """Those after ``start`` that count, oldest first."""
+    """The commits after ``start`` that count, oldest first."""
 
 
 def read_commits(handle: Handle, *, since: int, until: int) -> tuple[PastCommit, ...]:
-    """The commits after ``since`` up to ``until``. Raises :class:`VersionNotFoundError` where some were cleaned up."""
+    """The commits after ``since`` up to ``until``. Raises :class:`VersionNotFoundError` if some were cleaned up."""
     if since >= until:
         return ()
     found = tuple(PastCommit(version, actions) for version, actions in handle.log.commits(since=since, until=until))
@@ -113,7 +113,7 @@ def read_commits(handle: Handle, *, since: int, until: int) -> tuple[PastCommit,
 
 
 def standing(commits: Sequence[PastCommit], since: int) -> Past:
-    """What of ``commits``, which follow ``since``, the last one's table is made of."""
+    """Those of ``commits``, which follow ``since``, that the table's last version is made of."""
     by_version = {commit.version: commit for commit in commits}
     at = commits[-1].version if commits else since
     kept: list[PastCommit] = []

@@ -1,4 +1,4 @@
-"""The stored state and the records of one key, from the files of its bucket that may hold it."""
+"""Reads the stored state and the records of one key from the files of its bucket that may hold it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _POSITION = PLACE.names[1]
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """What a key is: a row, a remembered delete, or nothing."""
+    """The state of a key: a row, a remembered delete, or nothing."""
 
     rows: pa.Table
-    """No row or one, of all columns of the table, nullable."""
+    """No row or one row, with all columns of the table, nullable."""
     tombstones: pa.Table
-    """See :func:`mergers.kernel.tombstone_schema`; none where there is a row."""
+    """See :func:`mergers.kernel.tombstone_schema`; empty if there is a row."""
     path: str | None = None
     """The base or winner file that the row is read from."""
 
@@ -57,7 +57,7 @@ class KeyRecord:
     rows: pa.Table
     """The record alone, with the columns that it carries."""
     is_packed: bool
-    """Whether a log compaction wrote it down anew."""
+    """Whether it is in a consolidated log."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def read_state(handle: Handle, view: TableView, file_slice: FileSlice) -> KeyState:
-    """What the files of a file slice, narrowed to one key, store of it; logs aside."""
+    """The stored state of one key, from a file slice narrowed to the key, without its logs."""
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     schema = nullable(view.config.schema)
     rows, path = schema.empty_table(), None
@@ -84,9 +84,9 @@ def read_state(handle: Handle, view: TableView, file_slice: FileSlice) -> KeySta
 
 
 def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int], TableConfig]) -> list[KeyRecord]:
-    """The records that the logs of a file slice, narrowed to one key, have of it, in the order of their commits.
+    """The records of one key in the logs of a file slice narrowed to the key, in the order of their commits.
 
-    :param config_at: the definition of the table at a version: records are read as they were written.
+    :param config_at: gives the table's definition at a version, because records are read as they were written.
     """
     by_file: dict[str, list[int]] = defaultdict(list)
     for number, block in enumerate(file_slice.blocks):
@@ -104,7 +104,7 @@ def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int
     at_once = min(len(by_file), max(handle.settings.threads, handle.store.reads_at_once))
     with ThreadPoolExecutor(max(1, at_once)) as pool:
         read = [entry for part in pool.map(of_file, by_file.values()) for entry in part]
-    # A commit's blocks are in the order of its tasks, and a packed log tells each record's version.
+    # A commit's blocks are in the order of its tasks, and a consolidated log has each record's version.
     return [record for _, _, record in sorted(read, key=lambda entry: (entry[2].version, entry[0], entry[1]))]
 
 

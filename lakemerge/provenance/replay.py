@@ -1,7 +1,8 @@
-"""Replay: the records of one table once more, commit by commit, into another table.
+"""Replay: commits the records of one table once more to another table, commit by commit.
 
-Each commit of the source is one of the target, under the transaction ``lakemerge.replay.<id of the source>`` with the
-source's version for its number. So a replay that is repeated, or goes on after it was killed, commits nothing twice.
+Each commit of the source becomes one commit of the target, under the transaction
+``lakemerge.replay.<id of the source>`` with the source's version as its number. So a replay that is repeated, or that
+goes on after it was killed, commits nothing twice.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_APPLICATION", "Replay", "ReplayResult"]
 
 REPLAY_APPLICATION = "lakemerge.replay."
-"""What the application id of a replay begins with; the id of the source follows."""
+"""The beginning of a replay's application id. The id of the source follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult(Shown):
-    """What a replay did; nothing where all was replayed already."""
+    """What a replay did. The counts are 0 if everything was replayed already."""
 
     path: str
     """The path of the other table."""
@@ -51,13 +52,13 @@ class ReplayResult(Shown):
     begins: int
     """The version of the source whose rows the replay began with."""
     until: int
-    """The version of the source that the other table has by now."""
+    """The version of the source up to which the other table has the records."""
     commits: int
-    """Made by this call."""
+    """How many commits this call made."""
     records: int
-    """Committed by this call; the rows that it began with are not counted."""
+    """How many records this call committed, without the rows that it began with."""
     notes: tuple[str, ...] = ()
-    """What is not replayed as it was, a sentence each."""
+    """Sentences on what could not be replayed exactly."""
 
     def __repr__(self) -> str:
         return (
@@ -66,7 +67,7 @@ class ReplayResult(Shown):
         )
 
     def report(self) -> tuple[tuple[str, str], ...]:
-        """What to show to people: names and values, one a line."""
+        """Names and values to show to people, one pair a line."""
         return (
             ("replayed into", self.path),
             ("versions", f"{self.begins} to {self.until}"),
@@ -161,7 +162,7 @@ class Replay:
                 f"the replay stands at version {done}, and {error.message}. Replay into a new table",
                 version=done,
             ) from error
-        # Version 0 has no records, and all that begins there asks for as far as history goes.
+        # Version 0 has no records. From 0 on means: as far back as history goes.
         if known.start.version != done and not known.is_loaded:
             raise CommitConflictError(
                 f"the table was restored to a version below {done}, up to which it was replayed: what was replayed "
@@ -172,7 +173,7 @@ class Replay:
 
     @staticmethod
     def _check_same(table: LakeTable, merger: str | Merger | None, options: Mapping[str, object] | None) -> None:
-        """A table that is there merges as it does."""
+        """Raise an error if the caller asks for another merger than an existing table has."""
         config = table.view.config
         name = merger.name if isinstance(merger, Merger) else merger
         other = isinstance(merger, Merger) and dict(merger.options()) != dict(config.merger_options)
@@ -197,7 +198,7 @@ class Replay:
 
 @dataclass(slots=True)
 class _Run:
-    """What is under way between two tables."""
+    """A replay under way between two tables."""
 
     replay: Replay
     table: LakeTable
@@ -207,7 +208,7 @@ class _Run:
     notes: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """The rows that the first records meet, as base files; where that cannot be, as records."""
+        """Write the rows before the first records, as base files if possible, and otherwise as records."""
         replay, start = self.replay, self.known.start
         number = start.version
         if start.is_empty:
@@ -226,7 +227,7 @@ class _Run:
         self.commits += 1
 
     def take(self, commit: PastCommit) -> None:
-        """One commit of the source."""
+        """Replay one commit of the source."""
         self._follow_definition(commit)
         logs = {domain.domain for domain in commit.new_logs}
         if logs:
@@ -249,12 +250,12 @@ class _Run:
         return self.known.start.version
 
     def _follow_definition(self, commit: PastCommit) -> None:
-        """A table that is as the source was goes on being so when the definition of the source changes."""
+        """Apply a change of the source's definition to the other table, if that had the same definition before."""
         if commit.metadata is None:
             return
         before, after = self._config_at(commit.version - 1), self._config_at(commit.version)
         if commit.restored is not None:
-            # The other table may have followed what was restored away.
+            # The other table may have followed a change that a restore has undone.
             before = self.replay._handle.view_at(commit.version - 1, of=self.known.tip.snapshot).config
         own = self.table.view.config
         if _merging(before) != _merging(after) and _merging(own) == _merging(before):
@@ -273,7 +274,7 @@ class _Run:
             self.table.alter(widen=wider)
 
     def _expire(self, commit: PastCommit) -> None:
-        """Old deletes are forgotten at the same place among the records."""
+        """Make an expiry at the same place among the records."""
         for expiry in self.known.expiries:
             if expiry.version == commit.version:
                 self.table.compact()
@@ -284,7 +285,7 @@ class _Run:
                 self.commits += 1
 
     def _version_of(self, source: int) -> int | None:
-        """The version of the other table that has the records up to a version of this one."""
+        """The version of the other table that has the records up to a version of the source."""
         found = [
             entry.version if told["version"] <= source else entry.version - 1
             for entry in self.table.history()
@@ -295,7 +296,7 @@ class _Run:
 
 
 def _alike(one: TableConfig, other: TableConfig) -> bool:
-    """Whether rows of one table stand in the same places in the other."""
+    """Whether rows are in the same partitions and buckets in both tables."""
     return (one.key, one.ordering, one.partition_by, one.buckets) == (
         other.key,
         other.ordering,

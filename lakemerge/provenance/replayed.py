@@ -37,7 +37,7 @@ _OPERATION = "REPLAY"
 
 
 def commit_frame(table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str, int], version: int) -> int:
-    """Commit the records of one version of the source, in their order; how many they were."""
+    """Commit the records of one version of the source, in their order. Returns how many there were."""
     write = Write.start(
         table.handle,
         table.view,
@@ -67,9 +67,9 @@ def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:
 def load_state(
     source: Handle, known: Retained, handle: Handle, begin: TableView, txn: tuple[str, int], where: Filter | None
 ) -> None:
-    """The rows and remembered deletes of the version that a replay begins with, as the first base files of a table.
+    """Write the rows and remembered deletes of the version that a replay begins with, as a table's first base files.
 
-    No merger has a say: what the rows were made of is behind them.
+    No merger is involved, because the rows are merged already.
     """
     start = known.start
     spec = MergeSpec(source.store, start.config, source.merger(start), source.settings)
@@ -106,8 +106,8 @@ def load_state(
 
 
 def _moved(ranges: Iterator[MergedRange], begin: TableView, early: int, where: Filter | None) -> Iterator[MergedRange]:
-    """Ranges with the columns of the other table. Deletes that an expiry to come forgets are told from the others by
-    their version: its horizon lies before all that is replayed."""
+    """Ranges with the columns of the other table. Deletes that a later expiry will forget get an early version, below
+    its horizon; the horizon lies before everything that is replayed."""
     schema, deleted = nullable(begin.config.schema), tombstone_schema(begin.config.shape)
     for part in ranges:
         rows = part.rows if where is None else where.kept(part.rows)

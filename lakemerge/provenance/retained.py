@@ -1,7 +1,7 @@
-"""The records that a table still has, on top of the version that they are known from.
+"""The records that a table still has, and the version onto which they are folded.
 
-They are put together as a version of their own: the base files of an early version, with the logs of all later
-commits named beside them. Whatever reads tables then reads these records too.
+They are put together as a version of their own: the base files of an early version, and the logs of all later commits.
+Everything that reads tables can then read these records, too.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["Retained", "check_since", "retained", "unpacked"]
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Records in the order of their commits, and what they were applied to."""
+    """Records in the order of their commits, and the version to which they were applied."""
 
     tip: TableView
-    """The version that is told about."""
+    """The version that is examined."""
     start: TableView
-    """The version whose stored rows and live logs all else stands upon."""
+    """The version whose stored rows and live logs the records are folded onto."""
     view: TableView
-    """``start`` with the logs of all later commits: what it merges to is the tip."""
+    """``start`` with the logs of all later commits. Merged, it gives the rows of the tip."""
     commits: tuple[PastCommit, ...]
-    """After ``start``, without what was restored away."""
+    """The commits after ``start``, without those that a restore has undone."""
     expiries: tuple[Expiry, ...]
     is_loaded: bool
     """Whether ``start`` is the first load of the table, whose records became its base files."""
     notes: tuple[str, ...]
-    """What is not known any more, a sentence each."""
+    """Sentences on what is not known any more."""
 
     def configs(self) -> Sequence[tuple[int, TableConfig]]:
-        """The definitions of the table with the versions from which on they hold, oldest first."""
+        """The definitions of the table, each with the first version for which it holds, oldest first."""
         url = self.tip.store.url
         changed = [(commit.version, commit.metadata) for commit in self.commits if commit.metadata is not None]
         later = [(version, TableConfig.of(metadata, url=url)) for version, metadata in changed]
@@ -58,10 +58,10 @@ def check_since(since: object, tip: TableView) -> None:
 
 
 def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
-    """The records on top of version ``since``.
+    """The records after version ``since``.
 
-    :param since: ``None``: those that are not compacted yet; 0: as far as history goes.
-    :raises VersionNotFoundError: the records after that version are not all there any more.
+    :param since: ``None``: the records that are not compacted yet; 0: as far back as history goes.
+    :raises VersionNotFoundError: some of the records after that version are gone.
     """
     check_since(since, tip)
     if since is None:
@@ -84,14 +84,13 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
 
 
 def unpacked(handle: Handle, view: TableView) -> TableView:
-    """The version with original logs in the place of those that a log compaction made of them, as far as commits and
-    files are still there."""
+    """The version with its original logs instead of consolidated ones, if commits and files are still there."""
     domains = _original_logs(handle, view, view.snapshot.domains)
     return _with_domains(handle, view, domains) if domains is not None else view
 
 
 def _after_load(past: Past) -> Past:
-    """The first load of a table puts base files where nothing was: history begins with it."""
+    """History begins with the first load of a table, which writes base files where nothing was."""
     loads = [place for place, commit in enumerate(past.commits) if commit.is_load]
     if not loads:
         return past
@@ -146,7 +145,7 @@ def _with_domains(handle: Handle, view: TableView, domains: Mapping[str, DomainM
 
 
 def _with_buckets_of(start: TableView, tip: TableView) -> Metadata:
-    """The tip's definition, with the bucket count that the early files have: later logs are mapped to it by hash."""
+    """The tip's definition, with the bucket count of the early files. Later logs are mapped to it by hash."""
     metadata = tip.snapshot.metadata
     buckets = start.config.buckets
     if buckets is None or buckets == tip.config.buckets:
@@ -156,7 +155,7 @@ def _with_buckets_of(start: TableView, tip: TableView) -> Metadata:
 
 
 def _of_epoch(domain: DomainMetadata, epoch: int) -> DomainMetadata:
-    """A log as if it had been written under the present merger."""
+    """The domain of a log, as if it had been written under the present merger."""
     if not domain.domain.startswith(LOG_DOMAIN_PREFIX):
         return domain
     body = orjson.loads(domain.configuration)
@@ -166,7 +165,7 @@ def _of_epoch(domain: DomainMetadata, epoch: int) -> DomainMetadata:
 def _original_logs(
     handle: Handle, view: TableView, domains: Mapping[str, DomainMetadata]
 ) -> Mapping[str, DomainMetadata] | None:
-    """Domains with originals in the place of packed logs; ``None`` where nothing changes."""
+    """Domains with the original logs instead of consolidated ones; ``None`` if nothing changes."""
     packed = {commit.domain_name: commit for commit in view.log_commits if commit.packed_from is not None}
     if not packed:
         return None

@@ -1,4 +1,4 @@
-"""Records of commits as streams of frames, as they were given: columns unset where they were, with their kinds."""
+"""Records of commits as streams of frames, as they were written: with their kinds, and without unset columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mergers import RowKind
 __all__ = ["KIND", "records_of", "with_kinds"]
 
 KIND = "_row_kind"
-"""Name of the column of kinds."""
+"""The name of the kind column."""
 
 _SYMBOLS = tuple(kind.symbol for kind in sorted(RowKind))
 
@@ -30,9 +30,9 @@ Transform = Callable[[pa.Table], pa.Table]
 def records_of(
     handle: Handle, log: LogCommit, config: TableConfig, where: Filter | None, transform: Transform | None
 ) -> pa.RecordBatchReader:
-    """The records of one commit; those of a key in their order.
+    """The records of one commit. The records of a key are in their order.
 
-    :param config: the definition of the table at that commit.
+    :param config: the table's definition at that commit.
     """
     carried = [field for field in nullable(config.schema) if field.name in log.columns]
     stored = pa.schema([*carried, pa.field(KIND_COLUMN, pa.int8())])

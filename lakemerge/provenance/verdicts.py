@@ -1,6 +1,6 @@
-"""What a record did to the row of its key, in a word and in a sentence.
+"""Says in a word and in a sentence what a record did to the row of its key.
 
-The rows before and after come from the merger itself, record by record. Nothing here merges.
+The rows before and after come from the merger, record by record. Nothing is merged here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change:
 
     @property
     def ordering(self) -> tuple[str, ...]:
-        return self.shape.ordering if self.merger.uses_ordering(self.shape) else ()
+        return self.shape.ordering if self.merger.traits(self.shape).uses_ordering else ()
 
     @property
     def has_ordering(self) -> bool:
@@ -53,7 +53,7 @@ class Change:
 
     @property
     def functions(self) -> Mapping[str, str]:
-        """By column, what the merger says it computes of the record's value and the stored one."""
+        """Column -> what the merger says that it computes from the record's value and the stored one."""
         return {name: words for name, words in self.described.items() if name}
 
     @property
@@ -174,7 +174,7 @@ def _differ(change: Change, name: str) -> bool:
 
 
 def _is_own(change: Change, name: str) -> bool:
-    """Whether the row after has the record's value."""
+    """Whether the row after the record has the record's value."""
     return name in change.values and _equal(change, name, change.values, change.after)
 
 

@@ -1,7 +1,7 @@
-"""The same records under another merger, as a view that is only read.
+"""The same records under another merger, as a read-only view.
 
-The view is a version put together of what the table has (:mod:`lakemerge.provenance.retained`), with another merger in
-its definition: every way of reading a table reads it, on Spark too.
+The view is a version put together from what the table has (:mod:`lakemerge.provenance.retained`), with another merger
+in its definition. So everything that reads tables can read it, Spark included.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _SCAN_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What the rows of a table would be under another merger. Nothing is written, and nothing can be."""
+    """The rows that a table would have under another merger. It is read-only."""
 
     version: int
-    """The version of the table whose records are looked at."""
+    """The version of the table whose records are folded."""
     begins: int
     """The version whose rows the records are folded onto."""
     merger: str
     options: Mapping[str, object]
     notes: tuple[str, ...]
-    """What the answer does not take into account, a sentence each."""
+    """Sentences on what the answer does not take into account."""
     _handle: Handle = field(repr=False)
     _view: TableView = field(repr=False)
     _session: TableSession = field(repr=False)
@@ -112,7 +112,7 @@ def what_if(
             version=late[-1],
         )
     config = replace(known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
-    # What the handle keeps is by version, and this view has another meaning than the table's.
+    # The handle's caches are by version, and this view has other rows than the table's version.
     apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)
     notes = list(known.notes)
@@ -134,7 +134,8 @@ def what_if(
 
 
 def _knowing(handle: Handle, merger: str | Merger | None) -> Handle:
-    """With the class of a merger instance that nobody registered: here it is used, never named in a table."""
+    """The handle with the class of a merger instance that nobody registered. The class is used here, but no table names
+    it."""
     if not isinstance(merger, Merger) or any(known is type(merger) for known in handle.registry):
         return handle
     return replace(handle, registry=handle.registry.extended([type(merger)]))

@@ -33,6 +33,7 @@ __all__ = [
     "PickedRange",
     "changed_ranges",
     "check_keys",
+    "fold_live",
     "frame_of",
     "may_pick_records",
     "merge_file_slice",
@@ -110,8 +111,8 @@ def changed_ranges(
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     for base, _, folded in _fold_ranges(spec, file_slice, pa.schema([*stored, *PLACE]), logs, names, files):
-        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
-        yield ChangedRange(gone, settled(folded.rows), folded.tombstones)
+        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
+        yield ChangedRange(superseded, settled(folded.rows), folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,9 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
             raise MergerContractError(
                 f"merger {name!r} declares that it is selective, but made columns itself", merger=name
             )
-        gone = base.select(PLACE.names).take(pa.array(folded.superseded))
+        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
         places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in frames)])
-        yield PickedRange(gone, places.take(pa.array(folded.records)))
+        yield PickedRange(superseded, places.take(pa.array(folded.records)))
 
 
 def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:
@@ -202,12 +203,30 @@ def _fold_ranges(
         tombstones, logs = parts[count], parts[count + 1 :]
         check_keys(file_slice, shape.key, (base, tombstones, *logs))
         frames = [frame_of(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
-        if file_slice.expiries and tombstones.num_rows:
-            tombstones, frames = expire(
-                spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=stored
-            )
-        folded = fold(spec.merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
-        yield base, frames, folded
+        yield base, *fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
+
+
+def fold_live(
+    spec: MergeSpec,
+    file_slice: FileSlice,
+    *,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    columns: Sequence[str],
+) -> tuple[Sequence[Frame], Folded]:
+    """What live records change in stored rows. What the table forgot of its tombstones is left out first.
+
+    :param base: stored rows, sorted by key.
+    :param frames: the records, in commit order.
+    :returns: the records that were folded, and what they came to.
+    """
+    shape = spec.config.shape
+    if file_slice.expiries and tombstones.num_rows:
+        tombstones, frames = expire(
+            spec.merger, shape, file_slice.expiries, tombstones=tombstones, frames=frames, stored=base.schema
+        )
+    return frames, fold(spec.merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
 
 
 def _nullable(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

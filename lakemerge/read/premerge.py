@@ -1,8 +1,8 @@
-"""A minor compaction in memory: where logs are small beside what is stored, a read merges them first.
+"""A premerge is a minor compaction in memory. A read does it where the logs are small beside what is stored.
 
-Then base minus superseded positions plus merged rows is the answer, as after a minor compaction
-(docs/table-format.md, section 8), and no stored row has to pass through the merge. Where the merger gives back one of
-its inputs, the merged rows are in the logs already, and places tell all.
+Base minus superseded positions plus merged rows is then the answer, as after a minor compaction (docs/table-format.md,
+section 8). No stored row has to pass through the merge. Where the merger gives back one of its inputs, the merged rows
+are in the logs already, and their places are all that a premerge gives.
 """
 
 from __future__ import annotations
@@ -16,33 +16,23 @@ import pyarrow as pa
 
 from lakemerge.format.minor import packed_positions
 from lakemerge.layout.view import FileSlice
+from lakemerge.options import ReadPolicy
 from lakemerge.read.merge import MergeSpec, changed_ranges, may_pick_records, picked_ranges, picks_records
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import PLACE
 from lakemerge.read.superseded import Superseded
 from mergers.contract import Ints
 
-__all__ = ["MergedBeside", "are_few", "due_first", "merge_beside", "pays_first"]
+__all__ = ["Premerged", "can_scan_logs", "may_premerge", "premerge", "premerge_pays"]
 
-_MOST_ROWS = 2**25
-"""Stored rows of the file slices that one read merges first: their bitmaps take 4 MiB."""
-_LEAST_BYTES = 16 * 2**20
-"""Below this many Parquet bytes of requested columns, merging during the read is cheaper than a separate premerge
-job."""
-_STORED_PER_RECORD = 4
-"""Where a file slice has fewer stored rows per log record, a merge is much of the read anyway."""
-_STORED_PER_PLACE = 1
-"""The same where a merge gives places alone."""
 _PLACE_BYTES = 4
 """What the driver holds of a record by its place."""
-_MOST_LOGS = 256
-"""Log files that a scan tells records of apart, by their names."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class MergedBeside:
-    """What the logs of a file slice change in it. Picklable."""
+class Premerged:
+    """What the logs of a file slice change in it; picklable."""
 
     positions: pa.Table
     """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`; those of its minor entry are among them."""
@@ -52,45 +42,49 @@ class MergedBeside:
     records: Mapping[str, Ints]
     """More of such rows: by log file, the positions of records that are some, whole."""
     picked: bool
-    """Whether there are ``records`` alone, and this is what any columns come to."""
+    """Whether there are only ``records``. They are then good for any columns."""
 
 
-def due_first(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
-    """Those of the file slices whose logs may be merged first; none where their bitmaps would take too much.
+def may_premerge(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
+    """The file slices that may be premerged by the read policy; none where their bitmaps would take too much.
 
-    File slices of which a read wants a few keys are not due: their merge reads little of what is stored.
+    A file slice of which a read wants a few keys is not among them: its merge reads little of what is stored.
     """
-    few = are_few(file_slices)
+    policy = spec.settings.reads
+    if not policy.premerge:
+        return []
+    few = can_scan_logs(file_slices, policy)
     due = [
         file_slice
         for file_slice in file_slices
         if file_slice.blocks and file_slice.wanted is None and _has_small_logs(file_slice, spec, few=few)
     ]
-    return due if sum(file_slice.stored_rows for file_slice in due) <= _MOST_ROWS else []
+    return due if sum(file_slice.stored_rows for file_slice in due) <= policy.premerge_rows else []
 
 
-def pays_first(due: Sequence[FileSlice], spec: MergeSpec, *, asked: float) -> bool:
-    """Whether a job that merges them first costs less than merging them while reading, and gives no more than the
-    driver may hold.
+def premerge_pays(due: Sequence[FileSlice], spec: MergeSpec, *, asked: float) -> bool:
+    """Whether a premerge job costs less than merging during the read, and gives no more than the driver may hold.
 
-    :param due: see :func:`due_first`.
+    :param due: see :func:`may_premerge`.
     :param asked: the share of the table's columns that the read asks for.
     """
     stored = sum(file_slice.file_bytes for file_slice in due)
-    few = are_few(due)
+    policy = spec.settings.reads
+    few = can_scan_logs(due, policy)
     places = [file_slice for file_slice in due if few and _is_whole(file_slice, spec)]
     rows = [file_slice for file_slice in due if not few or not _is_whole(file_slice, spec)]
     held = sum(map(_records, places)) * _PLACE_BYTES + sum(file_slice.log_bytes for file_slice in rows) * asked
-    return stored * asked >= _LEAST_BYTES and held <= spec.settings.merge_first_bytes
+    return stored * asked >= policy.premerge_from_bytes and held <= spec.settings.merge_first_bytes
 
 
 def _has_small_logs(file_slice: FileSlice, spec: MergeSpec, *, few: bool) -> bool:
-    per_record = _STORED_PER_PLACE if few and _is_whole(file_slice, spec) else _STORED_PER_RECORD
+    policy, picks = spec.settings.reads, few and _is_whole(file_slice, spec)
+    per_record = policy.premerge_stored_per_place if picks else policy.premerge_stored_per_record
     return 0 < _records(file_slice) * per_record <= file_slice.stored_rows
 
 
 def _is_whole(file_slice: FileSlice, spec: MergeSpec) -> bool:
-    """Whether a merge is sure to give places. Where a block lacks columns, the job alone can tell."""
+    """Whether a premerge is sure to give places. Where a block lacks columns, only the job can tell."""
     whole = all(len(block.file.columns) == len(spec.config.schema) for block in file_slice.blocks)
     return whole and may_pick_records(spec, file_slice)
 
@@ -99,35 +93,37 @@ def _records(file_slice: FileSlice) -> int:
     return sum(block.rows for block in file_slice.blocks)
 
 
-def are_few(file_slices: Sequence[FileSlice]) -> bool:
+def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
     """Whether the file slices' log files are few enough for a scan of them, and have names that tell them apart."""
     names = [
         path.rpartition("/")[2]
         for path in {block.file.path for file_slice in file_slices for block in file_slice.blocks}
     ]
-    return len(names) <= _MOST_LOGS and len(set(names)) == len(names) and all(map(_NAME.fullmatch, names))
+    if len(names) > policy.premerge_log_files:
+        return False
+    return len(set(names)) == len(names) and all(map(_NAME.fullmatch, names))
 
 
-def merge_beside(file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
-    """Merge a file slice's logs; of what is stored, only what that needs is read.
+def premerge(file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> Premerged:
+    """Merge the logs of a file slice. Of what is stored it reads only what the merge needs.
 
     :param columns: of the rows, at least one.
     :param pick: whether the caller reads ``records``; then there are no ``rows`` where places tell all.
     """
     with ParquetFiles(spec.store) as files:
-        gone = Superseded(spec.store, file_slice, files)
+        superseded = Superseded(spec.store, file_slice, files)
         if picked := pick and picks_records(spec, file_slice, files):
-            rows, records = b"", _picked(file_slice, spec, gone, files)
+            rows, records = b"", _picked(file_slice, spec, superseded, files)
         else:
-            rows, records = _merged(file_slice, spec, columns, gone, files), {}
-    positions = packed_positions(gone.positions({file.ordinal for file in file_slice.row_files}))
-    return MergedBeside(positions, rows, records, picked)
+            rows, records = _merged(file_slice, spec, columns, superseded, files), {}
+    positions = packed_positions(superseded.positions({file.ordinal for file in file_slice.row_files}))
+    return Premerged(positions, rows, records, picked)
 
 
-def _picked(file_slice: FileSlice, spec: MergeSpec, gone: Superseded, files: ParquetFiles) -> dict[str, Ints]:
+def _picked(file_slice: FileSlice, spec: MergeSpec, superseded: Superseded, files: ParquetFiles) -> dict[str, Ints]:
     found = [PLACE.empty_table()]
     for part in picked_ranges(spec, file_slice, files=files):
-        gone.mark(part.superseded)
+        superseded.mark(part.superseded)
         found.append(part.records)
     numbers, rows = (column.to_numpy() for column in pa.concat_tables(found).columns)
     records: dict[str, Ints] = {}
@@ -139,7 +135,7 @@ def _picked(file_slice: FileSlice, spec: MergeSpec, gone: Superseded, files: Par
 
 
 def _merged(
-    file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], gone: Superseded, files: ParquetFiles
+    file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], superseded: Superseded, files: ParquetFiles
 ) -> bytes:
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sink = pa.BufferOutputStream()
@@ -147,7 +143,7 @@ def _merged(
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for part in changed_ranges(spec, file_slice, columns=columns, files=files):
-            gone.mark(part.superseded)
+            superseded.mark(part.superseded)
             stream.write_table(part.rows.select(list(columns)).cast(schema))
             rows += part.rows.num_rows
     return sink.getvalue().to_pybytes() if rows else b""

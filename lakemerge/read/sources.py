@@ -71,10 +71,10 @@ def stored_streams(
     :param final: of rows that no log changes, the row groups to read.
     """
     parts = [file for file in file_slice.row_files if file.rows]
-    gone: Positions = {} if file_slice.minor is None else read_positions(spec.store, file_slice.minor.positions)
+    superseded: Positions = {} if file_slice.minor is None else read_positions(spec.store, file_slice.minor.positions)
     share = max(1, budget // max(1, len(parts)))
     return [
-        (part.path, _stored(spec, file_slice, part, gone.get(part.ordinal), schema, files, share, final))
+        (part.path, _stored(spec, file_slice, part, superseded.get(part.ordinal), schema, files, share, final))
         for part in parts
     ]
 
@@ -83,13 +83,13 @@ def _stored(
     spec: MergeSpec,
     file_slice: FileSlice,
     part: RowFile,
-    gone: Bools | None,
+    superseded: Bools | None,
     schema: pa.Schema,
     files: ParquetFiles,
     budget: int,
     final: RowGroups | None,
 ) -> Batches:
-    """One file's rows that are not superseded, which ``gone`` tells; tables may come out empty."""
+    """One file's rows that are not superseded, which ``superseded`` tells; tables may come out empty."""
     file = StoredFile(part.path, part.size_bytes)
     groups: list[int] | None = None
     if file_slice.wanted is not None or final is not None:
@@ -100,7 +100,7 @@ def _stored(
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
     for table, first, last in files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups):
         left = _placed(table, part.ordinal, first) if placed else table
-        here = np.empty(0, dtype=np.bool_) if gone is None else gone[first : first + table.num_rows]
+        here = np.empty(0, dtype=np.bool_) if superseded is None else superseded[first : first + table.num_rows]
         if here.any():
             keep = np.ones(table.num_rows, dtype=np.bool_)
             keep[: len(here)] = ~here

@@ -1,8 +1,8 @@
-"""Whether Spark's own Parquet reader reaches the files of a table, and the one that does.
+"""Finds out whether Spark's own Parquet reader reaches the files of a table, and makes scans with it.
 
-Local files it reads at once. On S3 it needs Hadoop's S3A on the class path, which is told what the store was opened
-with, for each read, so that nothing of the session changes. Whether that works, the first read of a table in an
-application finds out by having Spark plan a scan of one file, the public way to ask for it.
+It reads local files. On S3 it needs Hadoop's S3A on the class path. Each read gives S3A the options of the store, so
+the session is not changed. To find out whether this works, the first read of a table in an application has Spark plan a
+scan of one file.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lakemerge.storage import LocalStore, S3Store, Store
 __all__ = ["parquet_files", "why_through_arrow"]
 
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet"
-"""Spark's Parquet reader of its first source API, also where ``parquet`` is the second one's
-(``spark.sql.sources.useV1SourceList``): that one knows no ``_metadata``, which tells the place of a row."""
+"""Spark's Parquet reader of its first source API, even if ``parquet`` means the second
+(``spark.sql.sources.useV1SourceList``). The second has no ``_metadata``, which tells the place of a row."""
 
 _LOG = logging.getLogger(__name__)
 _FEW_FILES = 32
-"""So many files Spark asks the store for itself, one after the other; of more, in a job."""
+"""Up to so many files Spark asks the store for their sizes one after the other; for more files it runs a job."""
 
 _answers: dict[tuple[str, str], str | None] = {}
-"""Why not, by application and by where the table is and how it is reached."""
+"""Application, and place and options of the table -> why Spark's reader is not used; ``None`` if it is."""
 
 
 def why_through_arrow(spark: SparkSession, store: Store, file_slices: Sequence[FileSlice]) -> str | None:
-    """Why Spark's own reader is not used on base and winner files of these file slices; ``None`` where it is."""
+    """Why Spark's own reader is not used for base and winner files of these file slices; ``None`` if it is."""
     if isinstance(store, LocalStore):
         return None
     if not isinstance(store, S3Store):
@@ -54,7 +54,7 @@ def parquet_files(
 ) -> DataFrame:
     """A scan of files of the store.
 
-    :param sizes: in bytes, where they are known: then Spark need not ask for them.
+    :param sizes: the sizes in bytes, if they are known. Then Spark does not ask for them.
     """
     if isinstance(store, S3Store):
         reader = reader.options(**store.s3a.options)
@@ -90,12 +90,12 @@ def _tried(spark: SparkSession, store: S3Store, path: str) -> str | None:
 
 
 def _scan(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
-    """Spark's readers take paths for patterns; these mean themselves."""
+    """A scan of the URLs. They are escaped, because Spark's readers take paths for patterns."""
     patterns = [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in urls]
     java = getattr(reader, "_jreader", None)
     if java is None:
         return reader.format(_FORMAT).load(patterns)
-    # One call to the JVM, where Python's reader makes one for each path.
+    # One call to the JVM. Python's reader would make one for each path.
     session = cast("Any", reader)._spark
     array = session._jvm.java.util.regex.Pattern.compile("\0").split("\0".join(patterns))
     return DataFrame(java.format(_FORMAT).load(array), session)

@@ -1,4 +1,4 @@
-"""The change feed on Spark: units of it, in order, computed by tasks."""
+"""The change feed on Spark: tasks compute its units, in order."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _nullable(shape: FeedShape) -> pa.Schema:
 
 
 def in_tasks(units: Sequence[FeedUnit], target_bytes: int, *, at_least: int) -> list[list[FeedUnit]]:
-    """The units in runs of about even size, in their order: what reads the tasks' rows one after the other sees commits
-    in order."""
+    """The units in groups of about even size, in their order. So who reads the tasks' rows one after the other sees the
+    commits in order."""
     total = sum(unit.size_bytes for unit in units)
     count = min(len(units), max(at_least, -(-total // target_bytes)))
     tasks: list[list[FeedUnit]] = []

@@ -20,7 +20,7 @@ FEED_OPTIONS = frozenset(
 )
 _LATEST = "latest"
 _MODES = ("none", "dropCarryovers", "netChanges")
-"""Spark's. A feed of ours never has what it calls carry-overs."""
+"""Spark's words. A feed of LakeMerge never has carry-overs."""
 _SCHEMA_CHANGES = ("keep", "stop")
 
 
@@ -31,7 +31,7 @@ def wants_feed(options: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """As given; versions are looked up with :meth:`since`, :meth:`until` and :meth:`begin`."""
+    """The options as given. :meth:`since`, :meth:`until` and :meth:`begin` look versions up."""
 
     starting_version: int | str | None
     starting_timestamp: str | None
@@ -45,7 +45,7 @@ class FeedOptions:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> FeedOptions:
-        """Raises :class:`InputError` for what is wrong or contradicts itself."""
+        """Raises :class:`InputError` if options are wrong or contradict each other."""
         for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
             if one in options and other in options:
                 raise InputError(f"give {one} or {other}, not both")
@@ -73,7 +73,7 @@ class FeedOptions:
 
     @property
     def has_first(self) -> bool:
-        """Whether it is said where the changes begin."""
+        """Whether an option says where the changes begin."""
         return self.starting_version is not None or self.starting_timestamp is not None
 
     def since(self, table: LakeTable) -> int:
@@ -86,7 +86,7 @@ class FeedOptions:
         return max(0, first - 1)
 
     def until(self, table: LakeTable) -> int | None:
-        """The last version to tell of; ``None``: there is none."""
+        """The last version to read; ``None``: no option limits it."""
         if self.ending_timestamp is None:
             return self.ending_version
         try:

@@ -1,7 +1,8 @@
-"""Whether the rows of a frame surely fit a table, asked in the JVM.
+"""Conditions, evaluated in the JVM, that the rows of a frame surely fit a table.
 
-A condition that is true of a row says that the kernel would take it as it is (:mod:`lakemerge.frames`,
-:mod:`lakemerge.schema.casts`). One that is false says nothing: the kernel looks at the row, and names what it refuses.
+If a condition is true for a row, the kernel would take the row as it is (:mod:`lakemerge.frames`,
+:mod:`lakemerge.schema.casts`). If it is false, nothing is known: the kernel has to look at the row, and names the value
+that it refuses.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _BIGINT_DIGITS = 19
 
 
 def fitting(value: str, given: Any, wanted: Any, depth: int = 0) -> Iterator[str]:
-    """Conditions on a value, as SQL; null or true where the value is null, or a part of it.
+    """Conditions on a value, as SQL. They are null or true if the value or a part of it is null.
 
-    :param value: an expression.
-    :param given: its type, which is castable to ``wanted``, and has the same fields in the same order.
-    :param depth: how many functions of elements the value is inside of.
+    :param value: an SQL expression.
+    :param given: its type. It must be castable to ``wanted``, and have the same fields in the same order.
+    :param depth: how deeply the value is nested inside element functions.
     """
     if pa.types.is_string(given):
         yield f"is_valid_utf8({value})"
@@ -35,7 +36,7 @@ def fitting(value: str, given: Any, wanted: Any, depth: int = 0) -> Iterator[str
         for field, target in zip(given, wanted, strict=True):
             yield from fitting(f"{value}.{quoted(field.name)}", field.type, target.type, depth)
     elif pa.types.is_map(given):
-        # Spark makes no map that has a key twice, but reads such from files.
+        # Spark makes no map that has a key twice, but it can read such maps from files.
         yield f"size(array_distinct(map_keys({value}))) = size({value})"
         yield from _of_each(f"map_keys({value})", given.key_type, wanted.key_type, depth)
         yield from _of_each(f"map_values({value})", given.item_type, wanted.item_type, depth)
@@ -52,7 +53,7 @@ def _of_each(values: str, given: Any, wanted: Any, depth: int) -> Iterator[str]:
 
 
 def _equal(value: str, given: Any, wanted: Any) -> Iterator[str]:
-    """That a number has an equal one of another type."""
+    """The condition that a number has an equal one of another type."""
     if given in _INTEGER_BITS:
         yield from _within(value, _INTEGER_BITS[given], wanted)
     elif pa.types.is_floating(given) and wanted == pa.float32():
@@ -61,13 +62,13 @@ def _equal(value: str, given: Any, wanted: Any) -> Iterator[str]:
         whole, scale = given.precision - given.scale, given.scale
         if whole > wanted.precision - wanted.scale or scale > wanted.scale:
             digits = max(whole, wanted.precision - wanted.scale) + max(scale, wanted.scale)
-            # Decimals that have more digits between them Spark rounds before it compares.
+            # Spark rounds two decimals before it compares them, if together they have too many digits.
             exact = digits <= _MOST_DIGITS
             yield f"TRY_CAST({value} AS {type_ddl(wanted)}) <=> {value}" if exact else f"{value} IS NULL"
 
 
 def _within(value: str, bits: int, wanted: Any) -> Iterator[str]:
-    """That an integer of so many bits is in the range that the type holds without gaps."""
+    """The condition that an integer of so many bits is in the range that the type holds without gaps."""
     if wanted in _INTEGER_BITS:
         if _INTEGER_BITS[wanted] < bits:
             limit = 2 ** (_INTEGER_BITS[wanted] - 1)

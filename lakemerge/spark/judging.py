@@ -1,4 +1,4 @@
-"""Filters that Spark judges: its errors as ours."""
+"""Turns errors of filters that Spark evaluates into errors of this library."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OURS = re.compile(r"the filter cannot be judged: (.*)")
 
 @contextmanager
 def judging() -> Iterator[None]:
-    """Raise :class:`FilterError` where a job in the block fails since a row cannot be judged, by Spark or in a task of
-    ours."""
+    """Raise :class:`FilterError` if a job in the block fails because the filter cannot be evaluated on a row, by Spark
+    or in one of our tasks."""
     try:
         yield
     except PySparkException as error:

@@ -1,9 +1,9 @@
-"""Dirty file slices through the merge kernel, in Python tasks of even size: parts of large file slices, or several
-small ones.
+"""Reads dirty file slices through the merge kernel, in Python tasks of even size. A task has parts of large file
+slices, or several small ones.
 
-Spark passes no filter on to the input of ``mapInArrow``. So where file slices are of several partitions, their rows
-come from calls of a scalar function, a list of rows each, and the partition's values stand beside the call. A filter on
-partition columns, wherever in a query, then leaves calls out, as ``to_df(filter=...)`` leaves out file slices.
+Spark passes no filter on to the input of ``mapInArrow``. So if file slices are of several partitions, a scalar function
+gives their rows. Each call returns a list of rows, and the partition's values stand beside the call. So a filter on
+partition columns anywhere in a query leaves out calls, just as ``to_df(filter=...)`` leaves out file slices.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ __all__ = ["scan_merging"]
 _BATCH_ROWS = 64 * 1024
 _TASKS_TOGETHER = 16
 _PARTS_TOGETHER = 64
-"""So many tasks' parts are pickled as one, which takes half the time; each task unpickles them all, so they are few."""
+"""The parts of so many tasks are pickled together, which takes half the time. They are few, because each task unpickles
+all of them."""
 _LIST_ROWS = 4096
 _LIST_BYTES = 4 * 2**20
-"""The size of a list of rows, about: Spark copies each as a whole."""
+"""About the size of a list of rows. Spark copies each list as a whole."""
 _PARQUET_TO_ARROW = 4
 
 
@@ -64,7 +65,7 @@ def scan_merging(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a task does with each of its parts."""
+    """How a task reads its parts."""
 
     spec: MergeSpec
     condition: Filter | None
@@ -100,7 +101,8 @@ def _by_task(spark: SparkSession, reading: _Reading, tasks: Sequence[list[Part]]
 def _by_partition(
     spark: SparkSession, spec: MergeSpec, tasks: Sequence[list[Part]], columns: Sequence[str], condition: Filter | None
 ) -> DataFrame:
-    """A call of the function has a part's number, counted over all tasks, and which of how many lists of its rows."""
+    """Rows from calls of the function. A call has the number of a part, counted over all tasks, the number of the list,
+    and how many lists the part has."""
     partition_by = {name: f"p{number}" for number, name in enumerate(spec.config.partition_by)}
     stored = [name for name in columns if name not in partition_by] or [spec.config.key[0]]
     reading = _Reading.of(spec, stored, condition)
@@ -124,14 +126,14 @@ def _by_partition(
     task = functions.get(_calls(spark, tasks).scalar(), functions.col("id").cast("int"))
     calls = spark.range(0, len(tasks), 1, len(tasks)).select(functions.explode(task).alias("call"))
     calls = calls.selectExpr(*values, "call.part", "call.lists", "explode(sequence(1, call.lists)) AS number")
-    # In one step: of a list in a column Spark would want to know first whether it is empty, by another call.
+    # In one step: if the list were a column, Spark would call the function once more to see whether it is empty.
     found = calls.select(*partition_by.values(), functions.inline(rows("part", "number", "lists")))
     names = plain | partition_by
     return found.selectExpr(*(f"{names[name]} AS {quoted(name)}" for name in columns))
 
 
 def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
-    """One row: by task, what its calls are made of."""
+    """One row with the arguments of the calls, by task."""
     planned, numbered = [], 0
     for task in tasks:
         entries = [
@@ -150,14 +152,13 @@ def _most_rows(file_slice: FileSlice) -> int:
 
 
 def _list_rows(file_slice: FileSlice) -> int:
-    """Rows in each list of a file slice's but the last."""
+    """How many rows each list of a file slice has, but for the last."""
     row_bytes = (file_slice.file_bytes * _PARQUET_TO_ARROW + file_slice.log_bytes) / max(1, _most_rows(file_slice))
     return max(1, min(_LIST_ROWS, int(_LIST_BYTES / max(1, row_bytes))))
 
 
 def _lists_of(part: Part) -> int:
-    """In how many lists the part's rows go: enough, some of which may be empty. Parts of a file slice are about
-    even."""
+    """How many lists the part's rows need at most. Some lists may be empty. Parts of a file slice are about even."""
     rows = _most_rows(part.file_slice)
     share = rows if part.count == 1 else min(rows, 2 * rows // part.count)
     return max(1, -(-share // _list_rows(part.file_slice)))
@@ -168,7 +169,7 @@ class _Lists:
 
     def __init__(self, given: Sequence[bytes], together: int, reading: _Reading, row: pa.StructType) -> None:
         """
-        :param given: the pickled parts, so many ``together``.
+        :param given: the pickled parts, in groups of ``together``.
         """
         self._given = given
         self._together = together
@@ -182,9 +183,9 @@ class _Lists:
 
     def get(self, number: int, place: int, *, is_last: bool) -> pa.Array:
         """
-        :param number: of the part.
-        :param place: of the list, from 1.
-        :param is_last: then it has all rows that are left.
+        :param number: the number of the part.
+        :param place: the number of the list, from 1.
+        :param is_last: whether it is the part's last list, which has all rows that are left.
         """
         if number != self._part or place <= self._taken:
             part = self._numbered(number)
@@ -207,7 +208,7 @@ class _Lists:
 
 
 def _even(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
-    """The rows in tables of ``size``, but for the last one."""
+    """The rows in tables of ``size`` rows; the last one may have fewer."""
     held: list[pa.Table] = []
     for table in tables:
         held.append(table)

@@ -1,10 +1,10 @@
 """Bulk load inside the JVM: shuffle by bucket, sort by key, Spark's own Parquet writer.
 
-It skips the kernel, so it must prove that the kernel would give the same rows: every key once and in
-its bucket, no null where none may be, no value that the merger takes for a delete, none that the kernel would
-refuse. The last is asked of each row as it passes; the rest of the proof reads the key columns and footers of the
-files written, before they are committed. Where it fails for another reason than nulls, the load starts over through
-the kernel.
+It skips the kernel, so it must prove that the kernel would give the same rows: each key is there once and in its
+bucket, no value is null that may not be, the merger takes no value for a delete, and the kernel would refuse no value.
+The last is checked for each row as it passes. The rest of the proof reads the key columns and footers of the written
+files before they are committed. If the proof fails for another reason than nulls, the load starts over through the
+kernel.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _FILES = {
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.files.maxRecordsPerFile": "0",
 }
-"""What the files of a table need. Spark has no options of a single write for it."""
+"""Settings that the files of a table need. Spark has no options of a single write for them."""
 _LEAST_DICTIONARY_BYTES = 64 * 2**10
 _MOST_DICTIONARY_BYTES = 2**20  # parquet-mr's default
 _ROWS_TO_DICTIONARY = 512
-"""Arrow bytes of a file's rows per byte that a column's dictionary may have."""
+"""A column's dictionary may have one byte for so many Arrow bytes of the file's rows."""
 _NO_BUCKET = -1
 """The bucket of rows that may not fit the table."""
 _CHECK_HERE_BYTES = 2**30
@@ -67,9 +67,9 @@ _CHECK_HERE_BYTES = 2**30
 
 
 def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> UpsertResult | None:
-    """Load the first rows of a table; ``None`` where this path does not apply or its proof fails.
+    """Load the first rows of a table; ``None`` if this path does not apply or its proof fails.
 
-    :param estimated_bytes: of the frame as Arrow data, about.
+    :param estimated_bytes: about how many bytes the frame has as Arrow data.
 
     Raises :class:`FrameError` for null keys and nulls in NOT NULL columns.
     """
@@ -82,7 +82,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
         and write.frame.full
         and _casts_alike(frame, write)
         and not config.partition_by
-        and merger.lone_upsert_is_row(config.shape)
+        and merger.traits(config.shape).lone_upsert_is_row
         and not _checks_more(merger)
         and isinstance(write.handle.store, LocalStore)
     )
@@ -104,10 +104,10 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
     try:
         loaded = None if checked is None else _commit(write, checked)
     except NotEmptyError:
-        loaded = None  # another writer was first: these rows become a log append
+        loaded = None  # another writer was first, so these rows become a log append
     except OutcomeUnknownError:
         raise
-    except Exception:  # an interrupt, which is none, does not say whether the commit landed
+    except Exception:  # not for an interrupt, after which it is unknown whether the commit landed
         discard_base_files(write.handle.store, write.pack.name)
         raise
     if loaded is None:
@@ -116,19 +116,18 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
 
 
 def _casts_alike(frame: DataFrame, write: Write) -> bool:
-    """Whether Spark's cast gives what the kernel's would. Spark matches the fields of structs by position
-    and looks at no nulls inside; the kernel matches them by name and refuses nulls where none may be."""
+    """Whether Spark's cast gives the same as the kernel's. Spark matches the fields of structs by position, and does
+    not check nulls inside; the kernel matches them by name, and refuses nulls where none may be."""
     given = to_arrow_schema(frame.schema)
     pairs = zip(write.frame.sources, write.frame.schema, strict=True)
     return all(_nests_alike(given.field(source).type, field.type) for source, field in pairs)
 
 
 def _checks_more(merger: Merger) -> bool:
-    """Whether records are checked by a class that builds on the one that says that there is nothing to
-    check (:meth:`Merger.lone_upsert_is_row`)."""
+    """Whether a subclass checks records, although its base class says that there is nothing to check
+    (:attr:`mergers.Traits.lone_upsert_is_row`)."""
     checking, saying = (
-        next(cls for cls in type(merger).__mro__ if method in vars(cls))
-        for method in ("check_records", "lone_upsert_is_row")
+        next(cls for cls in type(merger).__mro__ if method in vars(cls)) for method in ("check_records", "traits")
     )
     return checking is not saying and issubclass(checking, saying)
 
@@ -147,15 +146,15 @@ def _nests_alike(given: Any, wanted: Any) -> bool:
 
 
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:
-    """Rows by bucket, sorted by key. One task, and so one file, a bucket; its number is the file's ordinal, but for
-    rows of which it takes the kernel to say whether they fit the table."""
+    """Rows by bucket, sorted by key. Each bucket has one task, and so one file; its number is the file's ordinal. Rows
+    that may not fit the table, which only the kernel can decide, are in a bucket of their own."""
     given = to_arrow_schema(frame.schema)
     frame, text = sql_names(frame, write.frame.sources)
     columns: dict[str, str] = {}
     conditions: list[str] = []
     for source, field in zip(write.frame.sources, write.frame.schema, strict=True):
         value, kind = text[source], given.field(source).type
-        # What does not fit is null, and its row in no bucket.
+        # A value that does not fit is null, and its row is in no bucket.
         cast = "CAST" if kind == field.type else "TRY_CAST"
         columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"
         conditions += (f"({condition}) IS NOT FALSE" for condition in fitting(value, kind, field.type))
@@ -163,7 +162,7 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     bucket = f"pmod(xxhash64({keys}), {write.pack.buckets})"
     if conditions:
         bucket = f"IF({' AND '.join(conditions)}, {bucket}, {_NO_BUCKET})"
-    # Computed before the shuffle, the number is sent along, which costs less than another pass after the sort.
+    # The bucket is computed before the shuffle and sent along. That costs less than another pass after the sort.
     columns[FILE_COLUMN] = f"CAST({bucket} AS INT)"
     rows = frame.selectExpr(*(f"{expression} AS {quoted(name)}" for name, expression in columns.items()))
     by_key = [functions.col(quoted(name)) for name in write.pack.config.key]
@@ -171,10 +170,10 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
 
 
 def _dictionary_bytes(estimated_bytes: int | None, buckets: int) -> int:
-    """The size from which on a column's dictionary does not pay: one that is no longer small beside its file.
+    """The size from which on a column's dictionary does not pay, because it is not small in comparison with its file.
 
-    parquet-mr writes each column's first page twice where the dictionary turns out not to pay, which of a small file
-    is much of the work; it gives up as soon as the dictionary outgrows this.
+    If a dictionary turns out not to pay, parquet-mr writes the column's first page twice. For a small file that is much
+    of the work. With this limit parquet-mr gives up as soon as the dictionary is larger.
     """
     if estimated_bytes is None:
         return _MOST_DICTIONARY_BYTES
@@ -184,7 +183,7 @@ def _dictionary_bytes(estimated_bytes: int | None, buckets: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """One file that holds a bucket's rows, sorted, every key once; or why it does not."""
+    """One file that holds a bucket's rows, sorted, each key once; or why it does not."""
 
     add: AddFile | None
     bucket: int
@@ -195,7 +194,7 @@ class _Checked:
 def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | None:
     """Prove each file; ``None`` if the kernel is needed. Raises :class:`FrameError` for bad rows."""
     store = write.handle.store
-    # Below the folder lies what attempts of tasks that were lost may still write.
+    # Lost attempts of tasks may still write files below the folder.
     found = [stat for stat in store.list(folder) if stat.path.rpartition("/")[0] == folder]
     files = [stat for stat in found if stat.path.endswith(".parquet")]
     spec = write.pack
@@ -235,7 +234,7 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
     if _NO_BUCKET in buckets:
         return None
     nulls = {name: count for name in (*config.key, *required) if (count := table.column(name).null_count)}
-    # A row that the merger takes for a delete may lack values; the kernel tells which rows those are.
+    # A row that the merger takes for a delete may lack values. The kernel knows which rows these are.
     keyed = not any(name in nulls for name in config.key)
     if keyed and any(pc.any(pc.is_in(table.column(n), value_set=values)).as_py() for n, values in vetoes.items()):
         return None
@@ -246,7 +245,7 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         return None
     if not table.num_rows:
         return _Checked(None, -1, 0, None)
-    # The partition that Spark put the rows into is to be their bucket; that rests on its planner.
+    # Spark's partition must be the bucket of its rows. That depends on Spark's planner, so it is checked.
     first = bucket_numbers([table.column(name).slice(0, 1) for name in config.key], spec.buckets).tolist()
     if buckets != first:
         _logger.warning("%s has rows of bucket %s, not of %s; they are loaded through the kernel", path, first, buckets)

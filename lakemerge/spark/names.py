@@ -1,7 +1,7 @@
 """Names of columns in SQL text.
 
 In a session with ``spark.sql.parser.quotedRegexColumnNames`` a quoted name is a pattern unless it is a plain word, and
-a pattern cannot stand in an expression. There columns with other names are renamed, by their places.
+an expression cannot contain a pattern. In such a session columns with other names are renamed, by their places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark SQL reads it, whatever is in it."""
+    """A column's name, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -31,7 +31,7 @@ def are_patterns(spark: SparkSession, names: Sequence[str]) -> bool:
 
 
 def sql_names(frame: DataFrame, used: Sequence[str]) -> tuple[DataFrame, Mapping[str, str]]:
-    """The frame, and what SQL text over it calls the columns that it uses."""
+    """The frame, and the names in SQL text for the columns that it uses."""
     if not are_patterns(frame.sparkSession, used):
         return frame, {name: quoted(name) for name in used}
     names = frame.columns
@@ -42,7 +42,7 @@ def sql_names(frame: DataFrame, used: Sequence[str]) -> tuple[DataFrame, Mapping
 def selected(frame: DataFrame, names: Sequence[str], *, anew: bool = False) -> DataFrame:
     """The named columns.
 
-    :param anew: as columns of their own. Those of two reads are then not the same ones, and a query may join them.
+    :param anew: make them new columns. Then the columns of two reads differ, and a query may join the reads.
     """
     frame, text = sql_names(frame, names)
     return frame.selectExpr(

@@ -1,9 +1,9 @@
-"""File slices whose logs a read merges first: a job merges them, then Spark's own reader reads what is stored.
+"""Premerge: a job merges the logs of file slices before a read, and then Spark's own reader reads the stored rows.
 
-What was merged is kept by the open table for later reads of the same version. So the first read after a commit costs
-a minor compaction more than one after it. Where the merged rows are records of the logs, Spark reads those too, and
-what is kept are places, for whatever columns are asked for. Else it is rows of the columns asked for, which a Python
-task of each later read passes on.
+The open table keeps the result for later reads of the same version. So the first read after a commit costs a minor
+compaction more than the next. If the merged rows are records of the logs, Spark reads these from the logs, too, and the
+result is their places, for any columns. Otherwise the result is rows of the requested columns, which a Python task of
+each later read passes on.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
-from lakemerge.read.premerge import MergedBeside, are_few, merge_beside
+from lakemerge.read.premerge import Premerged, can_scan_logs, premerge
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.names import selected
-from lakemerge.spark.scans import scan_beside, scan_records
+from lakemerge.spark.scans import scan_records, scan_without
 from lakemerge.spark.sessions import session_id
 from lakemerge.spark.transport.jobs import bins, map_evenly
 from lakemerge.spark.transport.sending import pickled
 from mergers.contract import Bools, Ints
 
-__all__ = ["is_kept", "scan_merging_first"]
+__all__ = ["is_kept", "scan_premerging"]
 
 _TASK_BYTES = 8 * 2**20
-"""Compressed rows in a Python task, about; to start one costs as much as some of them."""
+"""About how many bytes of compressed rows a Python task has. To start a task costs as much as some rows."""
 _BATCH_ROWS = 64 * 1024
 
 
-def scan_merging_first(
+def scan_premerging(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
@@ -46,27 +46,27 @@ def scan_merging_first(
     columns: Sequence[str],
     condition: str | None,
 ) -> list[DataFrame]:
-    """The file slices' stored rows that are not superseded, and the rows that the logs bring in.
+    """The file slices' stored rows that are not superseded, and the rows that the logs bring.
 
-    :param file slices: see :func:`lakemerge.read.premerge.due_first`.
-    :param condition: of stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
+    :param file slices: see :func:`lakemerge.read.premerge.may_premerge`.
+    :param condition: a condition on stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
     """
     merged = _merged(spark, handle, view, spec, file_slices, columns)
-    parts = [scan_beside(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
+    parts = [scan_without(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
     return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
 
 
 def is_kept(
     spark: SparkSession, handle: Handle, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> bool:
-    """Whether an earlier read has merged them."""
+    """Whether the table keeps the merge of an earlier read."""
     return any(handle.scans.get(key) is not None for key in _keys(spark, view, file_slices, columns))
 
 
 def _keys(
     spark: SparkSession, view: TableView, file_slices: Sequence[FileSlice], columns: Sequence[str]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
-    """What merges of file slices are kept by: those for any columns, and those for these."""
+    """The cache keys for merges of file slices: for any columns, and for these columns."""
     bases = [file_slice.base.add.path for file_slice in file_slices if file_slice.base is not None]
     of_any = ("merged", session_id(spark), view.version, *bases)
     return of_any, (*of_any, tuple(columns))
@@ -74,14 +74,14 @@ def _keys(
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """What merges of file slices came to."""
+    """The result of merging file slices."""
 
     positions: pa.Table
-    """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
+    """Superseded positions, with the columns of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
     rows: list[DataFrame]
-    """Those in their place, and new ones."""
+    """The rows that replace them, and new rows."""
     key: tuple[Hashable, ...]
-    """What they are kept by."""
+    """The cache key."""
 
 
 def _merged(
@@ -92,14 +92,14 @@ def _merged(
     file_slices: Sequence[FileSlice],
     columns: Sequence[str],
 ) -> _Merged:
-    """What is kept, if it is there."""
+    """The kept result of an earlier read, or else a new one."""
     of_any, of_these = _keys(spark, view, file_slices, columns)
     known = handle.scans.get(of_any) or handle.scans.get(of_these)
     if known is not None:
         return cast("_Merged", known)
     found = map_evenly(
         spark,
-        partial(_merge_beside, spec=spec, columns=columns, pick=are_few(file_slices)),
+        partial(_premerged, spec=spec, columns=columns, pick=can_scan_logs(file_slices, spec.settings.reads)),
         [pickled(file_slice) for file_slice in file_slices],
         sizes=[file_slice.stored_bytes for file_slice in file_slices],
         target_bytes=spec.settings.target_task_bytes,
@@ -120,12 +120,12 @@ def _merged(
     return merged
 
 
-def _merge_beside(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> MergedBeside:
-    return merge_beside(pickle.loads(file_slice), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
+def _premerged(file_slice: bytes, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> Premerged:
+    return premerge(pickle.loads(file_slice), spec, columns, pick=pick)  # noqa: S301 - our own driver's bytes
 
 
-def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:
-    """By log file, a bit for each record up to the last one that is wanted."""
+def _records(found: Sequence[Premerged]) -> dict[str, Bools]:
+    """Log file -> a bit for each record, up to the last wanted record."""
     places: dict[str, list[Ints]] = {}
     for part in found:
         for path, rows in part.records.items():
@@ -139,7 +139,7 @@ def _records(found: Sequence[MergedBeside]) -> dict[str, Bools]:
 
 
 def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> DataFrame:
-    """Rows that go to Spark's tasks with the query."""
+    """Rows that are sent to Spark's tasks with the query."""
     groups = bins([len(stream) for stream in streams], target_bytes=_TASK_BYTES, at_least=1)
     tasks = [[streams[index] for index in group] for group in groups]
 

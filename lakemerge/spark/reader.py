@@ -1,8 +1,8 @@
 """Reading a version as a Spark DataFrame.
 
-File slices without live logs are read by Spark's own Parquet reader, where it reaches the store, and so are those with
-small ones, which are merged first; other dirty ones go through the merge kernel in Python tasks of even size. All see
-the same version, however long the query runs.
+Spark's own Parquet reader, if it reaches the store, reads file slices without live logs. It also reads file slices with
+small logs, which are premerged. Other dirty file slices go through the merge kernel in Python tasks of even size. All
+see the same version, however long the query runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
-from lakemerge.read.premerge import due_first, pays_first
+from lakemerge.read.premerge import may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
-from lakemerge.spark.premerge import is_kept, scan_merging_first
+from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
 
@@ -45,25 +45,25 @@ def read_dataframe(
     names = asked_columns(view, columns)
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     condition = _understood(spark, filter, view.config.schema)
-    # Spark judges the filter itself, so it needs the columns; only a text tells which.
+    # Spark evaluates the filter itself, so it needs the columns. Only a text tells which.
     read = list(view.config.schema.names)
     if filter is None:
-        read = names or [view.config.key[0]]  # rows without columns still count
+        read = names or [view.config.key[0]]  # rows without columns still have to be counted
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     file_slices = prune_file_slices(view, condition)
     ways = ways_of(spark, handle, view, spec, file_slices, read)
     early = None
-    # A condition that is understood is a text.
+    # A condition that this library understands is a text.
     if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
         early = str(filter)
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
-    if ways.first:
-        parts += scan_merging_first(spark, handle, view, spec, ways.first, read, early)
-    if ways.clean or not (parts or ways.merged):
+    if ways.premerge:
+        parts += scan_premerging(spark, handle, view, spec, ways.premerge, read, early)
+    if ways.clean or not (parts or ways.to_merge):
         parts.append(scan_clean(spark, handle, view, ways.clean, read))
-    if ways.merged:
-        parts.append(scan_merging(spark, spec, ways.merged, read, condition))
+    if ways.to_merge:
+        parts.append(scan_merging(spark, spec, ways.to_merge, read, condition))
     frame = reduce(DataFrame.union, parts)
     if filter is not None:
         frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
@@ -72,18 +72,18 @@ def read_dataframe(
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """File slices by how they are read."""
+    """File slices, grouped by how they are read."""
 
     clean: list[FileSlice]
-    """As they are."""
+    """They have only base files, which are read as they are."""
     minor: list[FileSlice]
-    """Base minus superseded positions, plus winners."""
-    first: list[FileSlice]
-    """Like those, once their logs are merged."""
-    merged: list[FileSlice]
-    """By the kernel, as rows pass through Python tasks."""
+    """They are read as base files without superseded positions, and winner files."""
+    premerge: list[FileSlice]
+    """They are premerged, and then read like ``minor``."""
+    to_merge: list[FileSlice]
+    """The kernel merges them while they are read, in Python tasks."""
     through_arrow: str | None = None
-    """Why all of them are, where Spark's own reader is not used."""
+    """Why Spark's own reader is not used, so that all are in ``to_merge``; ``None`` if it is used."""
 
 
 def ways_of(
@@ -94,28 +94,28 @@ def ways_of(
     file_slices: Sequence[FileSlice],
     columns: Sequence[str],
 ) -> Ways:
-    """How each of a read's file slices is read."""
+    """Decide for each file slice how it is read."""
     why = why_through_arrow(spark, handle.store, file_slices)
     if why is not None:
         return Ways([], [], [], list(file_slices), why)
-    due = due_first(file_slices, spec)
-    if jvm_session(spark) is None:  # Connect would send merged rows with each query; places are few
+    due = may_premerge(file_slices, spec)
+    if jvm_session(spark) is None:  # Connect would send merged rows with each query, but positions are small
         due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
     asked = len(columns) / len(view.config.schema)
-    pays = bool(due) and (pays_first(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
-    first = due if pays else []
-    chosen = {id(file_slice) for file_slice in first}
+    pays = bool(due) and (premerge_pays(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
+    chosen = due if pays else []
+    premerged = {id(file_slice) for file_slice in chosen}
     return Ways(
         clean=[file_slice for file_slice in file_slices if file_slice.is_clean],
         minor=[file_slice for file_slice in file_slices if file_slice.is_merged and not file_slice.is_clean],
-        first=first,
-        merged=[file_slice for file_slice in file_slices if not file_slice.is_merged and id(file_slice) not in chosen],
+        premerge=chosen,
+        to_merge=[each for each in file_slices if not each.is_merged and id(each) not in premerged],
     )
 
 
 def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:
-    """The filter where this library can judge it too, and means by it what the session does; any other is
-    left to Spark alone."""
+    """The filter, if this library can evaluate it, too, with the same meaning as the session; ``None`` if only Spark
+    can."""
     if not isinstance(filter, str):
         return None
     zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
@@ -124,6 +124,6 @@ def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Sch
     except FilterError:
         return None
     if condition is not None and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        # What is computed is computed by ANSI's rules. The other conditions still tell what can be passed over.
+        # Computed values follow ANSI's rules here. The other conditions can still prune files.
         return replace(condition, computed=())
     return condition

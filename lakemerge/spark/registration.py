@@ -1,4 +1,4 @@
-"""Making user mergers known to Spark's data source."""
+"""Makes user mergers known to Spark's data source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession, *, mergers: Sequence[type[Merger]] = ()) -> None:
-    """Make ``format("lakemerge")`` known to a session, with merger classes beside the installed ones.
+    """Make ``format("lakemerge")`` known to a session, with merger classes in addition to the installed ones.
 
-    The classes travel with the job, so they may be defined in a notebook or script. A later call
-    replaces an earlier one of the session. :class:`lakemerge.LakeTable` needs no such call.
+    The classes are sent with the job, so they may be defined in a notebook or script. A later call replaces an earlier
+    one of the session. :class:`lakemerge.LakeTable` needs no such call.
 
-    :raises lakemerge.MergerRegistrationError: an id or a name that is malformed or taken.
+    :raises lakemerge.MergerRegistrationError: an id or a name is malformed or taken.
     """
     try:
         from lakemerge.spark.source import register_source

@@ -1,9 +1,9 @@
 """Merged file slices through Spark's own Parquet reader: no row passes through Python.
 
-Base files that no log touches are read as they are. Of minor-compacted file slices, base and winner files
-are read in one scan, and superseded rows are left out by position: each row knows its file's ordinal
-and its place in it, and a bitmap per file comes from the positions files by a scalar subquery
-(docs/spark.md, "Superseded rows in Spark's own scan"). So it is with file slices whose logs were merged first.
+Base files without live logs are read as they are. For minor-compacted file slices one scan reads base and winner files,
+and leaves out superseded rows by position: each row knows its file's ordinal and its place in the file, and a scalar
+subquery gets a bitmap for each file from the positions files (docs/spark.md, "Superseded rows in Spark's own scan").
+Premerged file slices are read in the same way.
 """
 
 from __future__ import annotations
@@ -34,16 +34,11 @@ from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves
 from mergers.contract import Bools
 
-__all__ = ["scan_beside", "scan_clean", "scan_minor", "scan_records"]
+__all__ = ["scan_clean", "scan_minor", "scan_records", "scan_without"]
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-_MAX_BITS = 2**28
-"""Rows whose bitmaps one scan carries at most: 32 MiB in each task."""
-_FEW_BITS = 2**25
-_FEW_FILES = 64
-"""Up to so many rows and positions files the driver reads the bitmaps: 4 MiB in the plan."""
 _LISTED_FILE_BYTES = 512
-"""What the driver holds of a file that a scan names, about."""
+"""About how many bytes the driver needs for each file that a scan names."""
 
 
 def scan_clean(
@@ -66,26 +61,27 @@ def scan_minor(
     columns: Sequence[str],
     condition: str | None = None,
 ) -> list[DataFrame]:
-    """Base and winner files of file slices with a minor entry and no later logs, without superseded rows; in
-    as few scans as their bitmaps allow.
+    """Base and winner files of file slices with a minor entry and no later logs, without superseded rows, in as few
+    scans as their bitmaps allow.
 
-    :param condition: of the rows that are asked for. It is judged before bitmaps are, so of superseded rows too: it
-        must not fail for any.
+    :param condition: a condition on the wanted rows. It is evaluated before the bitmaps, so also on superseded rows. It
+       must not fail for any row.
     """
     scans = []
-    for group in _groups(file_slices):
+    policy = handle.settings.reads
+    for group in _groups(file_slices, policy.scan_rows):
         paths = [
             file_slice.minor.positions
             for file_slice in group
             if file_slice.minor is not None and file_slice.minor.positions is not None
         ]
-        few = _rows(group) <= _FEW_BITS and len(paths) <= _FEW_FILES
+        few = _rows(group) <= policy.driver_rows and len(paths) <= policy.driver_files
         bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
         scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
     return scans
 
 
-def scan_beside(
+def scan_without(
     spark: SparkSession,
     handle: Handle,
     view: TableView,
@@ -96,17 +92,17 @@ def scan_beside(
     condition: str | None,
 ) -> DataFrame:
     """Base and winner files of file slices without the rows that ``positions`` names, a table of
-    :data:`lakemerge.format.minor.POSITIONS_SCHEMA`; ``of`` tells it from others. For ``condition`` see
+    :data:`lakemerge.format.minor.POSITIONS_SCHEMA`. ``of`` is its cache key. For ``condition`` see
     :func:`scan_minor`."""
     bits = partial(_bits, spark, positions, *_ordinals(file_slices)) if positions.num_rows else None
     return _scan(spark, handle, view, file_slices, columns, bits, of, condition)
 
 
 def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: Mapping[str, Bools]) -> DataFrame:
-    """Records of log files, each of which carries all columns.
+    """Records of log files. Each of the files has all columns.
 
-    :param records: those wanted, by path of their file; the last part of each path is another, and Spark reads it as
-        it is.
+    :param records: path of a log file -> the wanted records. The file names differ, and Spark's ``_metadata`` gives
+        them as they are.
     """
     paths = list(records)
     slots, count = _slots([path.rpartition("/")[2] for path in paths])
@@ -119,7 +115,7 @@ def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: 
 
 
 def _slots(names: Sequence[str]) -> tuple[list[int], int]:
-    """A number for each name by which Spark finds it, its hash modulo a count; and the count."""
+    """For each name a number by which Spark finds it: its hash modulo a count. Also returns the count."""
     hashes = hash_columns([pa.array(names, pa.string())])
     count = len(names)
     while len(np.unique(hashes % count)) < len(names):
@@ -137,11 +133,11 @@ def _scan(
     of: Sequence[Hashable],
     condition: str | None,
 ) -> DataFrame:
-    """Base and winner files in one scan, without the rows whose bits are set. It is kept for later reads, and so are
-    the bits, for scans with other conditions.
+    """Base and winner files in one scan, without the rows whose bits are set. The scan is kept for later reads. The
+    bits are kept, too, for scans with other conditions.
 
-    :param bits: gives what :func:`_bits` does.
-    :param of: tells them from other bits of the same files.
+    :param bits: gives the same as :func:`_bits`.
+    :param of: the cache key of the bits, beside the files.
     """
     schema, files = _stored_schema(view), [file for file in _row_files(file_slices) if file.rows]
     paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
@@ -150,7 +146,7 @@ def _scan(
     low, high = _ordinals(file_slices)
 
     def left() -> DataFrame:
-        size = _rows(file_slices) // 8 if _rows(file_slices) <= _FEW_BITS else 0
+        size = _rows(file_slices) // 8 if _rows(file_slices) <= handle.settings.reads.driver_rows else 0
         superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
         rows = _parquet(spark, handle, schema, paths, sizes)
         return _without(rows if condition is None else rows.where(condition), superseded, low)
@@ -163,7 +159,8 @@ def _scan(
 def _kept(
     spark: SparkSession, handle: Handle, key: tuple[Hashable, ...], make: Callable[[], DataFrame], size_bytes: int
 ) -> DataFrame:
-    """What ``make`` gave for the key before; with Connect, whose plans are of one use, what it gives."""
+    """The kept result of ``make`` for the key. With Connect, whose plans can be used only once, ``make`` is called each
+    time."""
     if jvm_session(spark) is None:
         return make()
     key = (*key, session_id(spark))
@@ -175,28 +172,28 @@ def _kept(
 
 
 def _without(rows: DataFrame, bits: DataFrame, low: int) -> DataFrame:
-    """Stored rows but for those whose bits are set; ``low``: the ordinal of the first bitmap."""
+    """Stored rows without those whose bits are set. ``low`` is the ordinal of the first bitmap."""
     return rows.where(~_is_set(rows, functions.get(bits.scalar(), functions.col(FILE_COLUMN) - low)))
 
 
 def _is_set(rows: DataFrame, words: Column) -> Column:
-    """Whether the bit of a row is set in the bitmap of its file; a word or a bitmap that is not there has none."""
+    """Whether the bit of a row is set in the bitmap of its file. A missing word or bitmap has no bit set."""
     row = rows.metadataColumn("_metadata")["row_index"].cast("int")
-    # A long is shifted by the last six bits of the row's number.
+    # Spark shifts a long by the last six bits of the given number, here of the row's number.
     shifted = functions.call_function("shiftright", functions.get(words, functions.shiftright(row, 6)), row)
     one = functions.lit(1).cast("bigint")
     return shifted.bitwiseAND(one).eqNullSafe(one)
 
 
 def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
-    """As :func:`_bits`, from positions files. Read by the driver and sent with the plan, which saves Spark a job."""
+    """As :func:`_bits`, from positions files. The driver reads them and sends them with the plan, which saves a job."""
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths))
     return _bits(spark, table, low, high)
 
 
 def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> DataFrame:
-    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null where a file has none."""
+    """One row: the bitmaps of the files from ``low`` to ``high``, in order; null if a file has none."""
     table = positions.combine_chunks()
     at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
     values = table.column("bits").combine_chunks().take(at)
@@ -205,7 +202,7 @@ def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> Data
 
 
 def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
-    """As :func:`_bits`, from positions files, read by Spark where the query runs."""
+    """As :func:`_bits`, from positions files, which Spark reads when the query runs."""
     entry = functions.struct("file", "bits")
     by_file = functions.map_from_entries(functions.collect_list(entry))
     numbers = functions.sequence(functions.lit(low), functions.lit(high))
@@ -213,15 +210,15 @@ def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: 
     return rows.select(functions.transform(numbers, lambda number: functions.col("bits")[number]))
 
 
-def _groups(file_slices: Sequence[FileSlice]) -> Iterator[list[FileSlice]]:
-    """File slices by ordinal, in groups of a bounded number of rows. Neighbours have ordinals close together."""
+def _groups(file_slices: Sequence[FileSlice], most_rows: int) -> Iterator[list[FileSlice]]:
+    """File slices in groups of a bounded number of rows. They are sorted by ordinal, so those of a group are close."""
     group: list[FileSlice] = []
     held = 0
     for file_slice in sorted(
         file_slices, key=lambda file_slice: -1 if file_slice.base is None else file_slice.base.ordinal
     ):
         rows = _rows([file_slice])
-        if group and held + rows > _MAX_BITS:
+        if group and held + rows > most_rows:
             yield group
             group, held = [], 0
         group.append(file_slice)
@@ -249,15 +246,15 @@ def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
 
 
 def _stored_schema(view: TableView) -> pa.Schema:
-    """The schema of base and winner files. Scans are alike whatever is asked for; Spark reads what the query uses."""
+    """The schema of base and winner files. All scans have it, and Spark reads only the columns that the query uses."""
     return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
 
 
 def _parquet(
     spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None = None
 ) -> DataFrame:
-    """A scan of its own of the files. Spark asks the store for each file once, if at all: a later scan of the same
-    ones takes over what it was told."""
+    """A new scan of the files. Spark asks the store for each file at most once: a later scan of the same files reuses
+    the answers."""
     session = jvm_session(spark)
     if session is None:
         return _listed(spark, handle, schema, paths, sizes)
@@ -276,7 +273,7 @@ def _listed(
 ) -> DataFrame:
     reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
     if any(pa.types.is_floating(kind) for field in schema for _, kind in leaves(field.name, field.type)):
-        # Parquet's Java reader looks for 0.0 in a chunk's dictionary, finds -0.0 there and skips the row group.
+        # Parquet's Java reader looks for 0.0 in a chunk's dictionary, finds only -0.0 and wrongly skips the row group.
         reader = reader.option("parquet.filter.dictionary.enabled", "false")
     local = isinstance(handle.store, LocalStore)
     with _listed_by_the_driver(spark) if local else contextlib.nullcontext():
@@ -284,7 +281,7 @@ def _listed(
 
 
 def _listed_by_the_driver(spark: SparkSession) -> AbstractContextManager[None]:
-    """Spark asks for the size of each file that a scan names. Of more than 32 it does that in a job of up to 10,000
-    tasks, which takes ten times as long as the driver needs for files of a local disk. A setting of the
-    session's own stays."""
+    """The driver asks for the size of each file that a scan names. For more than 32 files Spark would run a job of up
+    to 10,000 tasks, which takes ten times as long for files of a local disk. If the session has its own setting, it
+    stays."""
     return session_settings(spark, {_LISTING: str(2**31 - 1)}, only_unset=True)

@@ -1,4 +1,4 @@
-"""Settings that a session has while a job of ours runs, where Spark has no option of a single job for them."""
+"""Changes settings of a session while a job of ours runs, if Spark has no option of a single job for them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class _Held:
 
 
 _held: dict[tuple[str, str], _Held] = {}
-"""By session and name: the settings that blocks hold now."""
+"""Session and name -> the setting that blocks hold now."""
 
 
 @contextmanager
 def session_settings(spark: SparkSession, wanted: Mapping[str, str], *, only_unset: bool = False) -> Iterator[None]:
     """The session has the wanted settings while the block runs.
 
-    Blocks in other threads do not wait: all that want a setting share it, and the last one that ends puts back what
-    was there before the first. Jobs of the user's that are planned meanwhile in the same session see the settings, too.
+    Blocks in other threads do not wait: all blocks that want a setting share it, and the last one that ends restores
+    the value from before the first. The user's own jobs that are planned meanwhile in the same session see the
+    settings, too.
 
-    :param only_unset: leave the session as it is where the user has set one of them.
+    :param only_unset: leave the session as it is if the user has set one of them.
     """
     session = session_id(spark)
     names = [(session, name) for name in wanted]

@@ -1,4 +1,4 @@
-"""Spark sessions: telling them apart, and whether one is still running."""
+"""Spark sessions: how to tell them apart, and whether one is still running."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["active_session", "is_running", "jvm_session", "running_session", "se
 
 
 def jvm_session(spark: SparkSession) -> Any:
-    """The session as the JVM has it; ``None`` under Spark Connect, where it is on another host."""
+    """The session object in the JVM; ``None`` under Spark Connect, where the JVM is on another host."""
     return getattr(spark, "_jsparkSession", None)
 
 
 def session_id(spark: SparkSession) -> str:
-    """What tells the session from others, also from those before a restart."""
+    """An id that differs from those of all other sessions, also of those before a restart."""
     session = jvm_session(spark)
     return str(cast("Any", spark).session_id if session is None else session.sessionUUID())
 
@@ -46,7 +46,7 @@ def active_session() -> SparkSession | None:
 
 
 def running_session(given: SparkSession | None) -> SparkSession:
-    """The session, or the active one where none is given or it was stopped.
+    """The session, or the active one if none is given or it was stopped.
 
     :raises InputError: there is none.
     """

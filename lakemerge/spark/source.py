@@ -1,7 +1,7 @@
-"""``spark.read.format("lakemerge")`` and ``df.write.format("lakemerge")``: the convenient door.
+"""``spark.read.format("lakemerge")`` and ``df.write.format("lakemerge")``: the convenient way to read and write.
 
-A Python data source moves every row through Python and cannot prune columns by itself
-(``.option("columns", "a,b")`` or ``.schema(...)`` do); :meth:`lakemerge.LakeTable.to_df` is the fast door.
+A Python data source moves every row through Python, and cannot prune columns by itself
+(``.option("columns", "a,b")`` or ``.schema(...)`` do that). :meth:`lakemerge.LakeTable.to_df` is the fast way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from mergers.wording import argument
 __all__ = ["LakeMergeDataSource", "register_source"]
 
 _TABLE_ID = "lakemerge.tableid"
-"""The source's own: the table that was there when a DataFrame was made."""
+"""An internal option: the id of the table for which a DataFrame was made."""
 _OWN_OPTIONS = FEED_OPTIONS | frozenset(
     {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode", _TABLE_ID}
     | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
@@ -65,10 +65,10 @@ _NO_CATALOG = (
 )
 _BATCH_ROWS = 64 * 1024
 _READ_TASKS = 8
-"""Read tasks at least, where there are as many file slices: the source is not told the cluster's size."""
+"""At least so many read tasks, if there are as many file slices. The source does not know the cluster's size."""
 _LOAD_HERE_TASKS = 8
-"""A first load of as many bytes as so many tasks get is merged on the driver, in a process of Spark's without
-a session. A larger one stays in logs, which the next compaction merges on the executors."""
+"""A first load that would make up to so many tasks is merged on the driver, in a Spark process without a session. A
+larger one stays in logs, which the next compaction merges on the executors."""
 
 
 class LakeMergeDataSource(DataSource):
@@ -77,19 +77,19 @@ class LakeMergeDataSource(DataSource):
     ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those that
     docs/streaming.md lists. All others are storage options.
 
-    A DataFrame shows one version: the latest when it was loaded, where no option says another. With a schema of the
-    caller's Spark does not ask before the first action.
+    A DataFrame shows one version: the latest when it was loaded, unless an option says another. If the caller gives a
+    schema, the version is chosen at the first action.
 
-    Spark makes it in Python processes of its own, which know the mergers that are installed and
-    those in :attr:`mergers`.
+    Spark makes data sources in its own Python processes. These know the mergers that are installed, and those in
+    :attr:`mergers`.
     """
 
     mergers: ClassVar[Sequence[type[Merger]]] = ()
-    """Merger classes to know beside the installed ones."""
+    """Merger classes in addition to the installed ones."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        if options.get("provider") == self.name():  # what Spark adds for a new table of its catalog
+        if options.get("provider") == self.name():  # Spark adds this option for a new table of its catalog
             raise InputError(f"a LakeMerge table cannot be a table of Spark's catalog: {_NO_CATALOG}")
 
     @classmethod
@@ -97,8 +97,8 @@ class LakeMergeDataSource(DataSource):
         return "lakemerge"
 
     def __getstate__(self) -> dict[str, object]:
-        """What Spark keeps of a load: each action makes a reader of it, in a process of its own."""
-        with contextlib.suppress(LakeMergeError):  # the reader says what is wrong
+        """The state that Spark keeps for a load. Each action makes a reader from it, in another process."""
+        with contextlib.suppress(LakeMergeError):  # the reader will raise the error
             if not self._is_pinned() and not self._reads_feed():
                 self._pinned()
         return self.__dict__
@@ -138,7 +138,7 @@ class LakeMergeDataSource(DataSource):
         return StreamWriter(self._open_tip(), schema, self.options)
 
     def _reads_feed(self) -> bool:
-        """Whether changes are asked for. Spark asks for the schema without saying whether it is for a stream, so an
+        """Whether changes are requested. Spark asks for the schema without saying whether it is for a stream, so an
         option has to say so."""
         named = {name.lower() for name in self.options}
         if named & {"readchangefeed", "readchangedata"}:
@@ -152,9 +152,9 @@ class LakeMergeDataSource(DataSource):
         return stream_schema(table)
 
     def _check_stream(self) -> None:
-        """Raises :class:`InputError` for options that mean a batch."""
+        """Raises :class:`InputError` for options that are only for batches."""
         batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
-        # Without an option of the feed the version may be the one that was pinned for a batch.
+        # Without an option of the feed, the version may be one that was pinned for a batch.
         if batch and self._reads_feed():
             raise InputError(
                 f"a stream of changes takes no option {', '.join(batch)}; startingVersion says where it begins"
@@ -166,7 +166,7 @@ class LakeMergeDataSource(DataSource):
             )
 
     def _pinned(self) -> TableView:
-        """The version that is read. From now on it is an option, if none said it."""
+        """The version that is read. If no option says it, it becomes an option here."""
         view = self._open().view
         if not self._is_pinned():
             self.options["version"] = str(view.version)
@@ -177,7 +177,7 @@ class LakeMergeDataSource(DataSource):
         return any(name in self.options for name in _VERSIONS)
 
     def _open_tip(self) -> LakeTable:
-        """The table as it goes on, whatever version a load of it was pinned at: a query lives for long."""
+        """The table at its tip, whatever version a load was pinned at, because a streaming query runs for long."""
         plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
         return type(self)(cast("Any", type(self.options))(plain))._open()
 
@@ -204,7 +204,7 @@ class LakeMergeDataSource(DataSource):
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
     use_own_python(spark)
-    default_registry().extended(mergers)  # raises here what would else be raised in Spark's processes
+    default_registry().extended(mergers)  # raises errors here, and not later in Spark's processes
     sent = portable(tuple(mergers))
 
     class Registered(LakeMergeDataSource):
@@ -225,17 +225,17 @@ class _Reader(DataSourceReader):
         self._columns = asked_columns(view, columns)
         self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
         fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
-        # Named as the caller's schema has them, which may be in another case.
+        # The names are those of the caller's schema, which may have another case.
         self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])
         self._file_slices = prune_file_slices(view, None)
 
     def __getstate__(self) -> dict[str, object]:
-        """What Spark sends each task, which has file slices of its own."""
+        """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""
         return self.__dict__ | {"_file_slices": ()}
 
     def partitions(self) -> Sequence[InputPartition]:
         tasks = even_tasks(self._file_slices, self._spec.settings, at_least=_READ_TASKS)
-        # Spark runs one task, with no partition, where this list is empty.
+        # If this list is empty, Spark runs one task without a partition.
         return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -255,7 +255,7 @@ class _Message(WriterCommitMessage):
 
 
 class _Writer(DataSourceArrowWriter):
-    """Packs on the executors, commits on the driver; Spark pickles it to reach either."""
+    """Packs on the executors, and commits on the driver. Spark pickles it to send it to both."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
         app, batch = options.get("txnAppId"), number(options, "txnVersion")
@@ -272,7 +272,7 @@ class _Writer(DataSourceArrowWriter):
             ),
             estimated_bytes=None,
         )
-        # Tasks need the pack only; the snapshot, which may be large, is read again for the commit.
+        # Tasks need only the pack. The snapshot may be large, so the commit reads it again.
         self._handle = table.handle
         self._begin_version = table.view.version
         self._table_id = table.view.snapshot.metadata.id
@@ -293,7 +293,7 @@ class _Writer(DataSourceArrowWriter):
         except Exception:
             discard(pack_spec)
             raise
-        # With the columns that the write brings, where it brings any.
+        # The schema includes columns that the write brings.
         begin = TableView(snapshot, pack_spec.config, self._handle.store, self._handle.decoded)
         write = Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
         tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
@@ -303,7 +303,7 @@ class _Writer(DataSourceArrowWriter):
         finish(write, packed, load_file_slices=load_in_process if here else None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Spark calls this, in another process, also where :meth:`commit` raised. What could be deleted is
-        deleted by then; the rest may be the table's. A task without a message proves that no commit was tried."""
+        """Spark calls this in another process, also if :meth:`commit` raised. By then the commit has deleted the files
+        that surely do not belong to the table; others may. If a task has no message, no commit was tried."""
         if self._plan is not None and None in messages:
             discard(self._plan[0])

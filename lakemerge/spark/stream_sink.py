@@ -1,7 +1,7 @@
 """``df.writeStream.format("lakemerge")``: each micro-batch is one upsert, exactly once.
 
-Spark makes a writer to plan a batch, sends it to the tasks, and makes another one, in another process, to commit what
-these tell. So each task's message has all that the commit needs.
+Spark makes a writer to plan a batch, and sends it to the tasks. It makes another one, in another process, to commit the
+tasks' messages. So each message has everything that the commit needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mergers.wording import argument
 __all__ = ["StreamWriter"]
 
 _LOAD_HERE_TASKS = 8
-"""A first load of as many bytes as so many tasks get is merged on the driver."""
+"""A first load that would make up to so many tasks is merged on the driver."""
 _logger = logging.getLogger(__name__)
 
 
@@ -83,7 +83,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         told = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
         packed = [message.packed for message in told]
         if not any(task.rows for task in packed):
-            return  # an empty batch is no version: it is as empty when Spark repeats it
+            return  # an empty batch makes no version: if Spark repeats it, it is empty again
         plan, query_id = told[0].plan, told[0].query_id
         if not query_id:
             discard(plan.pack)
@@ -110,8 +110,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         LakeTable(self._handle, tip, pinned=False, spark=None).maintain_inline()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Spark calls this also where :meth:`commit` raised. What could be deleted is deleted by then; the rest may be
-        the table's. A task without a message proves that no commit was tried; what such tasks left, vacuum takes."""
+        """Spark calls this also if :meth:`commit` raised. By then the commit has deleted the files that surely do not
+        belong to the table; others may. If a task has no message, no commit was tried; vacuum deletes the files of such
+        tasks."""
         told = [message for message in messages if isinstance(message, _Message)]
         if None in messages and told:
             discard(told[0].plan.pack)

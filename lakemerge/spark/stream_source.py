@@ -1,6 +1,6 @@
 """``spark.read`` and ``spark.readStream`` of the change feed.
 
-The planner of a stream lives in one Python process beside the driver. What a task computes travels in its partition.
+The planner of a stream runs in one Python process beside the driver. A task gets its work in its partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]
 
 _BATCH_ROWS = 64 * 1024
 _TASK_BYTES = 4 * 2**20
-"""Changed records to a task, in bytes."""
+"""How many bytes of changed records a task gets."""
 _LEAST_TASKS = 4
 _REMEDY = (
     "Start the query anew with a new checkpoint, from the present rows (without startingVersion) into an empty copy. A "
@@ -48,7 +48,7 @@ _REMEDY = (
 
 
 def stream_schema(table: LakeTable) -> pa.Schema:
-    """What a stream of the table's changes has: its present columns, and those of the feed."""
+    """The columns of a stream of the table's changes: the table's present columns, and those of the feed."""
     check_free_names(table.view.config, spark_names=True)
     told = TOLD.set(0, pa.field(CHANGE_TYPE, pa.string()))
     return pa.schema([*(field.with_nullable(True) for field in table.schema), *told])
@@ -61,7 +61,7 @@ class _Partition(InputPartition):
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """On an executor."""
+    """Read a partition on an executor."""
     if not isinstance(partition, _Partition):
         return
     shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
@@ -76,7 +76,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 class _Overtaken:
-    """Raises where a vacuum took what is being read. Picklable."""
+    """Raises an error if a vacuum deleted files that are being read. Picklable."""
 
     def __init__(self, handle: Handle, start: Offset) -> None:
         self._handle = handle
@@ -103,7 +103,7 @@ class FeedReader(DataSourceReader):
         names = [known[name.lower()] for name in self._names]
         check = _Overtaken(table.handle, Offset(options.since(table) + 1))
         tasks = in_tasks(list(units), _TASK_BYTES, at_least=_LEAST_TASKS)
-        # Spark runs one task, with no partition, where this list is empty.
+        # If this list is empty, Spark runs one task without a partition.
         return [_Partition(shape, task, names, check) for task in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -111,7 +111,7 @@ class FeedReader(DataSourceReader):
 
 
 def batch_plan(table: LakeTable, options: FeedOptions) -> tuple[FeedShape, Iterator[FeedUnit]]:
-    """How a batch of changes is told, and its units."""
+    """The shape of a batch of changes, and its units."""
     until = options.until(table)
     view = table.view if until is None else table.handle.view_at(until, of=table.view.snapshot)
     since = min(options.since(table), view.version)
@@ -134,7 +134,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks need nothing of it."""
+        """Nothing is sent to tasks."""
         return {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -144,7 +144,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.limits
         if limits.max_bytes is not None:
             return ReadMaxBytes(limits.max_bytes)
-        # Spark has no word for versions; which limit it hands back says that limits count.
+        # Spark has no limit by versions. The kind of limit that it passes back only says whether our limits apply.
         return ReadAllAvailable() if limits.max_versions is None else ReadMaxFiles(limits.max_versions)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -175,7 +175,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
             consumers, done = self._table.consumers, Offset.of(end)
-            # A query that repeats a batch is behind what it has told before.
+            # A query that repeats a batch is behind the position that it has stored before.
             if done > consumers.position(self._options.consumer):
                 consumers.move(self._options.consumer, done)
 
@@ -193,7 +193,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(ends if last is None else [*ends, last])
 
     def _known(self, start: dict[str, Any]) -> Offset:
-        """Where a batch begins. Raises where the table was made anew, or a vacuum was faster."""
+        """Where a batch begins. Raises an error if the table was made anew, or if a vacuum deleted what is needed."""
         offset, tip = Offset.of(start), self._table.view.snapshot
         if start.get("table") not in (None, tip.metadata.id):
             raise TableDamagedError(

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["QUERY_ID", "BatchWriter", "check_repeated", "start_stream", "stream_app"]
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property by which Spark tells threads and tasks of a query its id."""
+"""The local property in which Spark keeps the id of a query, for its threads and tasks."""
 _MODES = ("append", "update", "complete")
 
 
 def stream_app(query_id: str) -> str:
-    """The application id of what a query writes."""
+    """The application id under which a query writes."""
     return f"lakemerge.stream.{query_id}"
 
 
@@ -48,10 +48,10 @@ class BatchWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """
-        :raises InputError: a later batch of this query is in the table already, or the query cannot be told.
+        :raises InputError: a later batch of this query is in the table already, or the query's id is not known.
         """
         own = OwnTxn(self._app or stream_app(_query_id(batch)), batch_id)
-        # The tuple type is for users' own; ids like these are the library's.
+        # A plain tuple is for users' own ids. These ids are the library's.
         result = self._table.upsert(
             batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=cast("tuple[str, int]", own)
         )
@@ -60,8 +60,8 @@ class BatchWriter:
 
 
 def check_repeated(landed: int, given: OwnTxn) -> None:
-    """Spark repeats its last batch, and no earlier one. Raises :class:`InputError` for an earlier one, whose rows may
-    not be those that were written under its number."""
+    """Check a repeated batch. Spark repeats only its last batch. For an earlier one :class:`InputError` is raised,
+    because its rows may differ from those that were written under its number."""
     if landed > given.number:
         raise InputError(
             f"batch {given.number} of {given.app!r} comes after batch {landed} was written: the checkpoint is older "

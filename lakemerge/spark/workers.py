@@ -1,17 +1,20 @@
 """The Python that runs our functions in Spark's tasks.
 
-PySpark runs ``python3``, whatever that is, where nobody says which Python it should be; in a virtual environment that
-is not activated that is another one than the driver's. In local mode the driver's own serves. Elsewhere a job of one
-task finds out whether the workers' Python has this package, so that its lack is not a traceback from within Spark.
+If nobody says which Python to use, PySpark runs ``python3``. If the driver's virtual environment is not activated, this
+is another Python than the driver's. In local mode workers get the driver's Python. Elsewhere a job of one task checks
+that the workers' Python has this package, so that users get a clear error and no traceback from within Spark.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import json
 import os
 import re
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +24,21 @@ from pyspark.sql import SparkSession, functions
 from lakemerge.errors import DependencyMissingError
 from lakemerge.spark.sessions import jvm_session, session_id
 
-__all__ = ["prepare_workers", "use_own_python"]
+__all__ = ["OLDEST_PYARROW", "prepare_workers", "unlike_here", "use_own_python"]
 
 _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
+OLDEST_PYARROW = 21
+"""The oldest major version, as in pyproject.toml."""
 _NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
 _checked: set[tuple[str, str]] = set()
-"""Applications, and the Python in them, that were found to be fine."""
+"""Pairs of an application and its Python that passed the check."""
 
 
 def prepare_workers(spark: SparkSession) -> None:
-    """To be called before a job that runs our Python. It takes a job itself the first time, or none.
+    """Call this before a job that runs our Python. The first call may run a job of its own.
 
-    :raises DependencyMissingError: the workers' Python lacks this package.
+    :raises DependencyMissingError: the workers' Python lacks this package, or has another version of it.
     """
     context = None if jvm_session(spark) is None else spark.sparkContext
     if context is not None:
@@ -43,16 +48,17 @@ def prepare_workers(spark: SparkSession) -> None:
         return
     problem = None if context is not None and _is_own_python(context) else _problem(spark)
     if problem is not None:
+        whose = "the Connect server" if context is None else "this program"
         raise DependencyMissingError(
-            f"Spark's Python workers cannot run LakeMerge: {problem}. Install it for the Python that they run, or "
-            f"set PYSPARK_PYTHON {'for the Connect server' if context is None else 'for this program'}, before Spark "
-            "starts, to a Python of theirs that has it"
+            f"Spark's Python workers cannot run LakeMerge: {problem}. Install it for the Python that they run, as it "
+            f"is here, or set PYSPARK_PYTHON for {whose}, before Spark starts, to a Python of theirs that has it"
         )
     _checked.add(key)
 
 
 def use_own_python(spark: SparkSession) -> None:
-    """Have local workers run the driver's Python, where nobody said another. Other functions of the session, too."""
+    """Let local workers run the driver's Python, unless somebody chose another. This holds for all functions of the
+    session."""
     if jvm_session(spark) is None:
         return
     context: Any = spark.sparkContext
@@ -62,7 +68,7 @@ def use_own_python(spark: SparkSession) -> None:
 
 
 def _is_own_python(context: Any) -> bool:
-    """Whether workers surely find what the driver has imported: the same Python, where it finds it by itself."""
+    """Whether workers surely find this package: they run the driver's Python, and it finds the package by itself."""
     if not _LOCAL.fullmatch(context.master) or context.pythonExec != sys.executable:
         return False
     own = Path(__file__).resolve().parents[2]
@@ -71,17 +77,25 @@ def _is_own_python(context: Any) -> bool:
 
 
 def _problem(spark: SparkSession) -> str | None:
-    """Why a worker cannot import this package; ``None`` where it can."""
+    """Why a worker cannot run this package; ``None`` where it can."""
 
     # Nested, so that it goes to the worker by value: it must not need what it looks for, nor pyarrow.
-    def look(_: object) -> str | None:
+    def look(_: object) -> str:
+        import json
         import sys
+        from importlib.metadata import PackageNotFoundError, version
 
+        told = {"python": f"{sys.executable}, Python {sys.version.split()[0]}"}
         try:
             import lakemerge.write.pack  # noqa: F401 - and with it what the package depends on
+
+            told["pyarrow"] = version("pyarrow")
+            told["lakemerge"] = version("lakemerge")
+        except PackageNotFoundError:
+            pass  # the package is there as a folder, which has no version
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
-            return f"{error} (in {sys.executable}, Python {sys.version.split()[0]})"
-        return None
+            told["failed"] = str(error)
+        return json.dumps(told)
 
     look_there = functions.udf(look, "string", useArrow=False)
     try:
@@ -91,4 +105,28 @@ def _problem(spark: SparkSession) -> str | None:
         if reason is None:
             raise
         return reason[0]
-    return None if answer is None else str(answer)
+    return unlike_here(json.loads(answer))
+
+
+def unlike_here(told: Mapping[str, str]) -> str | None:
+    """Why packages of the workers do not do; ``None`` where they do.
+
+    :param told: versions of ``lakemerge`` and ``pyarrow`` there, as far as they are known, which ``python`` they are
+        of, and why an import ``failed``, if one did.
+    """
+    where = f"(in {told['python']})"
+    if "failed" in told:
+        return f"{told['failed']} {where}"
+    own = _version("lakemerge")
+    if own is not None and told.get("lakemerge", own) != own:
+        return f"they have lakemerge {told['lakemerge']}, and this program has {own} {where}"
+    if "pyarrow" in told and int(told["pyarrow"].split(".")[0]) < OLDEST_PYARROW:
+        return f"they have pyarrow {told['pyarrow']}, and {OLDEST_PYARROW} is the oldest that does {where}"
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,9 +1,9 @@
 """Upserts of Spark DataFrames.
 
-An append runs on the caller's partitions: each task packs its rows into a log file and returns what
-it wrote; the driver commits. No shuffle, no read of the base. The first write of a table is a bulk
-load: inside the JVM where that equals the kernel (:mod:`lakemerge.spark.load`), else packed as
-above and merged into base files by further tasks.
+An append runs on the caller's partitions: each task packs its rows into a log file and reports what it wrote, and the
+driver commits. There is no shuffle and no read of base files. The first write of a table is a bulk load. It runs inside
+the JVM if that gives the same as the kernel (:mod:`lakemerge.spark.load`). Otherwise rows are packed as above, and
+further tasks merge them into base files.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 _BELIEVABLE_BYTES = 2**40
 _ROWS_TO_FILES = 4
-"""Spark's estimate for a file source is the size of the files; as Arrow data the rows take about this
-many times as much."""
+"""Spark's estimate for a file source is the size of the files. As Arrow data the rows take about this many times as
+much."""
 
 
 def upsert_dataframe(
@@ -98,7 +98,7 @@ def delete_matching_dataframe(
     condition: str,
     info: Mapping[str, object],
 ) -> UpsertResult:
-    """As :func:`lakemerge.write.delete.delete_matching`; Spark reads the rows and writes the deletes."""
+    """As :func:`lakemerge.write.delete.delete_matching`, but Spark reads the rows and writes the deletes."""
     known = {"predicate": condition, **info}
     with judging():
         keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
@@ -106,7 +106,7 @@ def delete_matching_dataframe(
 
 
 def frame_schema(schema: StructType) -> pa.Schema:
-    """The frame's schema in Arrow; raises :class:`FrameError` for types that no table has."""
+    """The frame's schema in Arrow. Raises :class:`FrameError` for types that no table has."""
     try:
         return from_delta_json(schema.json())
     except SchemaError as error:
@@ -114,12 +114,12 @@ def frame_schema(schema: StructType) -> pa.Schema:
 
 
 def pack_partition(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> pa.RecordBatch:
-    """On an executor: pack one partition; what :func:`pack_rows` returns as a result row."""
+    """On an executor: pack one partition, and return the result of :func:`pack_rows` as a row."""
     return result_batch(lambda: pack_rows(batches, spec))
 
 
 def pack_rows(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> tuple[int, Packed]:
-    """On an executor: pack one partition; with its number, which errors about a row name, too."""
+    """On an executor: pack one partition. Returns its number, too, which errors about a row also name."""
     context = TaskContext.get()
     number = 0 if context is None else context.partitionId()
     try:
@@ -149,7 +149,7 @@ def load_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileS
 
 
 def _without_void(frame: DataFrame, begin: TableView, merge_schema: bool) -> DataFrame:
-    """Columns that are nothing but null take the table's types."""
+    """The frame, with its columns without a type (of nulls alone) cast to the table's types."""
     types = {field.name.lower(): field.type for field in begin.config.schema}
     typed: dict[str, Column] = {}
     for field in frame.schema:
@@ -163,8 +163,8 @@ def _without_void(frame: DataFrame, begin: TableView, merge_schema: bool) -> Dat
 
 
 def _estimated_bytes(frame: DataFrame) -> int | None:
-    """Spark's own estimate of the frame's size, where it is believable: joins and filters multiply
-    what they do not know. ``EXPLAIN`` tells it in classic sessions and in Connect alike."""
+    """Spark's own estimate of the frame's size, if it is believable: for joins and filters Spark multiplies unknown
+    sizes. ``EXPLAIN`` gives it in classic sessions and in Connect."""
     spark, view = frame.sparkSession, f"lakemerge_{uuid.uuid4().hex}"
     frame.createTempView(view)
     try:

@@ -26,8 +26,8 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     - ``s3://``, ``s3a://``: :class:`S3Store`, with the options listed there;
     - any other URL that fsspec knows: :class:`ReadOnlyStore`, with fsspec's options for it.
 
-    Raises :class:`InputError` for what is none of these, or for options that the store does not know,
-    and :class:`DependencyMissingError` where the package for the scheme is not installed.
+    Raises :class:`InputError` if the URL is none of these, or if the store does not know an option, and
+    :class:`DependencyMissingError` if the package for the scheme is not installed.
     """
     location = os.fspath(url)
     if not location:

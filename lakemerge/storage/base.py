@@ -26,7 +26,7 @@ class Put(enum.Enum):
 
     CREATED = "created"
     EXISTS = "exists"
-    """A file is there. It may be our own, from an attempt whose response was lost."""
+    """There is a file already. It may be our own, from an attempt whose response was lost."""
     UNKNOWN = "unknown"
     """The store failed in a way that does not say whether the file was created."""
 
@@ -38,8 +38,8 @@ class FileStat:
     modified_ms: int
     """UTC epoch milliseconds by the store's own clock."""
     token: str = ""
-    """What the store changes whenever the file is written: an object store's ETag, inode and time of a local file.
-    Empty where the store has no such thing."""
+    """A text that the store changes whenever the file is written: the ETag of an object, or inode and time of a local
+    file. Empty if the store has none."""
 
 
 def check_path(path: str) -> str:
@@ -54,8 +54,8 @@ class Store(ABC):
     """A folder in some storage. See the module docstring for paths."""
 
     reads_at_once: ClassVar[int] = 1
-    """Files that are worth asking for at a time where a merge needs the first rows of several; more than one
-    where an answer takes many times as long as its bytes."""
+    """How many files to request at a time when a merge needs the first rows of several. It is more than one if a
+    request takes much longer than the transfer of its bytes."""
 
     @property
     @abstractmethod
@@ -64,21 +64,21 @@ class Store(ABC):
 
     @abstractmethod
     def spark_url(self, path: str) -> str:
-        """``path`` as Spark's readers and writers take it: ``file:///...``, ``s3a://...``, literally.
+        """``path`` as Spark's readers and writers need it: ``file:///...`` or ``s3a://...``, without encoding.
 
-        Spark does not decode percent-encoding (checked with 4.2): it would look for a ``%20`` in the
-        name. Readers expand ``*?[]{}`` and a backslash in it as patterns.
+        Spark does not decode percent-encoding (checked with 4.2): it would look for a file with ``%20`` in its name.
+        Readers take ``*?[]{}`` and a backslash in it as patterns.
         """
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
         """Create the file with exactly ``data``, durable and visible at once, unless one is there.
 
-        Of any number of processes that call this for one path, one sees ``CREATED``. Never a
-        check followed by a write.
+        If any number of processes call this for one path, exactly one gets ``CREATED``. It must not be a check
+        followed by a write.
 
-        Raises :class:`lakemerge.errors.StoreError` where nothing was created nor will be: the store
-        refused, has no space, or has no such primitive. Any other exception counts as ``UNKNOWN``.
+        Raises :class:`lakemerge.errors.StoreError` if nothing was created and nothing will be: the store refused, has
+        no space, or has no such primitive. Any other exception counts as ``UNKNOWN``.
         """
 
     @abstractmethod
@@ -100,19 +100,19 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files; those that are not there are passed over."""
+        """Delete files. Missing files are passed over."""
 
     @abstractmethod
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
-        """Delete what writers that were killed left half-written: never listed, and last touched before
-        ``before_ms`` by the store's clock. Returns it, with ``dry_run`` without deleting; sizes are 0
-        where the store does not tell them. A writer at work that is hit fails; it loses nothing
-        that it was told is written."""
+        """Delete half-written files of killed writers. These are never listed. They are deleted if they were last
+        touched before ``before_ms`` by the store's clock. Returns them; ``dry_run`` only returns them. A size is 0 if
+        the store does not say it. If a writer at work is hit, its write fails, but nothing is lost that was reported as
+        written."""
 
     @abstractmethod
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
-        """Open for random access. ``size_bytes``, where known, may save a request.
-        Raises :class:`FileNotFoundError`, if the size was given perhaps only at the first read."""
+        """Open for random access. A known ``size_bytes`` may save a request.
+        Raises :class:`FileNotFoundError`; if the size was given, perhaps only at the first read."""
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
@@ -120,4 +120,4 @@ class Store(ABC):
         visible, whole and durable, when the context ends; if it ends with an exception, nothing
         becomes visible. Closing the file early publishes nothing.
 
-        Names are the caller's to keep unique: a file that is there is replaced."""
+        The caller keeps names unique: an existing file is replaced."""

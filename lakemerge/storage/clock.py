@@ -1,4 +1,4 @@
-"""The time by a store's own clock, which alone may be compared with the times of its files."""
+"""The time by a store's own clock. The times of its files may be compared only with this clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakemerge.storage.base import Store
 __all__ = ["CLOCK_FILE", "store_time_ms"]
 
 CLOCK_FILE: Final = "_lakemerge/.clock"
-"""An empty file that is written anew to learn the time. It stays: nobody else's time can then vanish."""
+"""An empty file that is written to learn the time. It is never deleted, so that no other process misses it."""
 
 
 def store_time_ms(store: Store) -> int:

@@ -1,8 +1,8 @@
 """A table in a folder of a POSIX file system, local or mounted.
 
-A file appears under its name whole and synced: it is written to a hidden sibling first, which is
-then linked (put-if-absent: ``link`` fails where the name is taken, atomically) or renamed.
-Hidden siblings that a killed process left behind are not part of the table and are never listed.
+A file appears under its name whole and synced: it is first written to a hidden sibling, which is then linked or
+renamed. Put-if-absent links, because ``link`` fails atomically if the name is taken. Hidden siblings that a killed
+process left behind are not part of the table, and are never listed.
 
 Symbolic links: the root may be one. Below it, a path that leads out of the root is refused;
 :meth:`LocalStore.list` passes over links that leave the root and over links to folders.
@@ -32,7 +32,7 @@ _TEMPORARY_PREFIX = ".lakemerge-tmp-"
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV})
 
 _UNCLEAR = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
-"""What a network file system reports when its server may still carry out the request."""
+"""Errors of a network file system whose server may still carry out the request."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space and try again",
@@ -75,7 +75,7 @@ class LocalStore(Store):
                     try:
                         _sync_folder(os.path.dirname(target))
                     except OSError:
-                        # Others may have seen the file, so it cannot be taken back; nor is it safe yet.
+                        # Others may have seen the file, so it cannot be taken back. But it is not surely on disk yet.
                         return Put.UNKNOWN
                 return outcome
         except OSError as error:
@@ -111,7 +111,7 @@ class LocalStore(Store):
                 os.unlink(target)
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
-        """Also removes folders that were left empty as long ago, which an object store does not have."""
+        """Also removes folders that have been empty since then. An object store has no folders."""
         found = []
         for folder, _, names in os.walk(self._root, topdown=False):
             for name in names:
@@ -140,7 +140,7 @@ class LocalStore(Store):
         return _output(self._locate(path))
 
     def _locate(self, path: str) -> str:
-        """The absolute path of the file, which lies inside the root also by its real path."""
+        """The absolute path of the file. Its real path is checked to lie inside the root, too."""
         if check_path(path).rpartition("/")[2].startswith(_TEMPORARY_PREFIX):
             raise InputError(f"{path!r}: names that start with {_TEMPORARY_PREFIX!r} are reserved", path=path)
         target = os.path.join(self._root, path)
@@ -156,7 +156,7 @@ class LocalStore(Store):
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    # With its slash, a folder sorts where the paths below it sort.
+                    # With a slash at its end, a folder sorts where the paths below it sort.
                     slash = "/" if entry.is_dir(follow_symlinks=False) else ""
                     key = os.fsencode(f"{prefix}{entry.name}{slash}")
                     if key > start_after or (slash and start_after.startswith(key)):
@@ -173,7 +173,7 @@ class LocalStore(Store):
                     yield found
 
     def _stat_entry(self, path: str, entry: os.DirEntry[str]) -> FileStat | None:
-        """``None`` for what is no file of the table, or no longer there."""
+        """``None`` if the entry is no file of the table, or is gone."""
         if entry.name.startswith(_TEMPORARY_PREFIX) or (entry.is_symlink() and not self._is_inside(entry.path)):
             return None
         try:
@@ -189,7 +189,7 @@ def _file_stat(path: str, found: os.stat_result) -> FileStat:
 
 
 def _stale(target: str, root: str, before_ms: int) -> FileStat | None:
-    """What is there, if it was last changed before ``before_ms``."""
+    """The file, if it is there and was last changed before ``before_ms``."""
     try:
         found = _file_stat(os.path.relpath(target, root), os.lstat(target))
     except _NOT_A_FILE:
@@ -198,8 +198,8 @@ def _stale(target: str, root: str, before_ms: int) -> FileStat | None:
 
 
 def _of_file(read: Callable[[str], _T], target: str) -> _T:
-    """``read(target)``, where a folder in the place of a file is a missing file, as on object stores; so is one
-    of a name that is too long to be there."""
+    """``read(target)``. A folder in place of the file counts as a missing file, as on object stores, and so does a
+    name that is too long."""
     try:
         return read(target)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tables behind any other fsspec URL: to read, never to write."""
+"""Tables behind any other fsspec URL. They can only be read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "
 class ReadOnlyStore(Store):
     """A folder that fsspec can read. Everything that writes raises :class:`StoreError`.
 
-    ``modified_ms`` is 0 where the file system does not tell the time of a file. Errors of the file
-    system are raised as they are.
+    ``modified_ms`` is 0 if the file system does not say the time of a file. Errors of the file system are raised as
+    they are.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:

@@ -1,14 +1,13 @@
 """Tables on S3 and on object stores that speak its protocol.
 
-Put-if-absent is one ``PutObject`` with ``If-None-Match: *`` (Amazon S3 user guide, "Conditional
-writes"). Retries that botocore and s3fs would make behind our back are off for it, so a refusal
-means that nothing was written. One layer below, aiohttp repeats a request whose connection was
-lost before an answer: one way for ``EXISTS`` to be our own file.
+Put-if-absent is one ``PutObject`` with ``If-None-Match: *`` (Amazon S3 user guide, "Conditional writes"). The retries
+of botocore and s3fs are switched off for it, so a refusal means that nothing was written. One layer below, aiohttp
+repeats a request whose connection was lost before an answer. This is one way in which ``EXISTS`` can mean our own file.
 
-An endpoint that ignores the condition would lose commits. Where it is not Amazon's, the first
-put-if-absent of a store object therefore asks twice to create one empty object of the table
-(``_lakemerge/.conditional-put``; once where it is there already) and refuses an endpoint that says
-yes twice. That shows that the condition is looked at; it cannot show that it is atomic.
+An endpoint that ignores the condition would lose commits. So unless the endpoint is Amazon's, the first put-if-absent
+of a store object asks twice to create one empty object of the table (``_lakemerge/.conditional-put``; it asks once if
+the object is there already). An endpoint that says yes twice is refused. This shows that the condition is checked; it
+cannot show that the check is atomic.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _PROBE = "_lakemerge/.conditional-put"
 _CONFLICT_DELAYS_S = (0.05, 0.1, 0.2, 0.4)
 _DELETE_BATCH = 1_000
 _PART_SIZE_BYTES = 16 << 20
-"""All parts but the last are of one size, which some stores demand; 10 000 of them make 156 GiB."""
+"""All parts but the last have this size, because some stores demand one size. 10 000 parts make 156 GiB."""
 _READ_AHEAD_BYTES = 64 << 10
 
 
@@ -51,12 +50,12 @@ class S3Store(Store):
     ``storage_options``: s3fs's ``key``, ``secret``, ``token``, ``anon``, ``endpoint_url``, ``profile``,
     ``client_kwargs``, ``config_kwargs``, ``s3_additional_kwargs``, ..., ``addressing_style`` (``path``, ``virtual``
     or ``auto``, which is by path at an ``endpoint_url``), or ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
-    ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``. What they leave open is taken from
-    these variables where the store is made (:func:`s3fs_options`), then from botocore's own chain of profile,
-    web identity and instance where it is used.
+    ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``. Missing options are taken from these
+    variables of the process that makes the store (:func:`s3fs_options`), and then from botocore's own chain of profile,
+    web identity and instance in the process that uses it.
 
-    Failures other than a missing file raise :class:`StoreError`. Objects whose keys are no clean
-    paths (``a//b``, folder markers) are not listed. Pickles carry the options, secrets included.
+    Failures other than a missing file raise :class:`StoreError`. Objects whose keys are not clean paths (``a//b``,
+    folder markers) are not listed. Pickles carry the options, secrets included.
     """
 
     reads_at_once = 16
@@ -87,7 +86,7 @@ class S3Store(Store):
         return f"s3://{self._client.bucket}/{self._prefix}".rstrip("/")
 
     def spark_url(self, path: str) -> str:
-        """To be read with the options in :attr:`s3a`."""
+        """The URL has to be read with the options in :attr:`s3a`."""
         return f"{self.s3a.scheme}://{self._client.bucket}/{self._key(path)}"
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -131,7 +130,7 @@ class S3Store(Store):
                 )
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
-        """Uploads in parts that were begun and never completed; their parts take space unseen."""
+        """Ends uploads in parts that were begun and never completed. Their parts are hidden, but take space."""
         found: list[FileStat] = []
         position: dict[str, str] = {}
         while True:
@@ -174,8 +173,8 @@ class S3Store(Store):
         return self._client.put_if_absent(key, data) or Put.UNKNOWN
 
     def _check_endpoint(self) -> bool:
-        """Whether the endpoint is known to look at the condition; ``False`` if it could not be asked.
-        See the module docstring. Raises :class:`StoreError` if it does not."""
+        """Whether the endpoint is known to check the condition; ``False`` if it could not be asked. See the module
+        docstring. Raises :class:`StoreError` if it ignores the condition."""
         host = urlsplit(self._client.endpoint_for_conditional_writes()).hostname or ""
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
             return True
@@ -216,7 +215,7 @@ def _parse_url(url: str) -> tuple[str, str]:
     """Bucket and prefix, the latter clean or empty."""
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not _BUCKET.fullmatch(bucket):
-        # The URL is not quoted: people put credentials in front of the bucket.
+        # The error does not show the URL, because people put credentials in front of the bucket.
         raise InputError(
             "an S3 URL is s3://bucket/prefix with a plain bucket name; credentials go into "
             f"{argument('storage_options')}"
@@ -242,10 +241,10 @@ def _etag(answer: Mapping[str, Any]) -> str:
 
 
 class S3Input(io.RawIOBase):
-    """Random access by ranged requests. Small reads fetch a block ahead and are then served from it;
-    large ones, which is what Parquet readers ask for, are fetched exactly.
+    """Random access by ranged requests. A small read fetches a block ahead, which serves the next reads. A large read,
+    as Parquet readers make them, fetches exactly its bytes.
 
-    :param etag: of the only version to be read; see :meth:`S3Client.read`.
+    :param etag: the ETag of the version to read; see :meth:`S3Client.read`.
     """
 
     def __init__(self, client: S3Client, key: str, size_bytes: int, *, etag: str | None = None) -> None:
@@ -289,7 +288,7 @@ class S3Input(io.RawIOBase):
 
 
 class _Upload(io.RawIOBase):
-    """Writes up to one part in one request at the end, more in parts. Holds one part at a time; closing it
+    """Writes up to one part in one request at the end, and more in parts. It holds one part at a time. Closing it
     uploads nothing."""
 
     def __init__(self, client: S3Client, key: str) -> None:
@@ -325,7 +324,7 @@ class _Upload(io.RawIOBase):
         try:
             self._call("abort_multipart_upload")
         except StoreError as error:
-            # What made us abort matters more; vacuum ends uploads that nobody completed.
+            # The error that made us abort matters more. Vacuum ends uploads that nobody completed.
             _LOG.warning("an upload may stay behind unfinished: %s", error)
 
     def _send(self) -> None:

@@ -1,7 +1,7 @@
-"""The objects of one bucket, over s3fs: connections, and errors put into this library's words.
+"""The objects of one bucket, over s3fs: connections, and s3fs's errors as errors of this library.
 
-No secret appears in an error, a log record or a ``repr``, nor in what botocore logs of its requests and py4j of
-those to Spark.
+No secret appears in an error, a log record or a ``repr``. The logs of botocore's requests and of py4j's requests to
+Spark have none either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakemerge.storage.base import Put
 __all__ = ["CONDITION_FAILED", "S3Client"]
 
 CONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
-"""What a store answers where an object is not the version that was asked for."""
+"""The codes of a store's answer if an object does not have the requested version."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _CONDITION_FAILED = 412
 _CONFLICT = 409
 _NOT_IMPLEMENTED = 501
 _UNCLEAR = frozenset({408, 429})
-"""Besides all of 500 and above."""
+"""HTTP status codes that leave the outcome unclear, in addition to all from 500 on."""
 
 _LOGGERS_OF_REQUESTS = (
     "aiobotocore.endpoint",
@@ -46,11 +46,11 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _HADOOP_SETTING = re.compile(r"(\nsfs\.s3a\.[^\n]*\ns)[^\n]*")
-"""As py4j sends it: each argument on a line of its own, a string with an ``s`` in front."""
+"""A setting as py4j sends it: each argument is on its own line, and a string begins with ``s``."""
 
 
 class S3Client:
-    """Thread-safe, and safe to use in a forked child, which gets connections of its own."""
+    """A client for one bucket. It is thread-safe. In a forked child it makes its own connections."""
 
     def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
         if importlib.util.find_spec("s3fs") is None:
@@ -64,7 +64,7 @@ class S3Client:
             logging.getLogger(logger).addFilter(_without_secrets)  # once: it is always the same one
 
     def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
-        """An operation of the S3 API on the bucket, or on the object ``key``; retried on passing failures.
+        """Call an operation of the S3 API on the bucket, or on the object ``key``. Passing failures are retried.
 
         Raises :class:`FileNotFoundError` for a missing object, :class:`StoreError` for anything else.
         """
@@ -77,23 +77,23 @@ class S3Client:
         return dict(answer or {})
 
     def read(self, key: str, start: int | None = None, end: int | None = None, *, etag: str | None = None) -> bytes:
-        """The object, or its bytes from ``start`` up to, not including, ``end``; one request.
-        Errors as in :meth:`call`.
+        """Read the object, or its bytes from ``start`` up to ``end`` (excluded), in one request. Errors as in
+        :meth:`call`.
 
-        :param etag: of the only version to be read: another one raises :class:`StoreError` with an ``s3_code`` of
-            :data:`CONDITION_FAILED`.
+        :param etag: the ETag of the version to read. If the object has another version, :class:`StoreError` is raised
+           with an ``s3_code`` of :data:`CONDITION_FAILED`.
         """
         try:
             if etag is not None:
                 return self._read_version(key, f"bytes={start}-{(end or 0) - 1}", etag)
-            # Without concurrency s3fs asks for the object at once, instead of for its size first.
+            # Without concurrency s3fs requests the object directly. Otherwise it first asks for its size.
             data = self._connect().cat_file(f"{self.bucket}/{key}", start=start, end=end, max_concurrency=1)
         except _failures() as error:
             self._raise(error, "get_object", key)
         return bytes(data)
 
     def _read_version(self, key: str, part: str, etag: str) -> bytes:
-        """``cat_file`` takes no conditions; this is what it does, with one."""
+        """What ``cat_file`` does, with a condition, which ``cat_file`` does not take."""
         connection = self._connect()
 
         async def fetched() -> bytes:
@@ -114,8 +114,8 @@ class S3Client:
             self._raise(error, "put_object", key)
 
     def put_if_absent(self, key: str, data: bytes) -> Put | None:
-        """One conditional request. ``None``: another request for the key was in progress, nothing
-        was written, try again. :class:`StoreError`: refused, nothing was written."""
+        """Make one conditional request. ``None``: another request for the key was in progress; nothing was written, try
+        again. :class:`StoreError`: it was refused, and nothing was written."""
         try:
             self._connect(single_request=True).call_s3(
                 "put_object", Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*"
@@ -139,8 +139,8 @@ class S3Client:
         return Put.CREATED
 
     def endpoint_for_conditional_writes(self) -> str:
-        """The URL requests go to. Raises :class:`DependencyMissingError` where botocore does not know
-        the condition: s3fs would leave it out and overwrite."""
+        """The URL to which requests go. Raises :class:`DependencyMissingError` if botocore does not know the condition,
+        because s3fs would then leave it out and overwrite."""
         try:
             client = self._connect(single_request=True).s3
         except _failures() as error:
@@ -153,8 +153,8 @@ class S3Client:
         return str(client.meta.endpoint_url)
 
     def _connect(self, *, single_request: bool = False) -> Any:
-        """An ``S3FileSystem`` of this process. Those inherited by a fork stay referenced: finalizing
-        one would wait for a thread that the child does not have."""
+        """An ``S3FileSystem`` of this process. One that was inherited by a fork stays referenced: to finalize it would
+        wait for a thread that the child does not have."""
         slot = (os.getpid(), single_request)
         connection = self._connections.get(slot)
         if connection is None:
@@ -171,7 +171,7 @@ class S3Client:
         return connection
 
     def _session(self) -> Any:
-        """One for both connections: it holds what botocore knows of S3, which takes a while to load."""
+        """One session for both connections: it holds botocore's model of S3, which takes a while to load."""
         session = self._sessions.get(os.getpid())
         if session is None:
             new = importlib.import_module("aiobotocore.session").AioSession(profile=self._profile)
@@ -188,8 +188,8 @@ class S3Client:
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """At level DEBUG botocore logs requests with their headers, and answers, py4j what Spark is told, and some of
-    that is secret."""
+    """Removes secrets from a log record. At level DEBUG botocore logs answers and requests with their headers, and py4j
+    logs what is sent to Spark."""
     message = _SECRET.sub(r"\1\2***", record.getMessage())
     record.msg, record.args = _HADOOP_SETTING.sub(r"\1***", message), None
     return True
@@ -211,7 +211,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _response(error: BaseException) -> tuple[int | None, str | None]:
-    """HTTP status and S3 error code of the answer behind ``error``; ``None`` where there was none."""
+    """HTTP status and S3 error code of the answer behind ``error``; ``None`` if there was no answer."""
     seen: BaseException | None = error
     while seen is not None:
         response = getattr(seen, "response", None)

@@ -1,4 +1,4 @@
-"""What a store on S3 is opened with: storage options, completed from the AWS variables of this process."""
+"""Storage options for S3, completed from the AWS variables of this process."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ADDRESSING_STYLES = ("auto", "path", "virtual")
 
 
 def s3fs_options(storage_options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Options as s3fs takes them, from its own names and the usual ``AWS_*`` ones.
+    """Options as s3fs takes them, from its own names and the usual ``AWS_*`` names.
 
-    Values may be strings throughout, as Spark's options are: flags as ``true`` or ``false``,
-    mappings as JSON. What they leave open of key pair, endpoint and region is taken from the AWS
-    variables in ``environment``, so that it goes along to executors, which have others or none.
+    All values may be strings, as in Spark: flags are ``true`` or ``false``, mappings are JSON. If key pair, endpoint or
+    region is missing, it is taken from the AWS variables in ``environment``. So it is sent to executors, which have
+    other variables or none.
 
-    Raises :class:`InputError` naming every option that is unknown, given twice or not of its kind;
-    values are not quoted, they may be secrets.
+    Raises an :class:`InputError` that names every option that is unknown, given twice or of the wrong kind. It does not
+    show values, which may be secrets.
     """
     options: dict[str, Any] = {}
     problems = []
@@ -60,7 +60,7 @@ def s3fs_options(storage_options: Mapping[str, object], environment: Mapping[str
 
 
 def _parsed(name: str, value: object) -> object:
-    """The value as s3fs takes it, ``None`` if it cannot be."""
+    """The value as s3fs takes it; ``None`` if it is of the wrong kind."""
     if name in _FLAGS:
         return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value).lower())
     if name in _MAPPINGS:
@@ -82,8 +82,8 @@ def _kind(name: str) -> str:
 
 
 def _completed(options: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Credentials are taken together or not at all: a token belongs to its key. Those of a profile, of an instance
-    or of a web identity expire, so each process looks for its own."""
+    """The options, completed. Credentials are taken together or not at all, because a token belongs to its key. Those
+    of a profile, an instance or a web identity expire, so each process looks for its own."""
     found = {name: environment[name] for name in _AWS_NAMES if environment.get(name)}
     client = options.get("client_kwargs", {})
     completed = dict(options)
@@ -108,7 +108,7 @@ def _ignores_endpoints(environment: Mapping[str, str]) -> bool:
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """With what s3fs takes as arguments of the client and of its configuration put there."""
+    """The options, with those that s3fs takes as arguments of the client or its configuration put in their place."""
     region, style = options.pop("region_name", None), options.pop("addressing_style", None)
     if region is not None:
         options["client_kwargs"] = {"region_name": region, **options.get("client_kwargs", {})}

@@ -1,7 +1,7 @@
-"""A store on S3 as Hadoop's S3A is told of it, through which Spark's own readers reach the same objects.
+"""Options of an S3 store for Hadoop's S3A, through which Spark's own readers reach the same objects.
 
-Hadoop keeps one client a scheme and bucket, whatever a later caller's options say. A store that is opened with
-options therefore has a scheme of its own: no other table gets its client, and it gets no other's.
+Hadoop keeps one client for each scheme and bucket, whatever options a later caller has. So a store that is opened with
+options has a scheme of its own. Then no two tables with different options share a client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["S3A", "s3a_of"]
 _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _PROVIDERS = "org.apache.hadoop.fs.s3a"
 _SALT = os.urandom(16)
-"""Schemes show in plans: without it a guessed password could be tried against them."""
+"""Schemes show in plans. Without a salt, a guessed password could be checked against them."""
 
 _SAME = {
     "username": "key",
@@ -44,7 +44,7 @@ _OF_THE_CLIENT_ALONE = frozenset(
         "tcp_keepalive",
     }
 )
-"""How the Python client goes about it; what it reads is the same with and without them."""
+"""Options of the Python client alone. It reads the same objects with and without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,23 @@ class S3A:
 
     bucket: str
     scheme: str
-    """The scheme of URLs; ``s3a``, with the session's settings, where the store was opened without options."""
+    """The scheme of URLs. It is ``s3a``, with the session's settings, if the store was opened without options."""
     options: Mapping[str, str] = field(repr=False)
     """The options of each read, secrets included; all begin with ``fs.``."""
     unknown: tuple[str, ...]
-    """Storage options that S3A has no counterpart of. Where there are any, it may see other objects, or none."""
+    """Storage options without a counterpart in S3A. If there are any, S3A may see other objects, or none."""
 
     @property
     def trying(self) -> S3A:
-        """The same, by a client that gives up within a minute, where others take five to say that nobody answers."""
+        """The same with a client that gives up within a minute. Other clients take five to find that nobody answers."""
         scheme = f"{self.scheme}-try"
         settings = {"attempts.maximum": "2", "retry.limit": "1", "connection.establish.timeout": "15s"}
         return S3A(self.bucket, scheme, {**self.options, **_options(self.bucket, scheme, settings)}, self.unknown)
 
 
 def s3a_of(bucket: str, s3fs_options: Mapping[str, Any]) -> S3A:
-    """From options as :func:`lakemerge.storage.s3_options.s3fs_options` returns them. Credentials that they leave
-    open are looked up as the session is set up to, and so is all else that they do not say."""
+    """S3A for options from :func:`lakemerge.storage.s3_options.s3fs_options`. Missing credentials, and everything else
+    that the options do not say, follow the session's settings."""
     given = _flat(s3fs_options)
     settings = {_PLAIN[name]: _text(given.pop(name)) for name in _PLAIN if name in given}
     style = given.pop("addressing_style", "auto")
@@ -91,13 +91,13 @@ def s3a_of(bucket: str, s3fs_options: Mapping[str, Any]) -> S3A:
 
 
 def _options(bucket: str, scheme: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """What a session says of the bucket by name goes before what it says of all, and ours before both."""
+    """Settings for the bucket by name, which go before settings for all buckets. Ours go before the session's."""
     of_bucket = {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
     return {f"fs.{scheme}.impl": _FILE_SYSTEM, **of_bucket}
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, on one level, each under one name."""
+    """The given options on one level, each under one name."""
     config = options.get("config_kwargs", {})
     flat = {**options, **options.get("client_kwargs", {}), **config, **config.get("s3", {})}
     given = {_SAME.get(name, name): value for name, value in flat.items() if value not in (None, {})}

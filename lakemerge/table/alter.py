@@ -81,7 +81,7 @@ def alter_table(
     schema = columns.applied(before.schema, before.key)
     reshaped = not schema.equals(before.schema, check_metadata=True)
     widened = replace(columns, widen=None).applied(before.schema, before.key) != schema
-    computes = widened and not before.merger(handle.registry).only_picks(before.shape)
+    computes = widened and not before.merger(handle.registry).traits(before.shape).only_picks
     chosen = _chosen(handle, replace(before, schema=schema), merger, options)
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     after = replace(before, schema=schema)

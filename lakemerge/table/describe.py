@@ -14,12 +14,13 @@ from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns
-from lakemerge.results.html import Shown
+from lakemerge.results.html import Shown, definition_html
+from lakemerge.results.plans import readable_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "plan_of", "slices_of"]
+__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "html_of", "plan_of", "slices_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,12 @@ class ReadPlan(Shown):
     minor: int
     """Read without a merge: base minus superseded positions, plus winners."""
     first: int
-    """On Spark: merged before the rest is read, since their logs are small, and then read like those. The table keeps
-    what it merged for later reads of the same version."""
+    """Premerged: Spark merges their logs, which are small, before it reads the rest. Then they are read like those. The
+    table keeps the premerge for later reads of the same version."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int
-    """To be merged, first or while reading."""
+    """To be merged, in a premerge or while reading."""
     bytes: int
     """Stored bytes of the file slices to be read, all columns."""
     through_arrow: str | None
@@ -107,7 +108,7 @@ class ReadPlan(Shown):
             lines.append(f"  {self.minor} without a merge: base minus superseded rows, plus winners")
         since = f"{self.log_blocks} log blocks since the last compaction"
         if self.first:
-            lines.append(f"  {self.first} merged first, then base minus superseded rows, plus merged ones: {since}")
+            lines.append(f"  {self.first} premerged, then base minus superseded rows, plus merged ones: {since}")
         if self.merged:
             lines.append(f"  {self.merged} merged while reading: {since}")
         if self.through_arrow is not None:
@@ -148,6 +149,24 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
     )
 
 
+def html_of(detail: TableDetail) -> str:
+    """What a notebook shows of a table."""
+    live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
+    return definition_html(
+        [
+            ("table", detail.url),
+            ("version", detail.version),
+            ("merger", detail.merger),
+            ("key", ", ".join(detail.key)),
+            ("ordering", ", ".join(detail.ordering) or "commit order"),
+            ("buckets", "not chosen yet" if detail.buckets is None else detail.buckets),
+            ("base", f"{detail.base_files} files, {detail.base_rows:,} rows, {readable_bytes(detail.base_bytes)}"),
+            ("live logs", live),
+            ("read amplification", f"{detail.read_amplification:.2f}"),
+        ]
+    )
+
+
 def plan_of(
     handle: Handle,
     view: TableView,
@@ -167,7 +186,7 @@ def plan_of(
         ways = ways_of(
             spark, handle, view, spec, file_slices, [name for name in view.config.schema.names if name in read]
         )
-        first, through_arrow = len(ways.first), ways.through_arrow
+        first, through_arrow = len(ways.premerge), ways.through_arrow
     return ReadPlan(
         tiles=len(view.file_slices),
         pruned=len(view.file_slices) - len(file_slices),

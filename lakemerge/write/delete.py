@@ -36,7 +36,7 @@ def delete_where(
     view = begin
     for _ in range(_ATTEMPTS):
         _check_removes(handle, view)
-        ordering = view.config.ordering if handle.merger(view).uses_ordering(view.config.shape) else ()
+        ordering = view.config.ordering if handle.merger(view).traits(view.config.shape).uses_ordering else ()
         try:
             return delete(view, [*view.config.key, *ordering])
         except RowsChangedError:
@@ -59,7 +59,7 @@ def delete_matching(
 def _check_removes(handle: Handle, view: TableView) -> None:
     """Raise :class:`RecordRefusedError` where the deletes would leave the rows."""
     merger = handle.merger(view)
-    if not merger.bare_delete_removes(view.config.shape):
+    if not merger.traits(view.config.shape).bare_delete_removes:
         raise RecordRefusedError(
             f"with {merger.name!r} as this table has it, the delete of a key does not remove the row, so delete_where "
             "would delete nothing. Alter the table to remove_record_on_delete=true where the merger has that option, "

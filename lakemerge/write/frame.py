@@ -147,7 +147,7 @@ def plan_frame(
             if not castable(field.type, wanted):
                 problems.append(_misfit(field, config.schema.field(target), remedy))
     problems += [f"key column {name!r} is missing" for name in config.key if name not in sources]
-    ordering = config.ordering if merger.uses_ordering(config.shape) else ()
+    ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
     lacking = f"upserts need the ordering column(s) {', '.join(missing)}" if missing else None

@@ -1,4 +1,4 @@
-"""Packing: one write task's records become packed log files.
+"""Packing: one write task's records become log files.
 
 Each file has one block per bucket present, rows of a block sorted by key, equal keys in arrival
 order. So (version, task, file, row) is the commit position of a record, and no position is stored:

@@ -2,7 +2,7 @@
 
 An upsert packs log files and commits them. The first write into an empty table goes on: it merges
 what it packed through the kernel into base files and commits those instead; if another writer was
-first, the packed logs are committed after all.
+first, the log files are committed after all.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from mergers.builtin.options import OptionReader
 from mergers.builtin.values import frozen, thawed
 from mergers.contract import Bools, Groups, Kinds, Merged, Merger, RowKind, TableShape
 from mergers.laws import Laws
+from mergers.traits import Traits
 
 __all__ = ["Aggregate"]
 
@@ -99,11 +100,11 @@ class Aggregate(Merger):
     def check_records(self, shape: TableShape, rows: pa.RecordBatch, kinds: Kinds | None) -> None:
         check_values(self.functions, self.ignore_retract, rows, kinds, self._retracting)
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return all(function.keeps_lone for function in self.functions.values())
-
-    def bare_delete_removes(self, shape: TableShape) -> bool:
-        return self.remove_record_on_delete
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(
+            lone_upsert_is_row=all(function.keeps_lone for function in self.functions.values()),
+            bare_delete_removes=self.remove_record_on_delete,
+        )
 
     def describe_step(
         self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind

@@ -6,7 +6,7 @@ Source: docs/merge-semantics.md, section 5, "Change-capture presets".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind
 from mergers.errors import RecordRefusedError
 from mergers.laws import Laws
 from mergers.ordering import order_codes
+from mergers.traits import Traits
 
 __all__ = ["AwsDms", "DebeziumMysql", "DebeziumPostgres", "OverwriteNonDefaults"]
 
@@ -51,17 +52,11 @@ class _Capture(Merger):
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         return frozenset((*columns, self.op_column))
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return True
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(lone_upsert_is_row=True, bare_delete_removes=True, only_picks=True)
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {self.op_column: self.delete_when.array(shape)}
-
-    def bare_delete_removes(self, shape: TableShape) -> bool:
-        return True
-
-    def only_picks(self, shape: TableShape) -> bool:
-        return True
 
     @property
     def delete_when(self) -> DeleteWhen:
@@ -113,9 +108,9 @@ class DebeziumMysql(_Capture):
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         return EventTime().laws(shape, full_frames=full_frames)
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        """False: a bulk load would not look at the file names."""
-        return False
+    def traits(self, shape: TableShape) -> Traits:
+        """A bulk load would not look at the file names."""
+        return replace(_Capture.traits(self, shape), lone_upsert_is_row=False)
 
     def check_records(self, shape: TableShape, rows: pa.RecordBatch, kinds: Kinds | None) -> None:
         file = shape.ordering[0]
@@ -209,8 +204,8 @@ class AwsDms(_Capture):
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         return self._merger.laws(shape, full_frames=full_frames)
 
-    def uses_ordering(self, shape: TableShape) -> bool:
-        return False
+    def traits(self, shape: TableShape) -> Traits:
+        return replace(_Capture.traits(self, shape), uses_ordering=False)
 
     def combine(self, groups: Groups) -> Bools:
         return self._merger.combine(groups)
@@ -260,8 +255,8 @@ class OverwriteNonDefaults(Merger):
                 kinds=tuple(refused),
             )
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return True
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(lone_upsert_is_row=True)
 
     def merge_groups(self, groups: Groups) -> Merged:
         return self._merger.merge_groups(groups)

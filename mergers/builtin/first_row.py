@@ -15,6 +15,7 @@ from mergers.contract import Bools, Groups, Merged, Merger, RowKind, Status, Tab
 from mergers.errors import RecordRefusedError
 from mergers.laws import Laws
 from mergers.ordering import order_codes
+from mergers.traits import Traits
 
 __all__ = ["FirstRow"]
 
@@ -57,11 +58,8 @@ class FirstRow(Merger):
                 kinds=tuple(refused),
             )
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return True
-
-    def only_picks(self, shape: TableShape) -> bool:
-        return True
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(lone_upsert_is_row=True, only_picks=True)
 
     def merge_groups(self, groups: Groups) -> Merged:
         segments = Segments.of(groups.offsets)

@@ -18,6 +18,7 @@ from mergers.builtin.unset import Unset
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
 from mergers.errors import RecordRefusedError
 from mergers.laws import Laws
+from mergers.traits import Traits
 
 __all__ = ["PartialUpdate"]
 
@@ -89,17 +90,15 @@ class PartialUpdate(Merger):
             self.groups.check_frame(rows)
             check_values(self.groups.functions, self.groups.ignore_retract, rows, kinds, _RETRACTING)
 
-    def lone_upsert_is_row(self, shape: TableShape) -> bool:
-        return self.groups is None
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(
+            lone_upsert_is_row=self.groups is None,
+            bare_delete_removes=self.remove_record_on_delete,
+            only_picks=self.unset.mode != "default" and (self.groups is None or not self.groups.functions),
+        )
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return self.unset.vetoes(shape)
-
-    def bare_delete_removes(self, shape: TableShape) -> bool:
-        return self.remove_record_on_delete
-
-    def only_picks(self, shape: TableShape) -> bool:
-        return self.unset.mode != "default" and (self.groups is None or not self.groups.functions)
 
     def describe_step(
         self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind

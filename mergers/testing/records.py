@@ -119,7 +119,7 @@ def _carried(
     """The columns of a frame, and the kinds its records may have."""
     names = tuple(shape.schema.names)
     others = tuple(kind for kind in kinds if kind not in _UPSERTS)
-    ordering = shape.ordering if merger.uses_ordering(shape) else ()
+    ordering = shape.ordering if merger.traits(shape).uses_ordering else ()
     if others and not only_upserts and draw(st.integers(0, 3)) == 0:
         bare = draw(st.booleans())
         wanted = frozenset(shape.key if bare else (*shape.key, *ordering))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 
 # Column, type, wider type, a value of the narrower type, the same of the wider one, and one that needs it.
 NOON = dt.datetime(2024, 5, 6, 12)  # noqa: DTZ001 - the type has no zone
@@ -68,14 +68,14 @@ def in_order(rows: dict[int, Row]) -> list[Row]:
 
 @pytest.mark.parametrize("loaded_by", ["Spark", "Arrow"])
 def test_every_reader_sees_the_wider_types(
-    spark: SparkSession, tmp_path: Path, merged_first: bool, loaded_by: str
+    spark: SparkSession, tmp_path: Path, reads: Settings, loaded_by: str
 ) -> None:
-    table = LakeTable.create(tmp_path, DDL, key=["k"], ordering=["o"], buckets=2, spark=spark)
+    table = LakeTable.create(tmp_path, DDL, key=["k"], ordering=["o"], buckets=2, settings=reads, spark=spark)
     frame = pa.Table.from_pylist([narrow(k) for k in range(40)], schema=table.schema)
     table.upsert(spark.createDataFrame(frame) if loaded_by == "Spark" else frame)
     base = {k: as_wide(k) for k in range(40)}
     expected = dict(base)
-    if merged_first:
+    if reads.reads.premerge:
         logged = [narrow(k) | {"o": 2} for k in (7, 10, 43)]
         table.upsert(pa.Table.from_pylist(logged, schema=table.schema))
         expected |= {row["k"]: as_wide(row["k"]) | {"o": 2} for row in logged}
@@ -100,7 +100,7 @@ def test_every_reader_sees_the_wider_types(
     new = {k: wide(k) for k in (3, 41)}
     table.upsert(pa.Table.from_pylist(list(new.values()), schema=table.schema))
     expected |= new
-    assert bool(table.explain_read().first) == merged_first
+    assert bool(table.explain_read().first) == reads.reads.premerge
     check()  # dirty: the kernel, or logs of both types in one scan
     table.compact(minor=True)
     check()  # base and winner files of both types in one scan

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -23,11 +24,11 @@ class _SplittingEngine(ArrowEngine):
 
     def __init__(self, folder: Path, *, group_rows: int, part_bytes: int) -> None:
         super().__init__(folder)
-        self._split = {"row_group_rows": group_rows, "target_task_bytes": part_bytes, "threads": 2}
+        self._split = partial(replace, row_group_rows=group_rows, target_task_bytes=part_bytes, threads=2)
 
     def create(self, table: TableCase, *, buckets: int, spread: bool) -> ArrowHandle:
         made = super().create(table, buckets=buckets, spread=spread)
-        return ArrowHandle(made.path, replace(made.settings, **self._split))
+        return ArrowHandle(made.path, self._split(made.settings))
 
 
 @thorough(examples(60))

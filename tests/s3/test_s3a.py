@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from lakemerge import LakeTable
-from lakemerge.read import premerge as beside
-from lakemerge.spark import access, scans
+from lakemerge import LakeTable, ReadPolicy, Settings
+from lakemerge.spark import access
 from lakemerge.storage import Store, open_store
 from tests.model import ModelTable
 from tests.s3.servers import INTRUDER, SECRET, Endpoint, S3Server
@@ -103,9 +102,15 @@ class Table:
         return expected
 
 
-def _read(spark: SparkSession, url: str, options: dict[str, object], asked: dict[str, Any]) -> tuple[Rows, str, Any]:
+def _read(
+    spark: SparkSession,
+    url: str,
+    options: dict[str, object],
+    asked: dict[str, Any],
+    policy: ReadPolicy = ReadPolicy(),  # noqa: B008 - it is frozen
+) -> tuple[Rows, str, Any]:
     """Rows, Spark's plan, and why all of it went through Arrow."""
-    table = LakeTable.open(url, storage_options=options, spark=spark)
+    table = LakeTable.open(url, storage_options=options, settings=Settings(reads=policy), spark=spark)
     frame = table.to_df(**asked)
     return sorted(map(tuple, frame.collect())), _plan(frame), table.explain_read().through_arrow
 
@@ -156,15 +161,11 @@ def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, ap
 
 
 def _read_with_bitmaps_from_there(spark: SparkSession, url: str, options: dict[str, object]) -> tuple[Rows, str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scans, "_FEW_BITS", 0)
-        return _read(spark, url, options, {})
+    return _read(spark, url, options, {}, ReadPolicy(driver_rows=0))
 
 
 def _read_merging_first(spark: SparkSession, url: str, options: dict[str, object]) -> tuple[Rows, str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beside, "_LEAST_BYTES", 0)
-        return _read(spark, url, options, {})
+    return _read(spark, url, options, {}, ReadPolicy(premerge_from_bytes=0))
 
 
 def test_many_files_which_spark_is_given_a_list_of(endpoint: Endpoint, place: str, application: Application) -> None:

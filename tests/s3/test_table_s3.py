@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakemerge import LakeTable, Settings
+from lakemerge.delta import DeltaLog
+from lakemerge.storage import open_store
+from lakemerge.testing.counting import CountingStore
 from tests.s3.servers import Endpoint
 
 if TYPE_CHECKING:
@@ -44,6 +48,21 @@ def test_a_table_lives_on_s3(endpoint: Endpoint, place: str) -> None:
     assert rows_of(again.to_arrow()) == expected
     old = LakeTable.open(url, version=dirty_version - 1, storage_options=endpoint.options)
     assert rows_of(old.to_arrow()) == [(1, "a", 5), (2, "new", 6), (3, "c", 5), (4, "d", 1)]
+
+
+def test_an_upsert_asks_four_times(endpoint: Endpoint, place: str) -> None:
+    """The listed token tells that the own commit is the same file, so nothing is read back."""
+    url = f"{place}/requests"
+    create(url, endpoint.options).upsert(pa.table({"id": [1], "name": ["a"], "ts": [1]}))
+    store = CountingStore(open_store(url, endpoint.options))
+    handle = replace(LakeTable.open(url, storage_options=endpoint.options).handle, store=store, log=DeltaLog(store))
+    table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+    for number in (2, 3):
+        store.reset()
+        table.upsert(pa.table({"id": [1], "name": ["b"], "ts": [number]}))
+        asked = dict(store.counts().calls)
+        assert asked.pop("write") > 0, "parts of the log file, which the client sends in one request"
+        assert asked == {"list": 2, "open_output": 1, "put_if_absent": 1}
 
 
 def test_writers_at_once_all_land(endpoint: Endpoint, place: str) -> None:

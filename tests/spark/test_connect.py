@@ -13,8 +13,7 @@ SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
-from lakemerge import FrameError, InputError, LakeTable
-from lakemerge.read import premerge as beside
+from lakemerge import FrameError, InputError, LakeTable, ReadPolicy, Settings
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.storage import open_store
 
@@ -42,12 +41,12 @@ def look():
     return [rows, list(counted), loaded, table.to_arrow().num_rows]
 
 said["dirty"] = look()
-beside._LEAST_BYTES = 0
-said["merged first"] = [table.explain_read().first > 0, table.explain_read().merged]
+table = LakeTable.open(path, spark=spark, settings=Settings(reads=ReadPolicy(premerge_from_bytes=0)))
+said["premerged"] = [table.explain_read().first > 0, table.explain_read().merged]
 said["places"] = look()
 twice = table.to_df(columns=["id", "at"])
 said["joined"] = twice.join(table.to_df(), "id").count()
-said["merged beside"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
+said["minor compaction"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
 said["minor"] = look()
 said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
@@ -98,10 +97,10 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert "key column 'id' is null in 1 row(s)" in said["refused"]
     # Of ids 45 to 49 the appended records are older, of ids 50 to 54 they are not; key 0 is deleted.
     rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
-    assert said["merged first"] == [True, 0]
+    assert said["premerged"] == [True, 0]
     assert said["joined"] == 99
     assert said["dirty"] == said["places"] == said["minor"] == said["clean"] == [rows, [99, 94], 5, 99]
-    assert said["merged beside"] == [True, 0]
+    assert said["minor compaction"] == [True, 0]
     assert said["compacted"] == [True, 0]
     assert said["through arrow"] == [None, "Spark Connect logs a read's options, and those for S3 hold credentials"]
     assert said["door"] == [[1, 9, "door"]]

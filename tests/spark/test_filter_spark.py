@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from lakemerge import LakeTable, Settings
+from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import FilterError
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.literals import parse_zone
@@ -78,17 +78,20 @@ def test_the_same_rows_as_spark(spark: SparkSession) -> None:
         assert parsed.kept(table)["id"].to_pylist() == sorted(theirs[n]), sql
 
 
-@pytest.mark.parametrize("state", ["compacted", "minor-compacted", "merged first", "merged in tasks"])
+@pytest.mark.parametrize("state", ["compacted", "minor-compacted", "premerged", "merged in tasks"])
 def test_a_table_keeps_the_same_rows(state: str, spark: SparkSession, tmp_path: Path) -> None:
     """Whatever is pruned, by us or by Spark's reader: files and row groups of two rows have statistics that tell."""
-    small = Settings(row_group_rows=2, merge_first_bytes=1 if state == "merged in tasks" else 2**27)
+    policy = ReadPolicy(premerge=state == "premerged", premerge_from_bytes=0, premerge_stored_per_place=0.1)
+    small = Settings(row_group_rows=2, reads=policy)
     table = LakeTable.create(tmp_path, SCHEMA, key=["id"], buckets=4, settings=small, spark=spark)
     first, second = rows_of(VALUES * 4), rows_of(VALUES[::-1] * 2, first=5)
     table.upsert(first)
     table.compact()
     table.upsert(second)
-    if state != "merged first" and state != "merged in tasks":
+    if state in ("compacted", "minor-compacted"):
         table.compact(minor=state == "minor-compacted")
+    plan = table.explain_read()
+    assert (plan.first > 0, plan.merged > 0) == (state == "premerged", state == "merged in tasks")
     final = pa.concat_tables([first.slice(0, 5), second, first.slice(15)])
     parsed = [parse_filter(sql, SCHEMA) for sql in FILTERS]
     expected = [sorted(one.kept(final)["id"].to_pylist()) for one in parsed if one is not None]

@@ -17,8 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from lakemerge import LakeTable, Settings
-from lakemerge.spark import scans as files
+from lakemerge import LakeTable, ReadPolicy, Settings
 
 DDL = "id BIGINT, at INT, v STRING"
 Rows = dict[int, tuple[Any, ...]]
@@ -53,16 +52,21 @@ def played(spark: SparkSession, path: Path) -> tuple[LakeTable, Rows]:
     return table, rows
 
 
-@pytest.mark.parametrize("bits", ["sent with the plan", "read by Spark", "in several scans"])
-def test_a_read_by_position(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: str) -> None:
+SEVERAL_SCANS = ReadPolicy(driver_rows=0, scan_rows=1)
+"""Spark reads the bitmaps, and each file slice has a scan of its own."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "scans"),
+    [(ReadPolicy(), 1), (ReadPolicy(driver_rows=0), 1), (SEVERAL_SCANS, 4)],
+    ids=["sent with the plan", "read by Spark", "in several scans"],
+)
+def test_a_read_by_position(spark: SparkSession, tmp_path: Path, policy: ReadPolicy, scans: int) -> None:
     table, rows = played(spark, tmp_path / "t")
-    if bits != "sent with the plan":
-        monkeypatch.setattr(files, "_FEW_BITS", 0)
-    if bits == "in several scans":
-        monkeypatch.setattr(files, "_MAX_BITS", 1)
+    table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=policy))
     plan = plan_of(table.to_df())
     assert "MapInArrow" not in plan
-    assert plan.count("FileScan") >= (4 if bits == "in several scans" else 1)
+    assert plan.count("FileScan") >= scans
     assert collected(table.to_df()) == sorted(rows.values())
     assert collected(table.to_df(columns=["at", "id"])) == sorted((row[1], row[0]) for row in rows.values())
     assert table.to_df().count() == len(rows)
@@ -107,13 +111,11 @@ def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> No
     assert collected(then.to_df()) == [(i, 0, f"v{i}") for i in range(100)]
 
 
-def test_a_union_of_scans_in_generated_code(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_union_of_scans_in_generated_code(spark: SparkSession, tmp_path: Path) -> None:
     """The setting that the README recommends: clean file slices, scans with bitmaps, and a file slice that Python tasks
     merge."""
     table, rows = played(spark, tmp_path / "t")
-    monkeypatch.setattr(files, "_MAX_BITS", 1)  # a scan a file slice
+    table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=ReadPolicy(scan_rows=1)))
     late = {i: (i, 50, "late") for i in range(200, 400) if bucket_of(spark, i) == 2}
     table.upsert(frame(spark, late))
     rows |= late

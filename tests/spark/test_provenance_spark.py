@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from tests.unit.faults import rows_of
 
 DDL = "k BIGINT, o BIGINT, v STRING"
@@ -34,8 +34,9 @@ def test_explain_and_replay_of_what_spark_wrote(table: LakeTable, tmp_path: Path
     assert rows_of(LakeTable.open(tmp_path / "u").to_arrow()) == rows_of(table.to_arrow())
 
 
-def test_what_if_by_tasks(table: LakeTable, merged_first: bool) -> None:
+def test_what_if_by_tasks(table: LakeTable, spark: SparkSession, reads: Settings) -> None:
     """The table's own data frame before and after, so that nothing of the view is kept for it."""
+    table = LakeTable.open(table.url, spark=spark, settings=reads)
     own = sorted(map(tuple, table.to_df().collect()))
     view = table.what_if("commit-time")
     rows = sorted(map(tuple, view.to_df().collect()))

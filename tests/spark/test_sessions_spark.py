@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import LakeMergeError
 from tests.spark.application import Application, start_session
 
@@ -38,9 +38,17 @@ def refused(work: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def dirty_table(path: Path, spark: SparkSession | None) -> LakeTable:
+def dirty_table(path: Path, spark: SparkSession | None, settings: Settings | None = None) -> LakeTable:
     """Ids 0 to 119, of which 100 to 119 are in a log."""
-    table = LakeTable.create(path, "id BIGINT NOT NULL, at INT", key=["id"], ordering=["at"], buckets=2, spark=spark)
+    table = LakeTable.create(
+        path,
+        "id BIGINT NOT NULL, at INT",
+        key=["id"],
+        ordering=["at"],
+        buckets=2,
+        settings=settings,
+        spark=spark,
+    )
     table.upsert(rows(range(100), 1))
     table.upsert(rows(range(90, 120), 2))
     return table
@@ -62,13 +70,11 @@ LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
 
 def restart(spark: SparkSession, folder: Path) -> Told:
     """Tables that were read in a session, in a later one and between the two."""
-    from lakemerge.read import premerge as beside
-
-    beside._LEAST_BYTES = 0  # what reads merge first, and then keep
+    keeping = Settings(reads=ReadPolicy(premerge_from_bytes=0))  # what reads premerge, and then keep
     tables = {
-        "found": dirty_table(folder / "found", None),
-        "given": dirty_table(folder / "given", spark),
-        "pickled": dirty_table(folder / "pickled", spark),
+        "found": dirty_table(folder / "found", None, keeping),
+        "given": dirty_table(folder / "given", spark, keeping),
+        "pickled": dirty_table(folder / "pickled", spark, keeping),
     }
     told: Told = {name: [table.to_df().count()] for name, table in tables.items()}
     stale = tables["given"].to_df()
@@ -115,10 +121,19 @@ def test_a_table_outlives_its_session(tmp_path: Path) -> None:
     assert told["in a thread"] == [118]
 
 
-def python_of(folder: Path, name: str, *options: str) -> Path:
-    """A Python with these options."""
+def newer_package(folder: Path) -> Path:
+    """A folder that tells Python of a later version of this package."""
+    told = folder / "packages" / "lakemerge-99.1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: lakemerge\nVersion: 99.1\n")
+    return told.parent
+
+
+def python_of(folder: Path, name: str, *options: str, packages: Path | None = None) -> Path:
+    """A Python with these options, and with a folder of packages before all others."""
     path = folder / name
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(options)} "$@"\n')
+    first = "" if packages is None else f'PYTHONPATH="{packages}:$PYTHONPATH"; export PYTHONPATH\n'
+    path.write_text(f'#!/bin/sh\n{first}exec "{sys.executable}" {" ".join(options)} "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -127,6 +142,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
     context: Any = spark.sparkContext
     table = dirty_table(folder / "table", spark)
     others = {"bare": python_of(folder, "bare", "-S"), "missing": folder / "missing", "same": python_of(folder, "same")}
+    others["newer"] = python_of(folder, "newer", packages=newer_package(folder))
     told: Told = {}
 
     def jobs_of(work: Callable[[], object]) -> int:
@@ -137,7 +153,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
     def write() -> object:
         return table.upsert(spark.range(10).selectExpr("id", "9 AS at"))
 
-    for name in ("bare", "missing"):
+    for name in ("bare", "missing", "newer"):
         context.pythonExec = str(others[name])
         told[name] = [refused(write), refused(table.to_df), table.version]
     context.pythonExec = str(others["same"])
@@ -169,7 +185,9 @@ def test_the_workers_python(tmp_path: Path) -> None:
         assert "Spark's Python workers cannot run LakeMerge: No module named" in message
         assert "set PYSPARK_PYTHON for this program, before Spark starts" in message
     assert "Cannot run program" in told["missing"][0]
-    assert told["bare"][2] == told["missing"][2] == 2
+    for message in told["newer"][:2]:
+        assert "Spark's Python workers cannot run LakeMerge: they have lakemerge 99.1, and this program has" in message
+    assert told["bare"][2] == told["missing"][2] == told["newer"][2] == 2
     assert told["jobs"] == [2, 1, 1]
     assert told["unsaid"] == ["python3", 120, True]
     assert told["said"][1]

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.schema.schema import to_ddl
 
 PLAIN = (
@@ -142,9 +142,9 @@ def test_the_schema_is_the_same_however_it_is_given(spark: SparkSession, tmp_pat
 
 @pytest.mark.parametrize("door", ["spark", "arrow"])
 def test_values_survive_load_log_merge_and_compaction(
-    spark: SparkSession, tmp_path: Path, merged_first: bool, door: str
+    spark: SparkSession, tmp_path: Path, reads: Settings, door: str
 ) -> None:
-    table = LakeTable.create(tmp_path, WITH_NTZ, key=["id"], ordering=["at"], buckets=1, spark=spark)
+    table = LakeTable.create(tmp_path, WITH_NTZ, key=["id"], ordering=["at"], buckets=1, settings=reads, spark=spark)
 
     def upsert(rows: Sequence[dict[str, Any]]) -> None:
         frame = frame_of(table.schema, rows)
@@ -156,7 +156,7 @@ def test_values_survive_load_log_merge_and_compaction(
     later = [{**row, "id": row["id"] % 3 + 1, "at": 2} for row in ROWS[:3]]
     upsert([*later, *ROWS[3:]])
     expected = [*later, *ROWS[3:]]
-    assert table.explain_read().first == merged_first
+    assert table.explain_read().first == reads.reads.premerge
     check(table, spark, expected)
     table.compact()
     check(table, spark, expected)

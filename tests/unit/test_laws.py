@@ -363,3 +363,15 @@ def rows(table: LakeTable) -> list[str]:
 
 def logged(table: LakeTable) -> int:
     return sum(block.rows for file_slice in table.view.file_slices for block in file_slice.blocks)
+
+
+def test_a_merger_with_hooks_of_earlier_versions_is_named() -> None:
+    """They are fields of what ``traits`` returns. A class that defines one would be read as saying nothing."""
+    with pytest.raises(TypeError, match=r"Earlier defines only_picks, uses_ordering: return Traits"):
+
+        class Earlier(UpsertsOnly):
+            def uses_ordering(self, shape: TableShape) -> bool:
+                return False
+
+            def only_picks(self, shape: TableShape) -> bool:
+                return True

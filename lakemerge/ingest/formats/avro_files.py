@@ -1,4 +1,4 @@
-"""Avro: a file is one block, its records read one after the other by fastavro."""
+"""Avro: a file is one block, and fastavro reads its records one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BATCH_RECORDS = 8192
 
 @dataclass(frozen=True, slots=True)
 class AvroRecords(Format):
-    """``unwrap``: of an envelope; ``None``: a record is a row."""
+    """``unwrap`` takes a row out of its envelope; ``None``: a record is a row."""
 
     unwrap: Unwrap | None = None
     name: ClassVar[str] = "avro"
@@ -90,7 +90,7 @@ def _fastavro() -> Any:
 
 
 def _kind(kind: Any) -> pa.DataType:
-    """What a new column of the table gets for a field of an Avro schema."""
+    """The type of a new column of the table, for a field of an Avro schema."""
     if isinstance(kind, list):
         rest = [part for part in kind if part != "null"]
         return _kind(rest[0]) if len(rest) == 1 else pa.string()

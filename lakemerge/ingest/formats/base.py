@@ -18,18 +18,18 @@ __all__ = ["Format", "Frame", "Origin", "Parsed", "Peek", "Piece", "Reject"]
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What a file says of itself before its records."""
+    """What a file says about itself before its records."""
 
     names: tuple[str, ...]
     """Its columns, in its order."""
     types: tuple[pa.DataType, ...] | None = None
     """``None``: they are texts."""
     data_start: int = 0
-    """Bytes before the first record."""
+    """How many bytes come before the first record."""
 
     @property
     def likeness(self) -> str:
-        """The same for files whose records can share a window: a digest of names and types."""
+        """A digest of names and types. Files with the same digest can share a window."""
         types = [""] * len(self.names) if self.types is None else [str(kind) for kind in self.types]
         columns = sorted(f"{name.lower()} {kind}" for name, kind in zip(self.names, types, strict=True))
         return hashlib.sha256("\n".join(columns).encode()).hexdigest()[:16]
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
     file: SourceFile
     block: int
-    """Number of the first one."""
+    """The number of the first block."""
     blocks: int
     offset: int
     length: int
@@ -57,15 +57,15 @@ class Frame:
     """The columns of a window. Picklable."""
 
     schema: pa.Schema
-    """In the order of the table, with its types; then what is not the table's. What may be null is not said here."""
+    """The table's columns in its order, with its types, and then other columns. All fields are nullable here."""
     rescued: str | None = None
-    """The column that takes what the table has no column for."""
+    """The column for fields for which the table has no column."""
     grows: bool = False
-    """Whether the table gets columns for fields of records that it has none for."""
+    """Whether the table gets new columns for fields for which it has none."""
     ignores: bool = False
-    """Whether the caller named the columns, so that others are left out knowingly."""
+    """Whether the caller named the columns, so that others are left out on purpose."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """Column numbers by lower-case name, but for the rescued column, which no field of a file fills."""
+    """Lower-case name -> column number. The rescued column is left out, because no field of a file fills it."""
 
     @staticmethod
     def of(schema: pa.Schema, *, rescued: str | None = None, grows: bool = False, ignores: bool = False) -> Frame:
@@ -78,11 +78,11 @@ class Origin(NamedTuple):
     """Where a record is in its file."""
 
     text: str
-    """As it is there, or as JSON where its format has no text."""
+    """The record as it is in the file, or as JSON if its format is not text."""
     offset: int | None = None
-    """The place of its first byte; in a compressed file, the place in what the file holds."""
+    """The place of its first byte; for a compressed file, the place in the decompressed bytes."""
     row: int | None = None
-    """Its number, where the format has no lines."""
+    """The number of the row, if the format has no lines."""
 
 
 class Reject(NamedTuple):
@@ -99,13 +99,13 @@ class Parsed:
 
     rows: pa.RecordBatch
     problems: Problems
-    """Rows that are not to be taken up, and why."""
+    """Rows that must not be taken up, and why."""
     origin: Callable[[int], Origin]
     """Gives the origin of a row."""
     unread: tuple[tuple[Origin, str], ...] = ()
     """Records that did not become rows, and why."""
     new: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Fields that the frame has no column for, where it may get them, and the types of their values."""
+    """Fields without a column in the frame, and the types of their values, if the frame may grow."""
 
 
 class Format(ABC):
@@ -113,7 +113,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     describes_itself: ClassVar[bool] = True
-    """Whether files say which columns they have."""
+    """Whether a file says which columns it has."""
 
     @abstractmethod
     def splits(self, path: str) -> bool:
@@ -121,7 +121,7 @@ class Format(ABC):
 
     @abstractmethod
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
-        """What the file says of its columns."""
+        """What the file says about its columns."""
 
     @abstractmethod
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
@@ -131,4 +131,4 @@ class Format(ABC):
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         """The records of a piece, in their order, in portions of some megabytes.
 
-        Raises what pyarrow raises for a file that is damaged as a whole."""
+        If the file as a whole is damaged, pyarrow's error is raised."""

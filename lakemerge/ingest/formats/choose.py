@@ -1,4 +1,4 @@
-"""From a format's name and options, as callers give them, to the format."""
+"""Makes a format from the name and options that a caller gives."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
     "orc": {},
     "avro": {},
 }
-"""The formats, and of what kind each of their options is."""
+"""The formats, and the kind of each of their options."""
 
 
 def chosen_format(
     name: str, options: Mapping[str, Any], *, columns: Sequence[str], unwrap: Unwrap | None = None
 ) -> Format:
-    """The format. Raises :class:`InputError` that lists what is wrong with the options.
+    """The format. Raises an :class:`InputError` that lists everything wrong with the options.
 
-    :param columns: of CSV without a header.
-    :param unwrap: takes records out of an envelope.
+    :param columns: the columns of CSV without a header.
+    :param unwrap: takes a record out of its envelope.
     """
     if name not in FORMATS:
         raise InputError(f"format must be one of {', '.join(sorted(FORMATS))}, not {name!r}")
@@ -103,7 +103,7 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
 
 
 def _encoding(key: str, value: Any, problems: list[str]) -> str:
-    """One in which the byte of a line feed means nothing else."""
+    """An encoding in which the byte of a line feed means nothing else."""
     try:
         if "\n".encode(value) == b"\n":
             return "utf-8" if value.lower().replace("_", "-") in ("utf-8", "utf8") else str(value)

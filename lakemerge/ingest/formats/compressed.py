@@ -1,4 +1,4 @@
-"""Files compressed as a whole: by the end of their name, or as the caller says."""
+"""Files compressed as a whole. The end of their name says how, or the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 __all__ = ["CODECS", "codec_of", "decompressed"]
 
 CODECS: Final = {"gzip": "gzip", "zstd": "zstd", "bzip2": "bz2", "none": None}
-"""As callers name them, and as Arrow does."""
+"""A caller's name for a codec -> Arrow's name."""
 
 _ENDINGS: Final = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 
@@ -23,6 +23,6 @@ def codec_of(path: str, named: str | None) -> str | None:
 
 
 def decompressed(data: pa.NativeFile, path: str, named: str | None) -> pa.NativeFile:
-    """What is in the file, to be read from its beginning on."""
+    """The decompressed content of the file, as a stream from its beginning."""
     codec = codec_of(path, named)
     return data if codec is None else pa.CompressedInputStream(data, codec)

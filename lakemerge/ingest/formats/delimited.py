@@ -1,7 +1,7 @@
 """CSV: lines of texts between delimiters, read by Arrow.
 
-Columns that Arrow can read as the table has them are typed by its reader, times from their texts. A portion that it
-refuses is read by halves, so that the lines at fault are found and all others are read by the same reader.
+Arrow's reader gives columns their type where it can read the table's type; times are read as texts and then cast. If
+it refuses a portion, the portion is halved: so the lines at fault are found, and the same reader reads all others.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Delimited(Format):
         types: Mapping[str, pa.DataType],
         unread: list[tuple[Origin, str]],
     ) -> Iterator[tuple[_Part, pa.RecordBatch]]:
-        """The lines as batches of the columns that are wanted, in their order."""
+        """The lines as batches of the wanted columns, in their order."""
         try:
             batch = self._batch(lines, names, types)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
@@ -123,14 +123,15 @@ class Delimited(Format):
             yield _Part(lines, self.encoding), batch
 
     def _batch(self, lines: Lines, names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-        """All lines at once. Raises :class:`pa.ArrowInvalid` where a line is at fault, or may be."""
+        """All lines at once. Raises :class:`pa.ArrowInvalid` if a line is or may be at fault."""
         data = lines.data
-        # Looks that end at the first byte come first: a portion has millions.
+        # Tests that can end at the first byte come first, because a portion has millions of bytes.
         if b"\r" in data and data.count(b"\r") != data.count(b"\r\n") and len(lines) > 1:
             raise pa.ArrowInvalid("a carriage return alone ends no record")
         probe = b""
         if self.quote is not None and self.quote.encode() in data:
-            # A quote that is not closed would take in what follows; so does it take in the first line once more.
+            # A quote that is not closed swallows what follows. So the first line is added once more, and has to come
+            # out whole.
             probe = (b"" if data.endswith(b"\n") else b"\n") + (lines[0] if len(lines) else b"")
         text = (data + probe).decode(self.encoding).encode() if self.encoding != "utf-8" else data + probe
         if text[:1] in (b"", b"\r", b"\n") and not text.strip(b"\r\n"):
@@ -156,7 +157,7 @@ class Delimited(Format):
         )
         rows = table.num_rows - bool(probe)
         if rows != data.count(b"\n") + (not data.endswith(b"\n")) and rows != len(lines):
-            raise pa.ArrowInvalid("a quote is not closed in the line; where values hold line breaks, say multiline")
+            raise pa.ArrowInvalid("a quote is not closed in the line; if values hold line breaks, set multiline")
         table = table.slice(0, rows).rename_columns([name for name in names if name in types]).combine_chunks()
         batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
@@ -174,7 +175,7 @@ class _Part:
 
 
 def _types(names: Sequence[str], frame: Frame) -> dict[str, pa.DataType]:
-    """How the columns that are wanted are read."""
+    """The types as which the wanted columns are read."""
     types: dict[str, pa.DataType] = {}
     for name in names:
         place = frame.places.get(name.lower())
@@ -203,7 +204,7 @@ def _nothing(frame: Frame) -> pa.RecordBatch:
 
 
 def _told(error: Exception, names: Sequence[str]) -> str:
-    """Arrow's words, with the column's name in the place of its number."""
+    """Arrow's error message, with the column's name in place of its number."""
     match = _COLUMN.match(str(error))
     text = str(error) if match is None else f"column {names[int(match[1])]!r}: {str(error)[match.end() :]}"
     return _ROW.sub("", text).partition("\n")[0][:300]

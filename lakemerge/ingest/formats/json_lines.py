@@ -1,7 +1,7 @@
 """JSON lines: one object a line.
 
-Arrow reads a portion at once where it is sure to read it as the slow path does, which takes each line by itself. What
-Arrow would read otherwise, or crash on (a line ``null``, pyarrow 26), is looked for before.
+The slow path reads each line by itself. Arrow reads a whole portion at once, if it is sure to give the same rows. So a
+portion is searched first for text that Arrow would read differently, or crash on (a line ``null``, pyarrow 26).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from lakemerge.ingest.values import exactly
 __all__ = ["JsonLines", "Unwrap"]
 
 Unwrap = Callable[[Any], Mapping[str, Any] | None]
-"""From a record as it is in the file to the row that it stands for; ``None``: to none. Raises ``ValueError``."""
+"""Turns a record of the file into the row that it stands for; ``None``: into no row. Raises ``ValueError``."""
 
 _MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
-"""Something after an object that may be another one; also within texts, which then are read the slow way."""
+"""Text after an object that may be another object. It also matches within strings, which are then read the slow way."""
 _NO_OBJECT = re.compile(rb"\n(?!\{|\r?\n|\Z)")
 _NAMED_NUMBER = re.compile(rb"NaN|Inf")
 _OTHERWISE = (b"NaN", b"Inf", b"-0")
-"""Numbers that Arrow reads as others do not; the last one where no digits follow."""
+"""Numbers that Arrow reads differently from other parsers; ``-0`` only if no digits follow."""
 _ENDS_NUMBER = np.frombuffer(b",} \t\r\n", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines(Format):
-    """``unwrap``: of an envelope; ``None``: a line is a row."""
+    """``unwrap`` takes a row out of its envelope; ``None``: a line is a row."""
 
     unwrap: Unwrap | None = None
     compression: str | None = None
@@ -105,7 +105,7 @@ def _read(line: bytes) -> Any:
     if not _NAMED_NUMBER.search(line):
         return orjson.loads(line)
     value = exactly(line)
-    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, which orjson refuses itself
+    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
     return value
 
 
@@ -114,7 +114,7 @@ def _origin(lines: Lines, place: int) -> Origin:
 
 
 def _fast_schema(frame: Frame) -> pa.Schema | None:
-    """What Arrow is to read; ``None`` where a column is of a type that it reads otherwise than the slow path."""
+    """The schema for Arrow's reader; ``None`` if it reads the type of a column differently from the slow path."""
     kinds = [_fast_type(field.type) for field in frame.schema]
     if frame.rescued is not None or any(kind is None for kind in kinds):
         return None
@@ -132,7 +132,7 @@ def _fast_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
-    """A portion read at once; ``None`` where Arrow refuses it, or might not read it as the slow path does."""
+    """A portion read at once; ``None`` if Arrow refuses it, or might not read it as the slow path does."""
     data = lines.data
     if not _is_plain(data):
         return None
@@ -170,7 +170,7 @@ def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether every line is empty, or begins with an object that nothing follows, in UTF-8 and with plain numbers."""
+    """Whether every line is empty or is one object, in UTF-8 and with plain numbers."""
     if not data.startswith(b"{") or _NO_OBJECT.search(data) or _MANY_ON_A_LINE.search(data):
         return False
     if _has_odd_number(data):
@@ -182,7 +182,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _has_odd_number(data: bytes) -> bool:
-    """By columns of bytes: a search for texts that begin as most dates have them takes several times as long."""
+    """Compares columns of bytes. A text search takes several times as long, because most dates begin alike."""
     values = np.frombuffer(data, np.uint8)
     for token in _OTHERWISE:
         places = np.flatnonzero(values[:-2] == token[0])
@@ -196,7 +196,7 @@ def _has_odd_number(data: bytes) -> bool:
 
 
 def _has_other_case(data: bytes, frame: Frame) -> bool:
-    """Whether a name of a column is there in another case, which Arrow takes for another column."""
+    """Whether a column's name occurs in another case, which Arrow takes for another column."""
     names = frame.schema.names
     pattern = "|".join(re.escape(name) for name in names)
     found = set(re.findall(rf'"({pattern})"\s*:'.encode(), data, flags=re.IGNORECASE))

@@ -1,8 +1,8 @@
 """Records that are lines: which of them a block has, and where they are.
 
-A record belongs to the block that holds the byte before it, the first one to the first block. So every record is in
-one block, whatever the blocks' size, and a block is read without looking at the others: from after the first line
-feed in it to the end of the record that the first byte after it belongs to.
+A record belongs to the block that holds the byte before it; the first record belongs to the first block. So every
+record is in exactly one block, whatever the size of blocks, and a block is read without looking at the others. A reader
+begins after the first line feed in the block. It ends with the record that holds the first byte after the block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lakemerge.ingest.source import FileUnreadableError
 __all__ = ["MAX_RECORD_BYTES", "Lines", "Quoting", "cut_block", "cut_stream"]
 
 PORTION_BYTES = 8 << 20
-"""Bytes that are parsed at a time."""
+"""How many bytes are parsed at a time."""
 MAX_RECORD_BYTES = 128 << 20
-"""A longer record is taken for a file that has no records at all."""
+"""If a record is longer, the file is taken to have no records at all."""
 
 _LINE_FEED = 10
 _MARK = b"\xef\xbb\xbf"
@@ -34,13 +34,13 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Quoting:
-    """What makes a line feed a part of a value."""
+    """How values are quoted, and so which line feeds are part of a value."""
 
     quote: str
     escape: str | None
 
     def ends(self, data: bytes) -> Offsets:
-        """The places of line feeds that end records, in data that begins with a record."""
+        """The places of line feeds that end records. The data must begin with a record."""
         if self.escape is not None and self.escape != self.quote:
             escaped = re.escape(self.escape.encode())
             data = re.sub(escaped + rb"[\s\S]", b"  ", data)
@@ -51,7 +51,7 @@ class Quoting:
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole records of a file: its bytes from ``offset`` on; of a compressed file, of what is in it."""
+    """Whole records of a file: its bytes from ``offset`` on. For a compressed file these are the decompressed bytes."""
 
     data: bytes
     offset: int
@@ -84,16 +84,16 @@ class Lines:
             yield self.data[start:end]
 
     def offset_of(self, index: int) -> int:
-        """In the file, of a record."""
+        """The offset of a record in the file."""
         return self.offset + int(self._bounds[0][index])
 
     @property
     def offsets(self) -> Offsets:
-        """In the file, of every record."""
+        """The offset of every record in the file."""
         return self._bounds[0] + self.offset
 
     def without_mark(self) -> Lines:
-        """The same without the byte order mark that its file may begin with."""
+        """The same records without the byte order mark, if the file begins with one."""
         if self.offset or not self.data.startswith(_MARK):
             return self
         return replace(self, data=self.data[len(_MARK) :], offset=len(_MARK))
@@ -112,7 +112,7 @@ def cut_block(
 ) -> Iterator[Lines]:
     """The records of the block from ``start`` up to, not including, ``end``, in portions.
 
-    :param size: of the file.
+    :param size: the size of the file.
     :param data_start: where its first record begins, after a header.
     """
     portion = portion_bytes or PORTION_BYTES
@@ -125,7 +125,7 @@ def cut_block(
 def cut_stream(
     file: pa.NativeFile, *, skip: int = 0, quoting: Quoting | None = None, portion_bytes: int | None = None
 ) -> Iterator[Lines]:
-    """All records of what can only be read from its beginning on, in portions.
+    """All records, in portions, of a stream that can only be read from its beginning.
 
     :param skip: bytes before the first record.
     """
@@ -165,7 +165,7 @@ def _portions(file: pa.NativeFile, position: int, end: int, size: int, portion: 
     file.seek(position)
     read_to, held = position, b""
     while True:
-        # Beyond the end of the block there is the rest of one record to be read, which is short as a rule.
+        # Beyond the end of the block only the rest of one record has to be read. It is usually short.
         wanted = min(portion, max(end - read_to, 64 << 10))
         data = file.read(wanted)
         held, read_to = held + data, read_to + len(data)

@@ -1,4 +1,4 @@
-"""ORC: a file is one block, read stripe by stripe, since pyarrow does not tell where stripes are."""
+"""ORC: a file is one block, read stripe by stripe, because pyarrow does not say where stripes are."""
 
 from __future__ import annotations
 

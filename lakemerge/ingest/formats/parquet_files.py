@@ -41,7 +41,7 @@ class ParquetRows(Format):
         with pq.ParquetFile(data, metadata=footer) as parquet:
             names = parquet.schema_arrow.names
             wanted = [name for name in names if name.lower() in frame.places or frame.rescued is not None]
-            # A dot in a name would be taken for a field of a struct.
+            # pyarrow would take a name with a dot for a field of a struct.
             columns = None if any("." in name for name in wanted) else wanted
             for number in range(footer.num_row_groups):
                 if piece.offset <= _middle(footer, number, piece.file.size) < max(piece.end, piece.offset + 1):
@@ -58,7 +58,7 @@ def _origin(batch: pa.RecordBatch, first: int, row: int) -> Origin:
 
 
 def _middle(footer: pq.FileMetaData, number: int, size: int) -> int:
-    """The middle of a row group's bytes, within the file."""
+    """The place in the file of the middle of a row group's bytes."""
     group = footer.row_group(number)
     starts, ends = [], []
     for place in range(group.num_columns):
@@ -73,14 +73,14 @@ def _middle(footer: pq.FileMetaData, number: int, size: int) -> int:
 
 
 def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
-    """Checked, since pyarrow ends the process over some footers of strangers."""
+    """The checked footer. It is checked because some damaged footers make pyarrow end the process."""
     size = file.size
     start = max(0, size - _TAIL_BYTES)
     data.seek(start)
     tail = data.read(size - start)
     length = int.from_bytes(tail[-END:-4], "little") + END
     if tail[-4:] != b"PAR1" or length > size:
-        raise FileUnreadableError("it is no Parquet file, or was cut short")
+        raise FileUnreadableError("it is no Parquet file, or it was cut short")
     if length > len(tail):
         data.seek(size - length)
         tail = data.read(length)

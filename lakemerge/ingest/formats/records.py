@@ -18,9 +18,9 @@ def rows_of(
     records: Sequence[Mapping[str, Any]], frame: Frame, *, again: Callable[[int], Mapping[str, Any]] | None = None
 ) -> tuple[pa.RecordBatch, Problems, Mapping[str, pa.DataType]]:
     """Records as rows of the frame. Fields match columns by name, whatever their case; a field that a record lacks
-    is null. Where the frame may grow, the third result is what it lacks.
+    is null. If the frame may grow, the third result holds the fields that it lacks.
 
-    :param again: a record once more, with the numbers in it as they were written; ``None``: they are.
+    :param again: reads a record once more, with its numbers as they were written; ``None``: they are already so.
     """
     batch, misfits = _rows(records, frame)
     if misfits.inexact and again is not None:
@@ -60,7 +60,7 @@ def _rows(records: Sequence[Mapping[str, Any]], frame: Frame) -> tuple[pa.Record
 
 
 def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[str, Any]]:
-    """Values by column, and what is in no column. A field of a column's very name counts before others."""
+    """Values by column, and the fields without a column. A field with exactly a column's name goes before others."""
     row: list[Any] = [None] * len(frame.schema)
     rest: dict[str, Any] = {}
     names = frame.schema.names
@@ -75,7 +75,7 @@ def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[s
 
 
 def _new(misfits: Misfits) -> dict[str, pa.DataType]:
-    """The types of fields that the frame lacks; fields inside of columns are not among them."""
+    """The types of top-level fields that the frame lacks."""
     found: dict[str, pa.DataType] = {}
     spelled: dict[str, str] = {}
     for rest in misfits.unknown.values():
@@ -95,7 +95,7 @@ def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _kind(value: Any) -> pa.DataType:
-    """The type of a column for the value: whole numbers, numbers, truth, nested values, and texts for all others."""
+    """The column type for a value: of integers, floats, booleans, nested values, and strings for all others."""
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
@@ -112,6 +112,6 @@ def _kind(value: Any) -> pa.DataType:
 
 def unknown_field(name: str) -> str:
     return (
-        f"the table has no column {name!r}: add it by a merge of the schema or by table.alter, keep such fields in a "
+        f"the table has no column {name!r}: add it by table.alter or a merge of the schema, keep such fields in a "
         "rescued column, or name the columns to read"
     )

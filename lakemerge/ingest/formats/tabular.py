@@ -17,8 +17,8 @@ __all__ = ["record_text", "to_frame"]
 
 
 def to_frame(batch: pa.RecordBatch, frame: Frame) -> tuple[pa.RecordBatch, Problems]:
-    """The columns of the frame from those of a file, matched by name, whatever their case; one that the file lacks is
-    null. What no column takes goes to the rescued column, where there is one."""
+    """The columns of the frame, taken from a file's columns by name, whatever their case. A column that the file lacks
+    is null. File columns without a column in the frame go to the rescued column, if there is one."""
     there = {name.lower(): place for place, name in enumerate(batch.schema.names)}
     problems: Problems = {}
     arrays: list[pa.Array] = []
@@ -54,7 +54,7 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def _rest(batch: pa.RecordBatch) -> pa.Array:
-    """Columns as JSON objects of the values that are not null; null where there are none."""
+    """Each row as a JSON object of its values that are not null; null if it has none."""
     if not batch.num_columns or all(column.null_count == len(column) for column in batch.columns):
         return pa.nulls(batch.num_rows, pa.string())
     some = np.zeros(batch.num_rows, np.bool_)

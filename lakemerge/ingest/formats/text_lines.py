@@ -20,14 +20,14 @@ __all__ = ["TextLines"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLines(Format):
-    """Lines of text, and where they come from."""
+    """Lines of text, with the path and place that they come from."""
 
     column: str = "value"
-    """The column that takes the line."""
+    """The column for the line."""
     path_column: str | None = None
-    """The column that takes the path of the file."""
+    """The column for the path of the file."""
     offset_column: str | None = None
-    """The column that takes the place of the line's first byte."""
+    """The column for the place of the line's first byte."""
     encoding: str = "utf-8"
     compression: str | None = None
     name: ClassVar[str] = "text"

@@ -1,1 +1,1 @@
-"""How tables, plans and rows get between the driver, its JVM and its tasks."""
+"""Sends tables, plans and rows between the driver, its JVM and its tasks."""

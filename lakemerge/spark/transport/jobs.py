@@ -1,4 +1,4 @@
-"""Running functions on Spark: one Python task per bin of items, results and errors back as values."""
+"""Runs functions on Spark: one Python task for each bin of items. Results and errors come back as values."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ R = TypeVar("R")
 def map_evenly(
     spark: SparkSession, function: Callable[[T], R], items: Sequence[T], *, sizes: Sequence[int], target_bytes: int
 ) -> list[R]:
-    """``function`` of every item, in the items' order, in even tasks of about ``target_bytes``.
+    """Call ``function`` for every item, in even tasks of about ``target_bytes``. Results are in the order of the items.
 
-    A :class:`LakeMergeError` that a task raises is raised here as it was. For other raised ones see
+    A :class:`LakeMergeError` that a task raises is raised here unchanged. For errors of the workers' Python see
     :func:`lakemerge.spark.workers.prepare_workers`.
     """
     prepare_workers(spark)
@@ -63,8 +63,7 @@ def _numbered(function: Callable[[T], R], item: T, index: int) -> tuple[int, R]:
 
 
 def even_tasks(file_slices: Sequence[FileSlice], settings: Settings, *, at_least: int) -> list[list[Part]]:
-    """What tasks of about ``settings.target_task_bytes`` read: parts of large file slices, several small ones
-    together."""
+    """Tasks of about ``settings.target_task_bytes``. A task reads parts of large file slices, or several small ones."""
     parts = split_file_slices(file_slices, settings.target_task_bytes)
     sizes = [part.stored_bytes for part in parts]
     groups = bins(sizes, target_bytes=settings.target_task_bytes, at_least=at_least)
@@ -72,8 +71,8 @@ def even_tasks(file_slices: Sequence[FileSlice], settings: Settings, *, at_least
 
 
 def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list[int]]:
-    """Indices of items in bins of even size: about ``target_bytes`` each, as many bins as items or
-    ``at_least`` where there are so few bytes. Largest items first, each into the emptiest bin."""
+    """Indices of items in bins of even size, of about ``target_bytes`` each. If there are few bytes, there are
+    ``at_least`` bins, or as many as items. The largest items are placed first, each into the emptiest bin."""
     count = min(len(sizes), max(at_least, -(-sum(sizes) // target_bytes)))
     filled: list[tuple[int, int]] = [(0, number) for number in range(count)]
     result: list[list[int]] = [[] for _ in range(count)]
@@ -85,7 +84,7 @@ def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that the cluster runs at a time, as Spark itself splits a range."""
+    """How many tasks the cluster runs at a time: as many as the parts into which Spark splits a range."""
     try:
         return spark.sparkContext.defaultParallelism
     except (AttributeError, PySparkException):  # Spark Connect has no context
@@ -95,7 +94,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
-    """Do the work; its result, or the :class:`LakeMergeError` it raised, as one row for the driver."""
+    """Do the work. Its result, or the :class:`LakeMergeError` that it raised, is returned as one row for the driver."""
     try:
         outcome: tuple[bool, object] = (True, work())
     except LakeMergeError as error:
@@ -104,9 +103,9 @@ def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
 
 
 def collect_results(frame: DataFrame) -> list[Any]:
-    """Run the job; the results of :func:`result_batch` in the tasks' order. Raises what a task raised."""
+    """Run the job. Returns the results of :func:`result_batch` in the tasks' order. Raises the error of a task."""
     results = []
-    # As Arrow data: for collect() the JVM would pickle what is pickled already, which of megabytes takes long.
+    # Collected as Arrow data. For collect() the JVM would pickle the pickled bytes again, which takes long.
     for outcome in frame.toArrow().column("result"):
         ok, value = pickle.loads(outcome.as_buffer())  # noqa: S301 - our own executors' bytes
         if not ok:

@@ -1,10 +1,10 @@
-"""A scan of many files that Spark asks the store nothing about.
+"""A scan of many files for which Spark does not ask the store.
 
-Spark asks for the size of each file that it is given the path of, once for whether it is there and once more for its
-size: seconds for 50,000 local files, and as many requests on S3. The one list of files that its readers take as it is,
-sizes included, is the log of Structured Streaming's file sink: a folder ``_spark_metadata`` with a file of a
-JSON line each (Spark's ``FileStreamSinkLog`` and ``SinkFileStatus``). Such a log is written for the scan, beside
-nothing, and is gone once Spark has read it.
+For each path that it gets, Spark asks the store twice: whether the file exists, and for its size. That takes seconds
+for 50,000 local files, and as many requests on S3. Only one kind of list with sizes is taken by its readers as it is:
+the log of Structured Streaming's file sink, a folder ``_spark_metadata`` with a file of one JSON line for each file
+(Spark's ``FileStreamSinkLog`` and ``SinkFileStatus``). Such a log is written for the scan, into a folder without other
+files, and is deleted once Spark has read it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BLOCK_BYTES = 32 * 1024 * 1024  # Hadoop's for file systems without blocks; Spa
 
 
 def scan_of_listed(reader: DataFrameReader, urls: Sequence[str], sizes: Sequence[int]) -> DataFrame | None:
-    """The rows of files, whose sizes in bytes the caller knows.
+    """The rows of files whose sizes in bytes the caller knows.
 
-    :param reader: of a format of Spark's first source API.
+    :param reader: a reader for a format of Spark's first source API.
 
-    ``None`` where a session does not take the list: Spark Connect's, which may be on another host, or one
+    ``None`` if the session does not take the list: a session of Spark Connect, which may be on another host, or one
     that is set to ignore such logs.
     """
     if not hasattr(reader, "_jreader"):
@@ -38,7 +38,7 @@ def scan_of_listed(reader: DataFrameReader, urls: Sequence[str], sizes: Sequence
         log = Path(folder) / "_spark_metadata"
         log.mkdir()
         (log / "0").write_bytes(b"\n".join(lines))
-        # As if its files could be anywhere below, or Spark would look for partitions in their paths.
+        # Otherwise Spark would look for partitions in the files' paths.
         frame = reader.option("recursiveFileLookup", "true").load(Path(folder).as_uri())
         location = cast("Any", frame)._jdf.queryExecution().analyzed().relation().location()
         return frame if location.allFiles().size() == len(urls) else None

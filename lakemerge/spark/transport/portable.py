@@ -1,8 +1,7 @@
-"""Sending user mergers to executors with the job.
+"""Sends user mergers to executors with the job.
 
-A class that a user wrote in a notebook, a script or a module beside it is not importable where the
-tasks run, so it travels by value. Installed packages and our own travel by name, as Spark sends
-everything else.
+Tasks cannot import a class that a user wrote in a notebook, a script or a module beside it. So such a class is sent by
+value. Classes of installed packages and our own are sent by name, as Spark does with everything else.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _INSTALLED = tuple(
     {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 _registering = threading.Lock()
-"""cloudpickle's list of modules to send by value is one for the process."""
+"""A lock, because cloudpickle has one list of modules to send by value for the whole process."""
 
 
 def portable(value: T) -> T:
-    """What to capture in a function for executors in place of ``value``, which may hold mergers.
+    """A box for ``value``, which may hold mergers. A function for executors captures the box instead of the value.
 
-    Here it is an opaque box; unpickled, it is the value. The classes in it are pickled now, so it
-    does not matter when Spark pickles the function.
+    Here it is an opaque box; unpickled, it is the value. The classes in it are pickled now, so it does not matter when
+    Spark pickles the function.
     """
     return cast("T", _Box(carried(value)))
 
@@ -51,7 +50,7 @@ class _Box:
 
 
 def carried(value: object) -> bytes:
-    """The value, which may hold mergers, as what ``pickle.loads`` gives it back from."""
+    """The value, which may hold mergers, as bytes for ``pickle.loads``."""
     with _registering:
         listed = set(_cloudpickle.list_registry_pickle_by_value())
         ours = [module for module in _modules_of_users() if module.__name__ not in listed]
@@ -60,8 +59,8 @@ def carried(value: object) -> bytes:
         try:
             return bytes(_cloudpickle.dumps(value))
         except (pickle.PicklingError, TypeError):
-            # The module refers to something that cannot travel, such as a lock: by name then, which
-            # works where the executors have the module (--py-files).
+            # The module refers to something that cannot be pickled, such as a lock. Then it is sent by name, which
+            # works if the executors have the module (--py-files).
             for module in ours:
                 _cloudpickle.unregister_pickle_by_value(module)
             ours = []
@@ -72,7 +71,7 @@ def carried(value: object) -> bytes:
 
 
 def _modules_of_users() -> list[ModuleType]:
-    """The modules of merger classes, and of their bases, that executors cannot be expected to have."""
+    """The modules of merger classes and their bases that executors may not have."""
     names = {base.__module__ for cls in _subclasses(Merger) for base in cls.__mro__}
     modules = [sys.modules[name] for name in sorted(names) if name in sys.modules]
     return [module for module in modules if not _is_everywhere(module)]
@@ -87,6 +86,6 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
 
 def _is_everywhere(module: ModuleType) -> bool:
     if module.__name__ == "__main__" or module.__name__.partition(".")[0] in _OURS:
-        return True  # cloudpickle sends __main__ by value of its own accord
+        return True  # cloudpickle sends __main__ by value anyway
     file = getattr(module, "__file__", None)
     return file is None or any(Path(file).resolve().is_relative_to(folder) for folder in _INSTALLED)

@@ -1,5 +1,5 @@
-"""What tasks are told of a plan, as bytes: a read of 100,000 files sends tens of thousands of tasks their file
-slices."""
+"""Pickles the part of a plan that tasks need. It must be fast and small: a read of 100,000 files sends their file
+slices to tens of thousands of tasks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Reducer = Callable[[Any], tuple[Any, ...]]
 
 
 def pickled(value: FileSlice | list[Part] | list[list[Part]]) -> bytes:
-    """The value, which ``pickle.loads`` gives back, but for its files' statistics and tags: these serve planning
-    alone, and would be most of it."""
+    """The value as bytes for ``pickle.loads``, without statistics and tags of files. Only planning needs these, and
+    they would be most of the bytes."""
     sink = io.BytesIO()
     pickler = pickle.Pickler(sink, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = _REDUCERS
@@ -32,7 +32,7 @@ def pickled(value: FileSlice | list[Part] | list[list[Part]]) -> bytes:
 
 
 def _by_fields(kind: type) -> tuple[type, _Reducer]:
-    """What its constructor takes: in half the time that a data class needs to give its state by name."""
+    """Pickles an object as its constructor's arguments. That takes half the time of a data class's state by name."""
     fields = attrgetter(*kind.__match_args__)  # type: ignore[attr-defined] # data classes and named tuples have them
     return kind, lambda value: (kind, fields(value))
 

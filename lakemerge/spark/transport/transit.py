@@ -1,12 +1,12 @@
-"""Columns on their way from the JVM to Python.
+"""Sends columns from the JVM to Python.
 
-Spark hands a decimal to Arrow through a ``BigDecimal`` and its bytes, value by value. Decimals that fit 64
-bits are sent unscaled as BIGINT instead, which took 6 to 12 % less time for a frame of 17 columns with four
-of them. And ``mapInArrow`` takes a dot in a column's name for a field of a struct, so that names are
-left behind. Both are put right again here.
+Spark converts each decimal for Arrow through a ``BigDecimal`` and its bytes. So decimals that fit 64 bits are sent
+unscaled as BIGINT instead, which took 6 to 12 % less time for a frame of 17 columns with four decimals. And
+``mapInArrow`` takes a dot in a column's name for a field of a struct, so columns are sent without their names. Both are
+undone here.
 
-How many rows go at a time matters more. By default Spark bounds a batch by its bytes, too, and to know
-them adds up the buffers of all columns after every row: 0.37 of 1.03 s for 300,000 rows of 17 columns.
+The number of rows in a batch matters more. By default Spark also bounds a batch by its bytes, and adds up the buffers
+of all columns after every row to know them: 0.37 of 1.03 s for 300,000 rows of 17 columns.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _BY_ROWS = {
 }
 _SAMPLE_FILES = 64
 _SMALL_ROW_BYTES = 4096
-"""Batches of such rows stay far below Spark's own limit of 64 MiB."""
+"""If rows are no larger than this, batches stay far below Spark's own limit of 64 MiB."""
 _PARQUET_TO_ARROW = 8
 """Rows take at most about this many times the bytes of their Parquet files, at the usual compression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was done to the columns of a frame, in their order. Picklable."""
+    """How the columns of a frame were changed to be sent, in their order. Picklable."""
 
     names: tuple[str, ...]
     decimals: tuple[pa.DataType | None, ...]
-    """The type of a column that was sent as integers."""
+    """For each column its type if it was sent as integers, else ``None``."""
 
     def received(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns as they were."""
@@ -70,23 +70,23 @@ def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, Sent]:
     def expression(number: int, name: str) -> str:
         column = text[name]
         if name in kinds:
-            # Exact: the product has at most 18 digits more than the factor.
+            # The product is exact: it has at most 18 digits more than the factor.
             column = f"CAST({column} * {10 ** kinds[name].scale}BD AS BIGINT)"
         return f"{column} AS c{number}"
 
-    # As SQL text, because every Column is several calls into the JVM: 0.05 s of 0.3 for a small upsert.
+    # As SQL text, because every Column takes several calls into the JVM: 0.05 s of 0.3 for a small upsert.
     sent = frame.selectExpr(*(expression(number, name) for number, name in enumerate(names)))
     return sent, Sent(tuple(names), tuple(kinds.get(name) for name in names))
 
 
 def batches_by_rows(spark: SparkSession, table: TableView) -> AbstractContextManager[None]:
-    """Jobs that run meanwhile send batches of a number of rows, whatever their bytes, where the table's
-    rows are known to be small. Settings that the user made stay as they are."""
+    """Bound the batches of jobs in the block by rows alone, if the table's rows are known to be small. Settings that
+    the user made stay as they are."""
     return session_settings(spark, _BY_ROWS, only_unset=True) if _has_small_rows(table) else nullcontext()
 
 
 def _has_small_rows(table: TableView) -> bool:
-    """By some of its base files: a write does not look at them all."""
+    """Whether rows are small, judged by some base files: a write does not look at all of them."""
     adds = islice(table.snapshot.files.values(), _SAMPLE_FILES)
     files = [BaseFile.of(add, table.config.partition_by) for add in adds]
     size = sum(file.add.size_bytes for file in files) * _PARQUET_TO_ARROW

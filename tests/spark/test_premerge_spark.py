@@ -1,4 +1,4 @@
-"""Small logs are merged first: then Spark's own reader reads what is stored, and the rows are right.
+"""Small logs are premerged: then Spark's own reader reads what is stored, and the rows are right.
 
 Expected rows are kept in a dictionary; which operators run, and how many jobs, Spark itself tells.
 """
@@ -6,26 +6,22 @@ Expected rows are kept in a dictionary; which operators run, and how many jobs, 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemerge import LakeTable, Settings, TableDamagedError
-from lakemerge.read import premerge as beside
+from lakemerge import LakeTable, ReadPolicy, Settings, TableDamagedError
 from tests.spark.test_minor_spark import collected, plan_of
 
 DDL = "id BIGINT, at INT, v STRING, n BIGINT"
 Rows = dict[int, tuple[Any, ...]]
-WHILE_READING = Settings(merge_first_bytes=1)
-
-
-@pytest.fixture(autouse=True)
-def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of a few rows are merged first, too."""
-    monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(beside, "_STORED_PER_RECORD", 2)
+WHILE_READING = Settings(reads=ReadPolicy(premerge=False))
+POLICY = ReadPolicy(premerge_from_bytes=0, premerge_stored_per_record=2)
+"""Tables of a few rows are premerged, too."""
+PREMERGING = Settings(reads=POLICY)
 
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
@@ -34,7 +30,7 @@ def frame(spark: SparkSession, rows: Rows) -> DataFrame:
 
 def played(spark: SparkSession, path: Path, *, minor: bool = False) -> tuple[LakeTable, Rows]:
     """200 rows in four buckets; then twice updates, late records, new keys and deletes, the first perhaps compacted."""
-    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=4, spark=spark)
+    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=4, settings=PREMERGING, spark=spark)
     rows: Rows = {i: (i, 10, f"v{i}", i) for i in range(200)}
     assert table.upsert(frame(spark, rows)).mode == "load"
     for number in (1, 2):
@@ -51,11 +47,11 @@ def played(spark: SparkSession, path: Path, *, minor: bool = False) -> tuple[Lak
 
 
 @pytest.mark.parametrize("minor", [False, True])
-def test_small_logs_are_merged_first(spark: SparkSession, tmp_path: Path, minor: bool) -> None:
+def test_small_logs_are_premerged(spark: SparkSession, tmp_path: Path, minor: bool) -> None:
     table, rows = played(spark, tmp_path / "t", minor=minor)
     plan = table.explain_read()
     assert (plan.clean, plan.minor, plan.first, plan.merged) == (0, 0, 4, 0)
-    assert "4 merged first" in str(plan)
+    assert "4 premerged" in str(plan)
     tree = plan_of(table.to_df())
     assert tree.count("FileScan parquet") == 2, "base and winner files are read in one scan, logs in another"
     assert tree.count("MapInArrow") == 0, "no row passes through Python"
@@ -89,9 +85,8 @@ def test_what_was_merged_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     table.upsert(frame(spark, {7: (7, 50, "newest", 0)}))
     assert collected(first) == sorted(rows.values())
     assert collected(table.to_df()) == sorted((rows | {7: (7, 50, "newest", 0)}).values())
-    assert collected(LakeTable.open(table.url, spark=spark.newSession()).to_df(columns=["id"])) == [
-        (i,) for i in sorted(rows)
-    ]
+    elsewhere = LakeTable.open(table.url, spark=spark.newSession(), settings=PREMERGING)
+    assert collected(elsewhere.to_df(columns=["id"])) == [(i,) for i in sorted(rows)]
 
 
 def jobs_of(spark: SparkSession, name: str, action: Any, path: Path) -> int:
@@ -105,16 +100,17 @@ def jobs_of(spark: SparkSession, name: str, action: Any, path: Path) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
-def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> None:
     """Keys that are asked for, logs that are large beside what is stored, and tables of which little is asked for."""
     table, rows = played(spark, tmp_path / "t")
-    monkeypatch.setattr(beside, "_LEAST_BYTES", table.detail().base_bytes)
+    policy = replace(POLICY, premerge_from_bytes=table.detail().base_bytes)
+    table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=policy))
     assert table.explain_read().first == 4
     assert table.explain_read(columns=["id", "at", "v"]).first == 0
     table.to_df()
     assert table.explain_read(columns=["id", "at", "v"]).first == 4, "another read has merged them"
     assert jobs_of(spark, "kept", lambda: table.to_df(columns=["id", "at", "v"]), tmp_path) == 0
-    monkeypatch.setattr(beside, "_LEAST_BYTES", 0)
+    table = LakeTable.open(table.url, spark=spark, settings=PREMERGING)
     assert table.explain_read(filter="id = 21").first == 0
     assert collected(table.to_df(filter="id = 22")) == [rows[22]]
     changed: Rows = {i: (i, 60, "all of them", i) for i in range(200)}
@@ -125,7 +121,7 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path, monke
     assert collected(table.to_df()) == sorted(rows.values())
 
 
-def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path) -> None:
     """Partial records make such rows in the file slices that they touch; where log files cannot be told apart all rows
     are
     sent along. The columns asked for are then what was kept."""
@@ -138,8 +134,8 @@ def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, monkeypatc
     assert collected(table.to_df()) == sorted(rows.values())
     assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["n", "id"]), tmp_path) == 1
     assert collected(table.to_df(columns=["n", "id"])) == sorted((row[3], row[0]) for row in rows.values())
-    monkeypatch.setattr(beside, "_MOST_LOGS", 1)
-    other = LakeTable.open(table.url, spark=spark)
+    few = Settings(reads=replace(POLICY, premerge_log_files=1))
+    other = LakeTable.open(table.url, spark=spark, settings=few)
     plan = plan_of(other.to_df())
     assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (1, 1)
     assert collected(other.to_df()) == sorted(rows.values())
@@ -164,7 +160,14 @@ def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
         ("aggregate", {"aggregates": {"n": "sum", "at": "max", "v": "last_value"}}),
     ):
         table = LakeTable.create(
-            tmp_path / merger, DDL, key=["id"], merger=merger, options=options, buckets=2, spark=spark
+            tmp_path / merger,
+            DDL,
+            key=["id"],
+            merger=merger,
+            options=options,
+            buckets=2,
+            settings=PREMERGING,
+            spark=spark,
         )
         rows: Rows = {i: (i, 0, f"v{i}", 1) for i in range(90)}
         table.upsert(frame(spark, rows))

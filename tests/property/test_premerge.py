@@ -23,7 +23,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
-from lakemerge.read.premerge import merge_beside
+from lakemerge.read.premerge import premerge
 from tests.conformance.arrow_engine import ArrowEngine, ArrowHandle
 from tests.conformance.runner import Filter, TableCase
 from tests.property.effort import examples, thorough
@@ -75,7 +75,7 @@ def _rows_of(
                 part.rows for part in merge_file_slice(spec, file_slice, columns=names, sort=False, files=files)
             ]
         return
-    found = merge_beside(file_slice, spec, names, pick=pick)
+    found = premerge(file_slice, spec, names, pick=pick)
     assert not (found.picked and found.rows)
     words = dict(zip(*found.positions.to_pydict().values(), strict=True))
     for file in file_slice.row_files:
@@ -110,6 +110,6 @@ class _Engine(ArrowEngine):
 @pytest.mark.parametrize("handle", [_Handle, _PickingHandle])
 @thorough(examples(60))
 @given(history=histories(max_steps=6))
-def test_the_same_rows_merged_first(handle: type[_Handle], history: History) -> None:
+def test_the_same_rows_premerged(handle: type[_Handle], history: History) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_history(history, _Engine(Path(folder), handle))

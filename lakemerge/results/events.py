@@ -1,0 +1,97 @@
+"""What a program can learn of its calls: an event after each write, read and service, for listeners and for the log.
+
+A listener feeds the metrics of Prometheus, StatsD or OpenTelemetry (docs/guides/monitoring.md). The logger
+``lakemerge.events`` writes the same at level INFO, one line an event, as ``name=value``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+__all__ = ["Event", "listen", "observed"]
+
+_logger = logging.getLogger("lakemerge.events")
+_listeners: list[Callable[[Event], object]] = []
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
+
+class _Observed(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A call of a table that has ended."""
+
+    operation: str
+    """The name of the method, such as ``upsert``."""
+    table: str
+    """The URL of the table."""
+    seconds: float
+    result: object
+    """What the call returned; ``None`` where it failed."""
+    error: Exception | None
+
+    def values(self) -> dict[str, int | float | str]:
+        """The numbers and words of the result by name, such as ``version``; for an Arrow table its ``rows``."""
+        if isinstance(rows := getattr(self.result, "num_rows", None), int):
+            return {"rows": rows}
+        if not dataclasses.is_dataclass(self.result):
+            return {}
+        found = {field.name: getattr(self.result, field.name) for field in dataclasses.fields(self.result)}
+        return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+
+
+def listen(listener: Callable[[Event], object]) -> Callable[[], None]:
+    """Call ``listener`` after each call of a table in this process, in the thread of that call.
+
+    What a listener raises is logged and goes no further: the call it is told of has ended already.
+
+    :returns: a function that ends it.
+    """
+    _listeners.append(listener)
+
+    def end() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return end
+
+
+def observed(method: _Method) -> _Method:
+    """A method of a table that tells of its calls."""
+
+    @functools.wraps(method)
+    def call(self: _Observed, /, *args: object, **kwargs: object) -> object:
+        if not _listeners and not _logger.isEnabledFor(logging.INFO):
+            return method(self, *args, **kwargs)
+        started = time.perf_counter()
+        try:
+            result = method(self, *args, **kwargs)
+        except Exception as error:
+            _tell(method.__name__, self.url, started, None, error)
+            raise
+        _tell(method.__name__, self.url, started, result, None)
+        return result
+
+    return cast("_Method", call)
+
+
+def _tell(operation: str, url: str, started: float, result: object, error: Exception | None) -> None:
+    event = Event(operation=operation, table=url, seconds=time.perf_counter() - started, result=result, error=error)
+    said = {"operation": operation, "table": url, "seconds": f"{event.seconds:.3f}", **event.values()}
+    if error is not None:
+        said["error"] = type(error).__name__
+    _logger.info("%s", " ".join(f"{name}={value}" for name, value in said.items()))
+    for listener in tuple(_listeners):
+        try:
+            listener(event)
+        except Exception:
+            _logger.exception("a listener failed")
