@@ -237,6 +237,12 @@ def _next_steps(place: str) -> str:
         ("history", "", "what each commit did"),
         ("get", f"order_id={orders.STORY}", "one row"),
         ("explain", f"order_id={orders.STORY} --since 0", "where it came from, record by record"),
+        (
+            "query",
+            "'SELECT state, count(*) FROM self GROUP BY state'",
+            "SQL, by DuckDB: pip install 'lakemerge[query]'",
+        ),
+        ("diff", "4 5 --limit 5", "how two versions differ"),
         ("changes", "--since 1 --until 2", "what a commit changed"),
     ]
     commands = [(f"lakemerge {name} {place} {rest}".rstrip(), what) for name, rest, what in lines]

@@ -78,6 +78,18 @@ class LakeTable:
 
     A table opened without a version follows the tip: each call first looks for newer commits. One
     opened at a version or timestamp stands there, and is read-only.
+
+    ::
+
+        make      create, open
+        write     upsert, delete, delete_where, ingest, write_stream, batch_writer
+        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read
+        follow    changes, changes_df, follow, consumers
+        ask why   explain, lineage, what_if, replay
+        look at   version, schema, key, ordering, buckets, url, detail, slices, history
+        redefine  alter, rescale
+        maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
+        go back   savepoint, savepoints, drop_savepoint, restore
     """
 
     def __init__(self, handle: Handle, snapshot: Snapshot, *, pinned: bool, spark: SparkSession | None) -> None:
@@ -207,10 +219,12 @@ class LakeTable:
 
     @property
     def key(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
         return self._view.config.key
 
     @property
     def ordering(self) -> tuple[str, ...]:
+        """The columns that tell which of two records is newer; empty where the order of commits does."""
         return self._view.config.ordering
 
     @property
@@ -220,6 +234,7 @@ class LakeTable:
 
     @property
     def url(self) -> str:
+        """Where the table is."""
         return self._handle.store.url
 
     def detail(self) -> TableDetail:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,12 @@ def test_a_new_process_shows_it_without_spark(tmp_path: Path) -> None:
     assert "Each of the 7 answers was compared with a plain computation, and is right." in done.stdout
     (path,) = tmp_path.glob("lakemerge-demo-*/orders")
     assert f"The table is {path}." in done.stdout
-    assert f"lakemerge show {path}" in done.stdout
+    following = [line.partition("#")[0] for line in done.stdout.splitlines() if line.startswith("  lakemerge ")]
+    assert [shlex.split(line)[1] for line in following] == [
+        "show", "history", "get", "explain", "query", "diff", "changes",
+    ]  # fmt: skip
+    for line in following:
+        assert main(shlex.split(line)[1:]) == 0
     assert LakeTable.open(path).key == ("order_id",)
 
 
