@@ -39,7 +39,7 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="lakemerge",
-    help="Looks at LakeMerge tables and keeps them healthy.",
+    help="Makes LakeMerge tables, writes and reads their rows, and keeps them healthy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
