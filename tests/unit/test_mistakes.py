@@ -1,6 +1,6 @@
 """Mistakes that people make: the text of each error names the problem, the place and the remedy.
 
-What needs Spark or a bucket is in ``tests/spark`` and ``tests/s3``.
+Those with buckets are in ``tests/s3/test_mistakes_s3.py``.
 """
 
 from __future__ import annotations
