@@ -39,6 +39,7 @@ class RowKind(enum.IntEnum):
 
     @property
     def symbol(self) -> str:
+        """As it stands in a kind column: ``+I``, ``-U``, ``+U`` or ``-D``."""
         return ("+I", "-U", "+U", "-D")[self]
 
 

@@ -17,9 +17,9 @@ from functools import partial
 from compaction.check.files import Checked, check_block, check_merge, check_stored, file_slice_paths, stored_parts
 from compaction.check.ingest import check_ingest, ingest_sizes
 from lakemerge.delta import Snapshot
-from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log
+from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
 from lakemerge.delta.replay import load, read_whole
-from lakemerge.errors import LakeMergeError, MergerMissingError, NotATableError, TableError
+from lakemerge.errors import LakeMergeError, MergerMissingError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
 from lakemerge.handle import Handle
@@ -76,7 +76,7 @@ def _checked(handle: Handle) -> CheckResult:
     report = _Report()
     listing = list_log(handle.store)
     if listing.latest is None:
-        raise NotATableError(f"there is no Delta log at {handle.store.url}", url=handle.store.url)
+        raise no_log(handle.store)
     _check_log(handle, listing, report)
     try:
         snapshot = handle.log.snapshot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -28,6 +29,16 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 )
 """By group of errors: fix the input, try again, fix the table, install something; else 1."""
 
+_NO_ROOM = ". Make room there, and run the command again"
+_NO_RIGHT = ". Give this user the right to do that, or run the command as another user"
+_REMEDIES = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: ". Mount it for writing, or use another place",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what it cannot do is one line on the error stream, and the exit code says whose turn it is."""
@@ -45,7 +56,8 @@ def one_line(error: Exception, *, command: str | None) -> str:
     if isinstance(error, LakeMergeError):
         text = error.worded(partial(spelled, command))
     else:
-        text = f"{type(error).__name__}: {error}"
+        remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+        text = f"{type(error).__name__}: {error}{remedy}"
     return " ".join(text.split())
 
 

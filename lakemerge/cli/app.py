@@ -6,20 +6,32 @@ A parameter of a command is named as that of the library it becomes: errors then
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
-from lakemerge.cli import merge_source, provenance
+from lakemerge.cli import merge_source, provenance, rows
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.demo import demo
 from lakemerge.cli.ingest import ingest_app
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.streams import changes, consumers_app
-from lakemerge.cli.tables import shown_buckets, shown_detail, shown_history, shown_plan, shown_result, shown_vacuum
+from lakemerge.cli.tables import (
+    columns_of,
+    shown_buckets,
+    shown_detail,
+    shown_history,
+    shown_maintenance,
+    shown_plan,
+    shown_result,
+    shown_vacuum,
+)
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table import LakeTable
 
@@ -27,14 +39,16 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="lakemerge",
-    help="Looks at LakeMerge tables and keeps them healthy.",
+    help="Makes LakeMerge tables, writes and reads their rows, and keeps them healthy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
+app.command()(demo)
 app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
+rows.register(app)
 provenance.register(app)
 app.add_typer(consumers_app, name="consumers")
 app.command()(changes)
@@ -54,9 +68,16 @@ def show(
     path: PathArgument,
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    json: JsonOption = False,
 ) -> None:
     """Show what a table is and what reading it costs now."""
-    shown_detail(opened(path, storage_options, version=version))
+    table = opened(path, storage_options, version=version)
+    if json:
+        detail = table.detail()
+        amplification = {"read_amplification": detail.read_amplification}
+        document(dataclasses.asdict(detail) | amplification | {"columns": columns_of(table.schema)})
+    else:
+        shown_detail(table)
 
 
 @app.command()
@@ -64,9 +85,14 @@ def history(
     path: PathArgument,
     storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the newest commits.")] = 20,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show what each commit did, newest first."""
-    shown_history(opened(path, storage_options).history(limit=limit))
+    entries = opened(path, storage_options).history(limit=limit)
+    if json:
+        lines(entries)
+    else:
+        shown_history(entries)
 
 
 @app.command()
@@ -75,9 +101,14 @@ def buckets(
     path: PathArgument,
     storage_options: StorageOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only the costliest to read.")] = 50,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show the buckets of a table, the costliest to read first."""
-    shown_buckets(opened(path, storage_options).slices(), limit=limit)
+    found = sorted(opened(path, storage_options).slices(), key=lambda part: -part.read_amplification)
+    if json:
+        lines(dataclasses.asdict(part) | {"read_amplification": part.read_amplification} for part in found[:limit])
+    else:
+        shown_buckets(found, limit=limit)
 
 
 @app.command()
@@ -94,15 +125,18 @@ def compact(
         str | None, typer.Option(help="Bytes to read and write at most, such as 50GiB; the rest is for the next run.")
     ] = None,
     quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Merge logs into base files."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     strategy, limit = CompactionStrategy(order=order), None if max_bytes is None else byte_count(max_bytes)
     if dry_run:
-        shown_plan(table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit, dry_run=True))
+        plan = table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit, dry_run=True)
+        document(plan) if json else shown_plan(plan)
     else:
-        shown_result(table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit))
+        result = table.compact(minor=minor, strategy=strategy, where=where, max_bytes=limit)
+        document(result) if json else shown_result(result)
 
 
 @app.command()
@@ -113,12 +147,15 @@ def maintain(
         str | None, typer.Option(help="Go on, with so long a pause, such as 5m; ends on SIGTERM or Ctrl-C.")
     ] = None,
     quiet: QuietOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, one for each run.")] = False,
 ) -> None:
     """Do what is due by the table's schedule: compactions, log compaction, vacuum."""
     show_progress(quiet=quiet)
     pause = None if every is None else duration(every)
     with stopping() as stop:
-        run_maintenance(opened(path, storage_options), every=pause, stop=stop)
+        run_maintenance(
+            opened(path, storage_options), every=pause, stop=stop, show=document if json else shown_maintenance
+        )
 
 
 @app.command()
@@ -133,12 +170,14 @@ def vacuum(
         bool, typer.Option("--enforce-retention/--no-enforce-retention", help="Refuse less than the table asks for.")
     ] = True,
     quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Delete files that no version within the retention needs; by default only say which."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     kept: dt.timedelta | None = None if retention is None else duration(retention)
-    shown_vacuum(table.vacuum(dry_run=dry_run, retention=kept, enforce_retention=enforce_retention))
+    result = table.vacuum(dry_run=dry_run, retention=kept, enforce_retention=enforce_retention)
+    document(result) if json else shown_vacuum(result)
 
 
 @app.command()
@@ -152,13 +191,18 @@ def check(
         bool, typer.Option("--drop-orphans", help="Where nothing is wrong, also vacuum: files that nothing needs go.")
     ] = False,
     quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Verify a table: its log, files, rows and statistics. Exit code 4 where something is wrong."""
     show_progress(quiet=quiet)
     options = parsed_options(storage_options or ())
     result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoints, storage_options=options)
-    typer.echo(str(result))
+    vacuumed = opened(path, storage_options).vacuum(dry_run=False) if result.ok and drop_orphans else None
+    if json:
+        document(dataclasses.asdict(result) | {"ok": result.ok, "vacuum": vacuumed})
+    else:
+        typer.echo(str(result))
     if not result.ok:
         raise typer.Exit(4)
-    if drop_orphans:
-        shown_vacuum(opened(path, storage_options).vacuum(dry_run=False))
+    if vacuumed is not None and not json:
+        shown_vacuum(vacuumed)

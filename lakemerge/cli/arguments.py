@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
 from lakemerge.errors import InputError
 from lakemerge.quantities import byte_count, duration
 
-__all__ = ["OPTIONS_VARIABLE", "byte_count", "duration", "storage_options"]
+__all__ = ["OPTIONS_VARIABLE", "byte_count", "duration", "named_values", "storage_options"]
 
 OPTIONS_VARIABLE = "LAKEMERGE_STORAGE_OPTIONS"
 """The environment variable that holds storage options as a JSON object."""
@@ -31,6 +32,20 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
         if not (name and equals):
             raise InputError(f"storage option {pair!r} is not NAME=VALUE")
         options[name] = _value(value)
+    return options
+
+
+def named_values(given: Sequence[str] | None) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs; values that are JSON are taken as such, all else as text. Raises :class:`InputError`."""
+    options: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InputError(f"option {pair!r} is not NAME=VALUE")
+        try:
+            options[name] = orjson.loads(value)
+        except ValueError:
+            options[name] = value
     return options
 
 

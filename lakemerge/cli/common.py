@@ -35,6 +35,8 @@ def show_progress(*, quiet: bool) -> None:
     """What services log goes to the error stream, so that results can be piped."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
+    # Events say to programs what the command itself says to people.
+    handler.addFilter(lambda record: record.name != "lakemerge.events")
     for name in ("compaction", "lakemerge"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

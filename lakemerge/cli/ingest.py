@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 from typer.core import TyperGroup
 
-from lakemerge.cli.arguments import duration
+from lakemerge.cli.arguments import duration, named_values
 from lakemerge.cli.arguments import storage_options as options_of
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
 from lakemerge.cli.service import stopping
 from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_status, shown_rejects
 from lakemerge.errors import InputError
@@ -115,6 +115,7 @@ def run_job(
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Also merge bins below their minima.")] = False,
     quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Take up what is there now, or go on with --every. Exit code 1 where files failed."""
     show_progress(quiet=quiet)
@@ -126,7 +127,7 @@ def run_job(
         recursive=recursive,
         block_bytes=block_bytes,
         columns=columns,
-        options=_format_options(options),
+        options=named_values(options),
         settle=duration(settle),
         overwrites=overwrites,
         storage_options=options_of(source_options or storage_options or ()),
@@ -160,15 +161,18 @@ def run_job(
     )
     with _stopped_by_signals(job):
         result = job.run(every=None if every is None else duration(every), drain=drain)
-    shown_ingest(result)
+    document(result) if json else shown_ingest(result)
     if result.failed:
         raise typer.Exit(1)
 
 
 @ingest_app.command()
-def status(path: PathArgument, storage_options: StorageOption = None, name: NameOption = None) -> None:
+def status(
+    path: PathArgument, storage_options: StorageOption = None, name: NameOption = None, json: JsonOption = False
+) -> None:
     """Show what the table says of a job."""
-    shown_ingest_status(_job(path, storage_options, name).status())
+    found = _job(path, storage_options, name).status()
+    document(found) if json else shown_ingest_status(found)
 
 
 @ingest_app.command()
@@ -179,13 +183,16 @@ def files(
     state: Annotated[str | None, typer.Option(help="Only files in this state, such as failed.")] = None,
     limit: LimitOption = 50,
     rejects: Annotated[bool, typer.Option("--rejects", help="The records that were set aside instead.")] = False,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show what became of each file, or the records that were set aside."""
     job = _job(path, storage_options, name)
     if rejects:
-        shown_rejects(job.rejects(), limit=limit)
+        records = job.rejects()
+        row_lines(records.slice(0, limit).to_batches()) if json else shown_rejects(records, limit=limit)
     else:
-        shown_ingest_files(job.files(state=state), limit=limit)
+        found = job.files(state=state)
+        lines(found[:limit]) if json else shown_ingest_files(found, limit=limit)
 
 
 @ingest_app.command()
@@ -194,9 +201,14 @@ def retry(
     paths: Annotated[list[str] | None, typer.Argument(help="Only these files.")] = None,
     storage_options: StorageOption = None,
     name: NameOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Put failed files back; the next run takes them up."""
-    typer.echo(f"{_job(path, storage_options, name).retry(paths or None):,} files are put back")
+    count = _job(path, storage_options, name).retry(paths or None)
+    if json:
+        document({"files": count})
+    else:
+        typer.echo(f"{count:,} files are put back")
 
 
 @ingest_app.command()
@@ -207,11 +219,16 @@ def reset(
     seen: Annotated[
         Literal["keep", "forget"], typer.Option(help="Whether files of the ledger stay what they are, or are new.")
     ] = "keep",
+    json: JsonOption = False,
 ) -> None:
     """Begin a new generation: after a restore, or to take everything up again."""
     job = _job(path, storage_options, name)
     job.reset(seen=seen)
-    typer.echo(f"{job.name}: generation {job.status().generation}")
+    status = job.status()
+    if json:
+        document(status)
+    else:
+        typer.echo(f"{job.name}: generation {status.generation}")
 
 
 @ingest_app.command()
@@ -236,6 +253,7 @@ def replay(
     into: Annotated[str | None, typer.Option(help="Another table; by default the same one.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Also where records would come twice.")] = False,
     quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Read the files of windows once more, block by block as then."""
     show_progress(quiet=quiet)
@@ -245,7 +263,7 @@ def replay(
         format=format,
         pattern=pattern,
         columns=columns,
-        options=_format_options(options),
+        options=named_values(options),
         storage_options=options_of(source_options or storage_options or ()),
     )
     job = table.ingest(
@@ -260,7 +278,8 @@ def replay(
         after=Archive(folder=archive),
     )
     target = None if into is None else opened(into, storage_options)
-    shown_ingest(job.replay(windows=windows or None, into=target, force=force))
+    result = job.replay(windows=windows or None, into=target, force=force)
+    document(result) if json else shown_ingest(result)
 
 
 def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> IngestJob:
@@ -278,20 +297,6 @@ def _only(jobs: Iterable[str], name: str | None) -> str:
         told = f"it has {', '.join(known)}; say which with --name" if known else "it has none"
         raise InputError(f"which ingest job of the table is meant? {told}")
     return known[0]
-
-
-def _format_options(given: Sequence[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; values that are JSON are taken as such, all else as text."""
-    options: dict[str, Any] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise InputError(f"option {pair!r} is not NAME=VALUE")
-        try:
-            options[name] = orjson.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
 
 
 def _most_bad(text: str) -> int | None:

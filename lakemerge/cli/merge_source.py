@@ -17,6 +17,7 @@ import orjson
 import typer
 
 from lakemerge.cli.arguments import duration, storage_options
+from lakemerge.cli.output import JsonOption, document
 from lakemerge.cli.service import stopping
 from lakemerge.errors import MergeConfigError, NotATableError
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
@@ -88,10 +89,11 @@ def run(
         bool, typer.Option("--full", help="Look at everything; still only differences are written.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Take up what changed; the first time, make the output. The file's configuration holds from this run on."""
     job = _Job.read(config)
-    typer.echo(job.opened(storage, create=not dry_run).run(full=full, dry_run=dry_run, config=job.config))
+    _show(job.opened(storage, create=not dry_run).run(full=full, dry_run=dry_run, config=job.config), json=json)
 
 
 @app.command()
@@ -101,14 +103,15 @@ def follow(
     every: Annotated[
         str, typer.Option(help="How often to run, such as 5m; with supports_signalling at latest.")
     ] = "60s",
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, one for each run.")] = False,
 ) -> None:
     """Run again and again, until SIGTERM or Ctrl-C; a run under way is finished."""
     job, pause = _Job.read(config), duration(every)
     with stopping() as stop:
         source = job.opened(storage, create=True)
-        typer.echo(source.run(config=job.config))
+        _show(source.run(config=job.config), json=json)
         for result in source.follow(every=pause, stop=stop):
-            typer.echo(result)
+            _show(result, json=json)
 
 
 @app.command()
@@ -116,16 +119,17 @@ def explain(
     config: ConfigArgument,
     output_id: Annotated[str, typer.Argument(metavar="ID", help="An _id of the output, such as '0|a1|1|b1'.")],
     storage: StorageOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show the members of an entity, and which rules and values hold them together."""
-    typer.echo(_Job.read(config).opened(storage).explain(output_id))
+    _show(_Job.read(config).opened(storage).explain(output_id), json=json)
 
 
 @app.command()
-def check(config: ConfigArgument, storage: StorageOption = None) -> None:
+def check(config: ConfigArgument, storage: StorageOption = None, json: JsonOption = False) -> None:
     """Cluster all rows anew and compare with state and output. Exit code 4 where something is wrong."""
     result = _Job.read(config).opened(storage).check()
-    typer.echo(result)
+    _show(result, json=json)
     if not result.ok:
         raise typer.Exit(4)
 
@@ -135,6 +139,14 @@ def report(
     config: ConfigArgument,
     storage: StorageOption = None,
     top: Annotated[int, typer.Option(min=0, help="How many of the largest clusters and widest values.")] = 20,
+    json: JsonOption = False,
 ) -> None:
     """Show what the source holds: entities, clusters, the largest of these, and the values that most entities have."""
-    typer.echo(_Job.read(config).opened(storage).report(top=top))
+    _show(_Job.read(config).opened(storage).report(top=top), json=json)
+
+
+def _show(result: object, *, json: bool) -> None:
+    if json:
+        document(result)
+    else:
+        typer.echo(result)

@@ -12,12 +12,13 @@ import typer
 
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, StorageOption, opened
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import InputError
 from lakemerge.report import report_html
 from lakemerge.table import LakeTable
 
-__all__ = ["register"]
+__all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_options", "register"]
 
 KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
 MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
@@ -37,14 +38,13 @@ def explain(
     key: KeyArgument,
     storage_options: StorageOption = None,
     since: SinceOption = None,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object a step.")] = False,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show every record of a key, where it came from, and what it did to the row and why."""
     table = opened(path, storage_options)
     found = table.explain(key_of(table, key), since)
     if json:
-        for row in found.to_arrow().to_pylist():
-            typer.echo(orjson.dumps(row).decode())
+        lines(found.to_arrow().to_pylist())
     else:
         typer.echo(repr(found))
 
@@ -55,11 +55,17 @@ def lineage(
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
     dot: Annotated[bool, typer.Option("--dot", help="As a graph for Graphviz.")] = False,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show the way of a version's rows, or of one key, from source files to base files."""
+    if dot and json:
+        raise InputError("a graph is no JSON: give --dot or --json, not both")
     table = opened(path, storage_options)
     found = table.lineage(version, key=key_of(table, key) if key else None)
-    typer.echo(found.to_dot() if dot else repr(found))
+    if json:
+        lines(found.to_arrow().to_pylist())
+    else:
+        typer.echo(found.to_dot() if dot else repr(found))
 
 
 def what_if(
@@ -69,12 +75,16 @@ def what_if(
     options: OptionsOption = None,
     since: SinceOption = None,
     where: Annotated[str | None, typer.Option(help="A SQL condition on the rows to show.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows; with --json all come.")] = 20,
+    json: JsonLinesOption = False,
 ) -> None:
     """Show what the rows would be under another merger or other options. Writes nothing."""
-    view = opened(path, storage_options).what_if(merger, _options(options), since)
+    view = opened(path, storage_options).what_if(merger, merger_options(options), since)
     rows = view.to_arrow(filter=where)
-    shown_rows(rows, limit=limit)
+    if json:
+        row_lines(rows.to_batches())
+    else:
+        shown_rows(rows, limit=limit)
     for note in view.notes:
         typer.echo(f"note: {note}", err=True)
 
@@ -88,13 +98,23 @@ def replay(
     since: SinceOption = None,
     until: Annotated[int | None, typer.Option(help="The last version to replay.")] = None,
     where: Annotated[str | None, typer.Option(help="A SQL condition on each record's own values.")] = None,
+    json: JsonOption = False,
 ) -> None:
     """Commit a table's records once more into another table; call it again to go on."""
     table = opened(path, storage_options)
     given = parsed_options(storage_options or ())
     result = table.replay(
-        into, merger=merger, options=_options(options), since=since, until=until, where=where, storage_options=given
+        into,
+        merger=merger,
+        options=merger_options(options),
+        since=since,
+        until=until,
+        where=where,
+        storage_options=given,
     )
+    if json:
+        document(result)
+        return
     for name, value in result.report():
         typer.echo(f"{name:<15} {value}")
 
@@ -106,12 +126,16 @@ def report(
     explained: Annotated[
         list[str] | None, typer.Option("--key", help="NAME=VALUE: also explain this key; again for each key column.")
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Write one page about a table, which needs no network: state, plots, compactions, ingest, maintenance."""
     table = opened(path, storage_options)
     page = report_html(table, key=key_of(table, explained) if explained else None)
     out.write_text(page, encoding="utf-8")
-    typer.echo(f"{out}: {len(page):,} characters")
+    if json:
+        document({"file": str(out), "characters": len(page)})
+    else:
+        typer.echo(f"{out}: {len(page):,} characters")
 
 
 def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
@@ -133,7 +157,8 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
     return key
 
 
-def _options(text: str | None) -> dict[str, object] | None:
+def merger_options(text: str | None) -> dict[str, object] | None:
+    """Options as typed. Raises :class:`InputError`."""
     if text is None:
         return None
     try:

@@ -6,13 +6,13 @@ import datetime as dt
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from lakemerge.cli import one_line
-from lakemerge.cli.tables import shown_maintenance
 from lakemerge.errors import LakeMergeError
+from lakemerge.results.results import MaintenanceResult
 from lakemerge.table import LakeTable
 
 __all__ = ["run_maintenance", "stopping"]
@@ -43,14 +43,20 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, before[number])
 
 
-def run_maintenance(table: LakeTable, *, every: dt.timedelta | None, stop: threading.Event) -> None:
+def run_maintenance(
+    table: LakeTable,
+    *,
+    every: dt.timedelta | None,
+    stop: threading.Event,
+    show: Callable[[MaintenanceResult], None],
+) -> None:
     """Maintain the table, and with ``every`` go on until ``stop`` is set, with such a pause in between.
 
     A process that goes on outlives errors: each is one line in the log, and what was due is due still.
     """
     while not stop.is_set():
         try:
-            shown_maintenance(table.maintain(stop=stop.is_set))
+            show(table.maintain(stop=stop.is_set))
         except (LakeMergeError, OSError) as error:
             if every is None:
                 raise

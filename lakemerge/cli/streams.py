@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import decimal
-import sys
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
-import pyarrow as pa
 import typer
 
 from lakemerge.cli.arguments import duration
 from lakemerge.cli.common import PathArgument, StorageOption, opened
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
 
 __all__ = ["changes", "consumers_app"]
 
@@ -37,21 +32,26 @@ def changes(
     consumer: Annotated[str | None, typer.Option(help="Go on from a consumer's position, and advance it.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Each key once: how it differs in the end.")] = False,
     poll: Annotated[str | None, typer.Option(help="Go on for ever, with so long a wait, such as 1s.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="As without it: a JSON object a line.")] = False,
 ) -> None:
     """Print what commits changed, a JSON object a line."""
     table = opened(path, storage_options)
     if net:
         if since is None or consumer is not None or poll is not None:
             raise typer.BadParameter("--net needs --since, and goes with neither --consumer nor --poll")
-        _print(table.changes(since, until, net=True))
+        row_lines(table.changes(since, until, net=True))
         return
-    _print(table.follow(consumer, poll, since=since, until=until))
+    row_lines(table.follow(consumer, poll, since=since, until=until))
 
 
 @consumers_app.command("list")
-def list_consumers(path: PathArgument, storage_options: StorageOption = None) -> None:
+def list_consumers(path: PathArgument, storage_options: StorageOption = None, json: JsonLinesOption = False) -> None:
     """Show where each consumer stands, and how far it is behind."""
-    for consumer in opened(path, storage_options).consumers.list():
+    found = opened(path, storage_options).consumers.list()
+    if json:
+        lines(found)
+        return
+    for consumer in found:
         typer.echo(
             f"{consumer.name}: has read version {consumer.version}; {consumer.lag_versions} versions, "
             f"{consumer.lag_rows:,} records and {consumer.lag} behind; expires after {consumer.expires_after}"
@@ -66,18 +66,30 @@ def register(
     version: Annotated[int | None, typer.Option(help="What it has read; by default the latest version.")] = None,
     present_rows: Annotated[bool, typer.Option("--present-rows", help="It reads the version's rows first.")] = False,
     expires_after: Annotated[str, typer.Option(help="Vacuum waits so long for it at most, such as 7d.")] = "7d",
+    json: JsonOption = False,
 ) -> None:
     """Make a consumer."""
     consumers = opened(path, storage_options).consumers
     age = duration(expires_after)
     made = consumers.register(name, version=version, present_rows=present_rows, expires_after=age)
-    typer.echo(f"{made.name} begins after version {made.version}")
+    if json:
+        document(made)
+    else:
+        typer.echo(f"{made.name} begins after version {made.version}")
 
 
 @consumers_app.command()
-def advance(path: PathArgument, name: NameArgument, version: int, storage_options: StorageOption = None) -> None:
+def advance(
+    path: PathArgument,
+    name: NameArgument,
+    version: int,
+    storage_options: StorageOption = None,
+    json: JsonOption = False,
+) -> None:
     """Say that a consumer has read everything up to a version."""
     opened(path, storage_options).consumers.advance(name, version)
+    if json:
+        document({"name": name, "version": version})
 
 
 @consumers_app.command()
@@ -85,29 +97,22 @@ def expire(
     path: PathArgument,
     storage_options: StorageOption = None,
     older_than: Annotated[str | None, typer.Option(help="Instead of what each was registered with.")] = None,
+    json: JsonOption = False,
 ) -> None:
     """Take away consumers that have not advanced for too long."""
     age: dt.timedelta | None = None if older_than is None else duration(older_than)
-    typer.echo(", ".join(opened(path, storage_options).consumers.expire(older_than=age)) or "none is old enough")
+    gone = opened(path, storage_options).consumers.expire(older_than=age)
+    if json:
+        document({"expired": gone})
+    else:
+        typer.echo(", ".join(gone) or "none is old enough")
 
 
 @consumers_app.command()
-def drop(path: PathArgument, name: NameArgument, storage_options: StorageOption = None) -> None:
+def drop(
+    path: PathArgument, name: NameArgument, storage_options: StorageOption = None, json: JsonOption = False
+) -> None:
     """Take a consumer away."""
     opened(path, storage_options).consumers.drop(name)
-
-
-def _print(batches: Iterable[pa.RecordBatch]) -> None:
-    for batch in batches:
-        for row in batch.to_pylist():
-            sys.stdout.write(orjson.dumps(row, default=_plain).decode() + "\n")
-        sys.stdout.flush()
-
-
-def _plain(value: Any) -> object:
-    """What JSON has no word for."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal | dt.timedelta):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    if json:
+        document({"dropped": name})

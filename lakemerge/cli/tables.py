@@ -25,8 +25,10 @@ from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
 
 __all__ = [
+    "columns_of",
     "shown_buckets",
     "shown_detail",
+    "shown_facts",
     "shown_history",
     "shown_ingest",
     "shown_ingest_files",
@@ -60,7 +62,7 @@ def shown_detail(table: LakeTable) -> None:
         ("live logs", live),
         ("read amplification", f"{detail.read_amplification:.2f}"),
         *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
-        *((f"column {field.name}", _column(field.name, table)) for field in table.schema),
+        *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
     ]
     _print(_facts(facts))
 
@@ -116,6 +118,10 @@ def shown_result(result: CompactionResult) -> None:
         _print(_facts(result.report()))
     else:
         _say(str(result.plan))
+
+
+def shown_facts(facts: Iterable[tuple[str, str]]) -> None:
+    _print(_facts(facts))
 
 
 def shown_rows(rows: pa.Table, *, limit: int) -> None:
@@ -228,9 +234,9 @@ def _job(table: LakeTable, name: str) -> str:
     return str(status).removeprefix(f"{name}: ") + told
 
 
-def _column(name: str, table: LakeTable) -> str:
-    field = table.schema.field(name)
-    return type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+def columns_of(schema: pa.Schema) -> dict[str, str]:
+    """The type of each column as DDL."""
+    return {field.name: type_ddl(field.type) + ("" if field.nullable else " NOT NULL") for field in schema}
 
 
 def _instant(epoch_ms: float) -> str:

@@ -10,9 +10,9 @@ import re
 from itertools import accumulate, takewhile
 from typing import Final
 
-from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, list_log
+from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, list_log, no_log
 from lakemerge.delta.replay import read_whole
-from lakemerge.errors import NotATableError, TableDamagedError
+from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import FileStat, Store
 
 __all__ = ["TRUSTED_AGE_MS", "dead_log_files", "earliest_version", "tip_at"]
@@ -40,7 +40,7 @@ def earliest_version(store: Store) -> int:
     """The oldest version that can be rebuilt; raises :class:`NotATableError` where there is none."""
     earliest = list_log(store).earliest
     if earliest is None:
-        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+        raise no_log(store)
     return earliest
 
 

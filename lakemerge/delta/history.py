@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakemerge.delta.actions import CommitInfo, decode_commit_info
-from lakemerge.delta.listing import fetch, list_log, log_exists
+from lakemerge.delta.listing import fetch, list_log, log_exists, no_log
 from lakemerge.delta.replay import timestamp_of
-from lakemerge.errors import InputError, NotATableError
+from lakemerge.errors import InputError
 from lakemerge.storage.base import Store
 from mergers.wording import argument
 
@@ -33,7 +33,7 @@ def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry
         raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
     stats = sorted(list_log(store).commits.items(), reverse=True)[:limit]
     if not stats and limit != 0 and not log_exists(store):
-        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+        raise no_log(store)
     paths = [stat.path for _, stat in stats]
     return [
         _entry(version, stat.modified_ms, decode_commit_info(data, stat.path))

@@ -12,7 +12,9 @@ from typing import Final
 
 import orjson
 
+from lakemerge.errors import NotATableError
 from lakemerge.storage.base import FileStat, Store
+from mergers.wording import in_python
 
 __all__ = [
     "LAST_CHECKPOINT",
@@ -24,6 +26,7 @@ __all__ = [
     "fetch",
     "list_log",
     "log_exists",
+    "no_log",
     "read_hint",
 ]
 
@@ -184,3 +187,12 @@ def _entries(store: Store, since: int) -> Iterator[tuple[str, FileStat]]:
             # Listings are sorted, and names that begin with a digit come before these.
             break
         yield name, stat
+
+
+def no_log(store: Store) -> NotATableError:
+    """The error for a folder without a log."""
+    return NotATableError(
+        f"there is no Delta log at {store.url}: check the path and its spelling"
+        + in_python(", or make a table there with LakeTable.create"),
+        url=store.url,
+    )

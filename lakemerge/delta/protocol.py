@@ -152,5 +152,7 @@ def _refuse(features: frozenset[str], use: str) -> None:
     if features:
         names = tuple(sorted(features))
         raise UnsupportedFeatureError(
-            f"the table uses {', '.join(names)}; with that it cannot be {use} by this library", features=names
+            f"the table uses {', '.join(names)}; with that it cannot be {use} by this library: a newer "
+            "lakemerge may know it",
+            features=names,
         )

@@ -7,6 +7,7 @@ commits from 0. Only when nothing whole is left does the table count as damaged.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from bisect import bisect_right
 from dataclasses import replace
@@ -17,11 +18,10 @@ from lakemerge._internal.collector import collector_paused
 from lakemerge.delta.actions import CommitInfo, decode, decode_commit_info
 from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.fingerprint import Fingerprint
-from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch
+from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch, no_log
 from lakemerge.delta.protocol import check_readable, in_commit_timestamps
 from lakemerge.delta.snapshot import Replay, Snapshot
 from lakemerge.errors import (
-    NotATableError,
     TableDamagedError,
     TableError,
     UnsupportedFeatureError,
@@ -48,7 +48,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
     if latest is None:
         if listing.v2_checkpoints:
             raise _v2_refusal()
-        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+        raise no_log(store)
     wanted = latest if version is None else version
     if not 0 <= wanted <= latest:
         raise _not_found(listing, wanted, latest)
@@ -91,7 +91,7 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
     """
     first = listing.earliest
     if first is None:
-        raise NotATableError(f"there is no Delta log at {store.url}", url=store.url)
+        raise no_log(store)
     enabled_at = tip.version + 1
     enabled_ms = timestamp_ms + 1
     if tip.in_commit_timestamps:
@@ -116,8 +116,8 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
     if found == 0 or late:
         # As Delta's own readers have it: what a time to come shows is for the next commits to say.
         raise VersionNotFoundError(
-            f"no version is known for {timestamp_ms} ms; the history reaches from {oldest_ms} ms (version {first}) "
-            f"to {tip.timestamp_ms} ms (version {tip.version})"
+            f"no version is known for {_shown(timestamp_ms)}; the history reaches from {_shown(oldest_ms)} "
+            f"(version {first}) to {_shown(tip.timestamp_ms)} (version {tip.version})"
             + ("; for the latest version name no timestamp" if late else ""),
             timestamp_ms=timestamp_ms,
             earliest=first,
@@ -201,7 +201,16 @@ def _not_found(listing: Listing, wanted: int, latest: int) -> VersionNotFoundErr
     )
 
 
+def _shown(epoch_ms: int) -> str:
+    """In UTC. Times of years that Python has no name for stay numbers."""
+    try:
+        return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{epoch_ms} ms"
+
+
 def _v2_refusal() -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        "the table uses v2Checkpoint; with that it cannot be read by this library", features=("v2Checkpoint",)
+        "the table uses v2Checkpoint; with that it cannot be read by this library: a newer lakemerge may know it",
+        features=("v2Checkpoint",),
     )

@@ -61,6 +61,7 @@ class IngestJob:
 
     @property
     def name(self) -> str:
+        """What the table knows the job by."""
         return self._name
 
     def run(self, *, every: object = None, drain: bool = False) -> IngestResult:

@@ -137,6 +137,7 @@ class Bins:
             raise InputError(f"correlate must be a list of names, not {self.correlate!r}")
 
     def limits(self) -> BinLimits:
+        """The limits as numbers. Raises :class:`lakemerge.InputError` where they contradict each other."""
         return BinLimits(
             min_records=_number(self.min_records, "min_records") or 0,
             max_records=_number(self.max_records, "max_records"),
@@ -149,10 +150,12 @@ class Bins:
 
     @property
     def counts_records(self) -> bool:
+        """Whether the records of files have to be counted."""
         return self.max_records is not None or (self.min_records or 0) > 1
 
     @property
     def has_sizes(self) -> bool:
+        """Whether a bin waits for records or bytes, or is full at some number of them."""
         return any(v is not None for v in (self.min_records, self.max_records, self.min_bytes, self.max_bytes))
 
 
@@ -179,6 +182,7 @@ class Fragments:
         self.limits()
 
     def limits(self) -> BinLimits:
+        """The limits as numbers."""
         return BinLimits(
             max_age_ms=None if self.max_age is None else milliseconds_of(self.max_age, "max_age"),
             max_bins=_number(self.max_bins, "max_bins"),
@@ -203,10 +207,12 @@ class Archive:
 
     @property
     def max_age_ms(self) -> int | None:
+        """``max_age`` in milliseconds."""
         return None if self.max_age is None else milliseconds_of(self.max_age, "max_age")
 
     @property
     def limit_bytes(self) -> int | None:
+        """``max_bytes`` as a number."""
         return None if self.max_bytes is None else bytes_of(self.max_bytes, "max_bytes")
 
 

@@ -52,6 +52,7 @@ class Event:
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """All files that it tells of."""
         return (*self.inputs, *self.outputs)
 
     def is_outside(self, path: str) -> bool:
@@ -60,6 +61,7 @@ class Event:
 
     @property
     def timestamp(self) -> dt.datetime | None:
+        """The time of the commit; ``None`` where the commit was cleaned up."""
         return None if self.timestamp_ms is None else dt.datetime.fromtimestamp(self.timestamp_ms / 1000, dt.UTC)
 
 

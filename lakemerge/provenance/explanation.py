@@ -65,6 +65,7 @@ class Step:
 
     @property
     def timestamp(self) -> dt.datetime | None:
+        """The time of the commit; ``None`` where the commit was cleaned up."""
         return None if self.timestamp_ms is None else dt.datetime.fromtimestamp(self.timestamp_ms / 1000, dt.UTC)
 
     @property

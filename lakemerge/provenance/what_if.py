@@ -54,6 +54,7 @@ class WhatIf:
 
     @property
     def schema(self) -> pa.Schema:
+        """The columns of the rows."""
         return self._view.config.schema
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None) -> pa.Table:

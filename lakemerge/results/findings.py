@@ -38,6 +38,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.findings
 
     def __str__(self) -> str:

@@ -136,6 +136,7 @@ class CompactionPlan:
 
     @property
     def slices(self) -> int:
+        """How many buckets are compacted."""
         return sum(len(group.slices) for group in self.groups)
 
     @property
@@ -145,10 +146,12 @@ class CompactionPlan:
 
     @property
     def bytes_read(self) -> int:
+        """Estimated, at most, as for each bucket."""
         return sum(group.bytes_read for group in self.groups)
 
     @property
     def bytes_written(self) -> int:
+        """Estimated, at most, as for each group."""
         return sum(group.bytes_written for group in self.groups)
 
     @property

@@ -7,6 +7,7 @@ colon after a name is optional; type names and key words are case-insensitive.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ _SIMPLE: dict[str, pa.DataType] = {
 }
 _DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
 _BOUNDED_STRING = {"CHAR", "CHARACTER", "VARCHAR"}
+_TYPE_NAMES = [*_SIMPLE, *_DECIMAL, *_BOUNDED_STRING, "ARRAY", "MAP", "STRUCT"]
 _REFUSED = {
     "VARIANT": "keep it as STRING",
     "INTERVAL": "keep it as BIGINT in one unit",
@@ -227,7 +229,9 @@ class _Parser:
             self._refuse(token, column, word, _REFUSED[word])
             self.skip_refused()
             return PLACEHOLDER
-        return self._fail(token.start, f"unknown type {token.text!r} of column {column!r}")
+        near = difflib.get_close_matches(word, _TYPE_NAMES, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return self._fail(token.start, f"unknown type {token.text!r} of column {column!r}{hint}")
 
     def decimal(self, token: _Token) -> pa.DataType:
         numbers = self.numbers() if self.head.text == "(" else []

@@ -272,7 +272,7 @@ def _with_field(parent: pa.Field, field: pa.Field) -> pa.Field:
     added = pa.struct([field])
     grown = _union(parent.type, added, lambda new: new)
     if grown == parent.type:
-        raise SchemaError(f"column {field.name!r} is there already")
+        raise SchemaError(f"column {field.name!r} is there already: take another name, or leave it out")
     if not carries(grown, added):
         raise SchemaError(
             f"column {field.name!r} is there already, and what it has is not as in {type_ddl(field.type)}"

@@ -117,7 +117,11 @@ def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
         remedy = "; it needs Java, libhdfs and Hadoop's jars in CLASSPATH" if url.startswith("hdfs:") else ""
         raise StoreError(f"fsspec cannot open {url!r}: {reason}{remedy}", url=url) from error
     except (ValueError, TypeError) as error:
-        raise InputError(f"fsspec cannot open {url!r} with these options: {error}", url=url) from error
+        raise InputError(
+            f"fsspec cannot open {url!r} with these options: {error}. Correct the URL or "
+            f"{argument('storage_options')}; docs/guides/stores.md lists the stores",
+            url=url,
+        ) from error
     return file_system, str(root).rstrip("/")
 
 

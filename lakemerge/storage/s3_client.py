@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from lakemerge.errors import DependencyMissingError, StoreError
 from lakemerge.storage.base import Put
+from mergers.wording import argument
 
 __all__ = ["CONDITION_FAILED", "S3Client"]
 
@@ -30,6 +31,17 @@ _CONDITION_FAILED = 412
 _CONFLICT = 409
 _NOT_IMPLEMENTED = 501
 _UNCLEAR = frozenset({408, 429})
+_WRONG_KEY = "Look whether key and secret are those of this account and endpoint"
+_REMEDIES = {
+    "AccessDenied": "Let this account list, read, write and delete there (docs/guides/stores.md lists the rights)",
+    "InvalidAccessKeyId": _WRONG_KEY,
+    "SignatureDoesNotMatch": _WRONG_KEY,
+    "ExpiredToken": "The session has ended: get new credentials",
+    "NoSuchBucket": "Look at the bucket's name, or make the bucket first",
+    "PermanentRedirect": "The bucket is in another region: name that one",
+    "RequestTimeTooSkewed": "Set the clock of this machine",
+}
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
 """HTTP status codes that leave the outcome unclear, in addition to all from 500 on."""
 
 _LOGGERS_OF_REQUESTS = (
@@ -184,7 +196,17 @@ class S3Client:
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
         told = "" if code is None else f" ({code})"
-        raise StoreError(f"{operation} {url}: {_reason(error)}{told}", url=url, s3_code=code) from error
+        raise StoreError(
+            f"{operation} {url}: {_reason(error)}{told}{_remedy(error, code)}", url=url, s3_code=code
+        ) from error
+
+
+def _remedy(error: BaseException, code: str | None) -> str:
+    """What to do about what S3 said, where it is the caller's to do."""
+    if type(error).__name__ in _NO_CREDENTIALS:
+        return f". Give credentials in {argument('storage_options')}, or as AWS's own tools take them"
+    remedy = None if code is None else _REMEDIES.get(code)
+    return "" if remedy is None else f". {remedy}"
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:

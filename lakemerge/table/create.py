@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ _DURATIONS = frozenset(
 _OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
 """What :mod:`lakemerge.flows` keeps with its targets."""
 _SIZES = frozenset({"lakemerge.retention.maxBytes"})
+_SETTABLE = sorted({_CHECKPOINT_INTERVAL, *_DURATIONS, *_SIZES, *SCHEDULE_DEFAULTS})
 
 
 def create_table(
@@ -154,7 +156,10 @@ def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> l
     names = []
     for name in columns:
         if name.lower() not in known:
-            problems.append(f"{role} column {name!r} is not in the schema")
+            problems.append(
+                f"{role} column {name!r} is not in the schema, which has {', '.join(schema.names)}"
+                + _near(name, schema.names)
+            )
         elif known[name.lower()] in names:
             problems.append(f"{role} column {name!r} is named twice")
         else:
@@ -162,10 +167,16 @@ def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> l
     return names
 
 
+def _near(name: object, known: Collection[str]) -> str:
+    """What a misspelled name may have been meant to be."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def _check_columns(
     schema: pa.Schema, key: Sequence[str], ordering: Sequence[str], partition_by: Sequence[str], problems: list[str]
 ) -> None:
-    if not key:
+    if not key and not any(problem.startswith("key column") for problem in problems):
         problems.append("a table needs at least one key column")
     for name in key:
         kind = schema.field(name).type
@@ -177,19 +188,23 @@ def _check_columns(
     for name in ordering:
         kind = schema.field(name).type
         if not is_orderable(kind):
-            problems.append(f"ordering column {name!r} is {kind}, which has no order")
+            problems.append(f"ordering column {name!r} is {kind}, which has no order: take another column")
         if name in key:
             problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
     for name in partition_by:
         if name not in key:
-            problems.append(f"partition column {name!r} must be a key column")
+            problems.append(f"partition column {name!r} must be a key column: add it to the key, or take a key column")
         elif not is_partitionable(schema.field(name).type):
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
 
 
 def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:
     """What is wrong with table properties that a user sets, or with ``None`` takes away, if anything."""
-    problems = [f"table property {name!r} is not one a user sets" for name in properties if not _is_settable(name)]
+    problems = [
+        f"table property {name!r} is not one a user sets{_near(name, _SETTABLE)}"
+        for name in properties
+        if not _is_settable(name)
+    ]
     for name, value in properties.items():
         if removable and value is None:
             continue

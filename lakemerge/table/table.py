@@ -78,6 +78,18 @@ class LakeTable:
 
     A table opened without a version follows the tip: each call first looks for newer commits. One
     opened at a version or timestamp stands there, and is read-only.
+
+    ::
+
+        make      create, open
+        write     upsert, delete, delete_where, ingest, write_stream, batch_writer
+        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read
+        follow    changes, changes_df, follow, consumers
+        ask why   explain, lineage, what_if, replay
+        look at   version, schema, key, ordering, buckets, url, detail, slices, history
+        redefine  alter, rescale
+        maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
+        go back   savepoint, savepoints, drop_savepoint, restore
     """
 
     def __init__(self, handle: Handle, snapshot: Snapshot, *, pinned: bool, spark: SparkSession | None) -> None:
@@ -207,10 +219,12 @@ class LakeTable:
 
     @property
     def key(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
         return self._view.config.key
 
     @property
     def ordering(self) -> tuple[str, ...]:
+        """The columns that tell which of two records is newer; empty where the order of commits does."""
         return self._view.config.ordering
 
     @property
@@ -220,6 +234,7 @@ class LakeTable:
 
     @property
     def url(self) -> str:
+        """Where the table is."""
         return self._handle.store.url
 
     def detail(self) -> TableDetail:
@@ -469,6 +484,23 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             rows = look_up(self._handle, view, [key] if one else key, columns)
         return next(iter(rows.to_pylist()), None) if one else rows
+
+    @observed
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a SQL query, which DuckDB computes (``lakemerge[query]``). The table is called ``self``:
+        ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
+
+        Only the columns that the query names are read, and only files that can hold what its conditions ask for.
+        The SQL is DuckDB's; times without a zone are UTC.
+
+        :raises lakemerge.DependencyMissingError: DuckDB is not installed.
+        :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
+        """
+        from lakemerge.read.query import query
+
+        view = self._current()
+        with unless_replaced(self._handle.log, view.snapshot):
+            return query(self._handle, view, sql)
 
     @observed
     def to_df(

@@ -21,7 +21,7 @@ from lakemerge.schema.schema import castable, safe_cast
 from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
-from mergers.wording import argument
+from mergers.wording import argument, in_python
 
 __all__ = ["FramePlan", "plan_frame"]
 
@@ -66,7 +66,11 @@ class FramePlan:
         kinds = self._kinds(batch)
         for name in self.key:
             if nulls := rows.column(name).null_count:
-                raise FrameError(f"key column {name!r} is null in {nulls} row(s); keys must not be null", column=name)
+                raise FrameError(
+                    f"key column {name!r} is null in {nulls} row(s); keys must not be null: leave such rows "
+                    "out, or give them a key",
+                    column=name,
+                )
         upserts = None if kinds is None else (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
         if rows.num_rows and self.lacking is not None and (upserts is None or upserts.any()):
             raise FrameError(self.lacking)
@@ -93,7 +97,11 @@ class FramePlan:
         for name in gaps:
             bad = int((rows.column(name).is_null().to_numpy(zero_copy_only=False) & kept).sum())
             if bad:
-                raise FrameError(f"column {name!r} is NOT NULL and null in {bad} upsert(s)", column=name)
+                raise FrameError(
+                    f"column {name!r} is NOT NULL and null in {bad} upsert(s): fill it, or let it be null"
+                    + in_python(f" (table.alter(nullable=[{name!r}]))"),
+                    column=name,
+                )
 
     def _kinds(self, batch: pa.RecordBatch) -> Kinds | None:
         if self.kind_column is None:
@@ -140,18 +148,21 @@ def plan_frame(
         if target is None:
             problems.append(f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}{remedy}")
         elif target in sources:
-            problems.append(f"columns {sources[target]!r} and {field.name!r} are both {target!r}")
+            problems.append(
+                f"columns {sources[target]!r} and {field.name!r} are both {target!r}: drop or rename one of them"
+            )
         else:
             sources[target] = field.name
             wanted = config.schema.field(target).type
             if not castable(field.type, wanted):
                 problems.append(_misfit(field, config.schema.field(target), remedy))
-    problems += [f"key column {name!r} is missing" for name in config.key if name not in sources]
+    there = _there(schema)
+    problems += [f"key column {name!r} is missing{there}" for name in config.key if name not in sources]
     ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
-    lacking = f"upserts need the ordering column(s) {', '.join(missing)}" if missing else None
-    unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}" if required else None
+    lacking = f"upserts need the ordering column(s) {', '.join(missing)}{there}" if missing else None
+    unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}{there}" if required else None
     may_delete = any(name in sources for name in merger.delete_marks(config.shape))
     if missing and len(missing) < len(ordering):
         problems.append(
@@ -180,13 +191,17 @@ def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list
         return None
     found = [field for field in schema if field.name.lower() == kind_column.lower()]
     if len(found) != 1:
-        problems.append(f"kind column {kind_column!r} is {'twice' if found else 'not'} in the frame")
+        problems.append(f"kind column {kind_column!r} is {'twice' if found else 'not'} in the frame{_there(schema)}")
         return None
     kind = found[0].type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
         problems.append(f"kind column {kind_column!r} is {kind}; it must hold the strings {', '.join(_SYMBOLS)}")
     return found[0].name
+
+
+def _there(schema: pa.Schema) -> str:
+    return f"; the frame has {', '.join(schema.names) or 'no columns'}"
 
 
 def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:

@@ -37,10 +37,15 @@ PACKAGE_DOORS = frozenset({"compaction", "mergers"})
 """What these give is imported from the package itself."""
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}"
-    for name in ("app", "common", "ingest", "merge_source", "provenance", "service", "streams", "tables")
-)
+    for name in (
+        "app", "common", "demo", "ingest", "merge_source", "output", "provenance", "rows", "service", "streams",
+        "tables",
+    )
+)  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
-HEAVY = frozenset({"datasketches", "deltalake", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"})
+HEAVY = frozenset(
+    {"datasketches", "deltalake", "duckdb", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"}
+)
 
 ERRORS = {
     "CommitConflictError": "retry: another commit made this one invalid",

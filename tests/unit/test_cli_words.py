@@ -47,7 +47,11 @@ NAMED = rf"\b(?:{_ANY})=(?!=)|(?<![\w.])(?:{_LONG})\b"
 """A parameter as Python writes it: given a value, or with an underscore in its name."""
 PYTHON = re.compile(rf"\b[A-Za-z_]+=(?:True|False|None)\b|{NAMED}")
 ALL_COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined] # of a group
-COMMANDS = {name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands")}
+MAKERS = ("demo", "init")
+"""Commands that make a table; all others look for one."""
+COMMANDS = {
+    name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands") and name not in MAKERS
+}
 IN_GROUPS = {
     f"{group} {name}": command
     for group in ("consumers", "ingest")
@@ -89,6 +93,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 NEEDED = {
     "explain": ["k=1"],
+    "init": ["--schema", "k BIGINT", "--key", "k"],
+    "upsert": ["file.csv"],
+    "get": ["k=1"],
+    "query": ["SELECT 1"],
+    "diff": ["1", "2"],
     "replay": ["elsewhere"],
     "report": ["--out", "report.html"],
     "consumers register": ["name"],
@@ -112,6 +121,10 @@ BAD: list[tuple[str, int, str]] = [
     *((f"{command} s3://bucket/x -o strange=1", 2, "'strange' is unknown") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} good -o nonsense", 2, "is not NAME=VALUE") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} gap", 4, "missing") for command in IN_GROUPS),
+    *((f"{command} good", 2, "there is a table at") for command in MAKERS),
+    *((f"{command} file://host/x", 2, "names the host") for command in MAKERS),
+    *((f"{command} s3://me:secret@b/x", 2, "credentials go into --storage-option") for command in MAKERS),
+    *((f"{command} new -o nonsense", 2, "is not NAME=VALUE") for command in MAKERS),
     ("show good --version 99", 2, "99"),
     ("show good --version -1", 2, "-1"),
     ("show good --version x", 2, "--version"),
@@ -160,7 +173,10 @@ def test_from_python_the_same_errors_name_parameters(tables: Path) -> None:
 
 def test_parameters_of_commands_are_those_of_the_library() -> None:
     """By these an option is found for a parameter that a message names."""
-    own = {"every", "quiet", "drop_orphans", "dot", "explained", "json", "out"}
+    own = {
+        "every", "quiet", "drop_orphans", "dot", "explained", "json", "out", "key_columns", "like", "file", "format",
+        "format_options", "before", "after",
+    }  # fmt: skip
     for name, command in COMMANDS.items():
         given = {parameter.name for parameter in command.params} - {"help"}
         assert given - PARAMETERS <= own, name
@@ -188,8 +204,10 @@ def test_parameters_of_commands_are_those_of_the_library() -> None:
         ("show", "path", None, "PATH"),
         ("maintain", "max_bytes", None, "`lakemerge compact --max-bytes`"),
         (None, "enforce_retention", "False", "`lakemerge vacuum --no-enforce-retention`"),
-        ("show", "merge_schema", "True", "merge schema True"),
-        ("show", "kind_column", None, "kind column"),
+        ("show", "merge_schema", "True", "`lakemerge upsert --merge-schema`"),
+        ("show", "kind_column", None, "`lakemerge upsert --kind-column`"),
+        ("show", "before_images", "True", "before images True"),
+        ("show", "max_rows", None, "max rows"),
     ],
 )
 def test_how_parameters_are_spelled(command: str | None, name: str, value: str | None, words: str) -> None:

@@ -148,11 +148,16 @@ def test_time_travel_by_in_commit_timestamp(tmp_path: Path) -> None:
     log = DeltaLog(open_store(tmp_path))
     assert [log.snapshot(timestamp_ms=NOW_MS + ms).version for ms in range(6)] == list(range(6))
     for timestamp_ms in (NOW_MS - 1, NOW_MS + 6):
-        with pytest.raises(VersionNotFoundError, match=rf"{NOW_MS} ms \(version 0\) to {NOW_MS + 5} ms"):
+        with pytest.raises(VersionNotFoundError) as caught:
             log.snapshot(timestamp_ms=timestamp_ms)
+        assert (caught.value.earliest_ms, caught.value.latest_ms) == (NOW_MS, NOW_MS + 5)
+        # NOW_MS is the hundredth day of 1970.
+        assert "1970-04-11T00:00:00.000+00:00 (version 0) to 1970-04-11T00:00:00.005+00:00 (version 5)" in str(
+            caught.value
+        )
     for version in range(3):
         commit_file(tmp_path, version).unlink()
-    with pytest.raises(VersionNotFoundError, match=rf"{NOW_MS + 3} ms \(version 3\)"):
+    with pytest.raises(VersionNotFoundError, match=r"from 1970-04-11T00:00:00\.003\+00:00 \(version 3\)"):
         log.snapshot(timestamp_ms=NOW_MS + 2)
     assert log.snapshot(timestamp_ms=NOW_MS + 3).version == 3
     with pytest.raises(VersionNotFoundError, match="3 to 5"):

@@ -145,7 +145,8 @@ class ParquetFiles:
             except FileNotFoundError as error:
                 raise TableDamagedError(
                     f"file {path!r} is missing; it belongs to this version of the table. If the version is old, vacuum "
-                    "may have removed it.",
+                    "may have removed it; else restore the file from a backup. `lakemerge check` tells what else is "
+                    "missing",
                     path=path,
                 ) from error
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

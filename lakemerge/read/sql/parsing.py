@@ -81,5 +81,6 @@ def unsupported(node: Any) -> NoReturn:
 
 
 def _plain(error: SqlglotError) -> str:
-    """sqlglot's message without its terminal colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("\n", " ").strip()
+    """Where sqlglot did not understand the text, without terminal colours and names of its classes."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("\n", " ").strip()
+    return re.sub(r"Required keyword: '\w+' missing for <class '[^']*'>", "something is missing", text)

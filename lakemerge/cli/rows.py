@@ -1,0 +1,218 @@
+"""``lakemerge init``, ``upsert``, ``get``, ``query`` and ``diff``: a table and its rows by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from lakemerge.cli.arguments import named_values
+from lakemerge.cli.arguments import storage_options as parsed_options
+from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, row_lines
+from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
+from lakemerge.cli.tables import columns_of, shown_facts, shown_rows
+from lakemerge.errors import InputError
+from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
+from lakemerge.ingest.single import SingleFile
+from lakemerge.table import LakeTable
+
+__all__ = ["register"]
+
+FormatOption = Annotated[
+    str | None, typer.Option(help="csv, json (lines), parquet, avro or orc; by default as the file's name ends.")
+]
+FormatOptionOption = Annotated[
+    list[str] | None, typer.Option("--option", help="NAME=VALUE for the format, such as delimiter=;.")
+]
+ColumnOption = Annotated[list[str] | None, typer.Option("--column", help="A column to read; may be given again.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows; with --json all come.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (init, upsert, get, query, diff):
+        app.command()(command)
+
+
+def init(
+    path: PathArgument,
+    schema: Annotated[
+        str | None, typer.Option(help="The columns as DDL, such as 'id BIGINT, name STRING, seq BIGINT'.")
+    ] = None,
+    like: Annotated[str | None, typer.Option("--like", help="A data file; the table gets columns for it.")] = None,
+    key_columns: Annotated[list[str] | None, typer.Option("--key", help="A key column; may be given again.")] = None,
+    ordering: Annotated[
+        list[str] | None, typer.Option(help="A column that tells which record is newer; may be given again.")
+    ] = None,
+    merger: Annotated[
+        str | None, typer.Option(help="A merger's name; by default event-time with --ordering, else commit-time.")
+    ] = None,
+    options: OptionsOption = None,
+    partition_by: Annotated[
+        list[str] | None, typer.Option(help="A key column to partition by; again for more.")
+    ] = None,
+    buckets: Annotated[int | None, typer.Option(help="Buckets of a partition, a power of two.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="NAME=VALUE, a table property; may be given again.")
+    ] = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name
+    format_options: FormatOptionOption = None,
+    storage_options: StorageOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a table. Its columns come from --schema, or with --like from a data file."""
+    given = parsed_options(storage_options or ())
+    if (schema is None) == (like is None):
+        raise InputError("say which columns the table has: either --schema with DDL, or --like with a data file")
+    if not key_columns:
+        raise InputError("say which columns identify a row: --key NAME, once for each key column")
+    columns: object = schema
+    if like is not None:
+        file = SingleFile.found(like, format=format, options=named_values(format_options), storage_options=given)
+        columns = file.schema()
+    table = LakeTable.create(
+        path,
+        columns,
+        key=key_columns,
+        ordering=ordering or (),
+        merger=merger,
+        options=merger_options(options),
+        partition_by=partition_by or (),
+        buckets=buckets,
+        properties=_texts(properties),
+        storage_options=given,
+    )
+    ddl = _ddl(table.schema)
+    detail = table.detail()
+    if json:
+        document(
+            {
+                "table": table.url,
+                "version": table.version,
+                "schema": ddl,
+                "key": table.key,
+                "ordering": table.ordering,
+                "merger": detail.merger,
+            }
+        )
+        return
+    typer.echo(f"{table.url} is a table now, merged by {detail.merger}, with the columns\n  {ddl}")
+    typer.echo(f"Next: lakemerge upsert {path} {like or 'FILE'}")
+
+
+def upsert(
+    path: PathArgument,
+    file: Annotated[str, typer.Argument(help="A data file: a path, or a URL such as s3://landing/orders.parquet.")],
+    storage_options: StorageOption = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name
+    format_options: FormatOptionOption = None,
+    columns: ColumnOption = None,
+    kind_column: Annotated[
+        str | None, typer.Option(help="The file's column that holds each record's kind: +I, +U, -U or -D.")
+    ] = None,
+    merge_schema: Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the file has.")] = False,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write the records of a file in one commit. The same file may be written again; ingest takes each record once."""
+    show_progress(quiet=quiet)
+    table = opened(path, storage_options)
+    found = SingleFile.found(
+        file,
+        format=format,
+        options=named_values(format_options),
+        storage_options=parsed_options(storage_options or ()),
+    )
+    rows = found.rows(
+        table.view.config,
+        table.handle.merger(table.view),
+        columns=columns or None,
+        kind_column=kind_column,
+        merge_schema=merge_schema,
+    )
+    result = table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info={"file": found.file.path})
+    if json:
+        document(result)
+    else:
+        typer.echo(f"version {result.version}: {result.rows:,} records of {file}, {result.bytes:,} bytes written")
+
+
+def get(
+    path: PathArgument,
+    key: KeyArgument,
+    storage_options: StorageOption = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    columns: ColumnOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the row of one key. With --json, null says that there is none."""
+    table = opened(path, storage_options, version=version)
+    row = table.get(key_of(table, key), columns=columns or None)
+    if json:
+        document(row)
+    elif row is None:
+        typer.echo("there is no such row")
+    else:
+        shown_facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
+
+
+def query(
+    path: PathArgument,
+    sql: Annotated[str, typer.Argument(help="SQL, in which the table is called self.")],
+    storage_options: StorageOption = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    limit: LimitOption = 50,
+    json: JsonLinesOption = False,
+) -> None:
+    """Show what DuckDB answers: lakemerge query orders "SELECT state, count(*) FROM self GROUP BY state"."""
+    rows = opened(path, storage_options, version=version).query(sql)
+    if json:
+        row_lines(rows.to_batches())
+    else:
+        shown_rows(rows, limit=limit)
+
+
+def diff(
+    path: PathArgument,
+    before: Annotated[int, typer.Argument(metavar="VERSION", help="The earlier version.")],
+    after: Annotated[int, typer.Argument(metavar="VERSION", help="The later version.")],
+    storage_options: StorageOption = None,
+    limit: LimitOption = 50,
+    json: JsonLinesOption = False,
+) -> None:
+    """Show how the rows of one version differ from those of another: +I new, -U and +U changed, -D gone."""
+    if before > after:
+        raise InputError(f"name the earlier version first: {after} {before}, not {before} {after}")
+    changes = opened(path, storage_options).changes(before, after, net=True)
+    if json:
+        row_lines(changes)
+        return
+    rows = changes.read_all()
+    names = [name for name in rows.column_names if name not in (KIND, VERSION, TIMESTAMP)]
+    if rows.num_rows:
+        shown_rows(rows.select([KIND, *names]).rename_columns(["change", *names]), limit=limit)
+    else:
+        typer.echo(f"the rows of versions {before} and {after} are the same")
+
+
+def _ddl(schema: pa.Schema) -> str:
+    """The columns as ``--schema`` takes them."""
+    return ", ".join(f"{_name(name)} {kind}" for name, kind in columns_of(schema).items())
+
+
+def _name(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+
+
+def _texts(given: Sequence[str] | None) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InputError(f"property {pair!r} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
+        properties[name] = value
+    return properties

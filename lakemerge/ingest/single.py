@@ -1,0 +1,225 @@
+"""One file as a frame for an upsert, or as the schema of a new table: the readers of ingest, without a job.
+
+A job notes in the table what it took up, and takes up each record once. This reads a file as often as it is told to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.json as pjson
+
+from lakemerge.errors import InputError
+from lakemerge.format.config import TableConfig
+from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece
+from lakemerge.ingest.formats.choose import chosen_format
+from lakemerge.ingest.formats.compressed import decompressed
+from lakemerge.ingest.formats.delimited import Delimited
+from lakemerge.ingest.formats.json_lines import JsonLines
+from lakemerge.ingest.formats.lines import cut_stream
+from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.text_lines import TextLines
+from lakemerge.ingest.frames import Shape
+from lakemerge.ingest.places import Places, whole_path
+from lakemerge.ingest.reading import Reading, Rejects, readable
+from lakemerge.ingest.source import SourceFile
+from lakemerge.schema.ddl import TIMESTAMP
+from lakemerge.schema.schema import to_arrow_schema
+from mergers import Merger
+from mergers.wording import argument
+
+__all__ = ["SingleFile"]
+
+_logger = logging.getLogger("lakemerge.ingest")
+
+_ENDINGS: Final = {
+    "csv": "csv",
+    "tsv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "parquet": "parquet",
+    "pq": "parquet",
+    "avro": "avro",
+    "orc": "orc",
+}
+_COMPRESSED: Final = frozenset({"gz", "gzip", "zst", "zstd", "bz2"})
+_LOOKED_AT: Final = 16 << 20
+"""Bytes of a text file that its types are guessed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class SingleFile:
+    """A data file, found and looked at. Made by :meth:`found`."""
+
+    file: SourceFile
+    format_name: str
+    options: Mapping[str, Any]
+    places: Places = field(repr=False)
+
+    @staticmethod
+    def found(
+        location: str,
+        *,
+        format: str | None = None,  # noqa: A002 - as for Files
+        options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
+    ) -> SingleFile:
+        """:param location: a local path or an ``s3://`` URL.
+        :param format: by default the one that the name ends with, such as ``orders.csv.gz``.
+        :param options: of the format, as for ``Files`` (docs/guides/ingest.md).
+        :raises lakemerge.InputError: there is no such file, or no telling what it holds.
+        """
+        path = whole_path(location)
+        places = Places(storage_options or {})
+        file = places.of(path).stat(path)
+        if file is None:
+            raise InputError(f"there is no file {path}; a folder is taken up by table.ingest (lakemerge ingest)")
+        ending = _ending(path)
+        chosen = format or _ENDINGS.get(ending)
+        if chosen is None:
+            known = ", ".join(f".{name}" for name in _ENDINGS)
+            raise InputError(
+                f"{path} does not say what it holds: its name ends with none of {known}; name its format "
+                f"({argument('format', 'csv')})"
+            )
+        given = dict(options or {})
+        return SingleFile(file, chosen, {"delimiter": "\t"} | given if ending == "tsv" else given, places)
+
+    def schema(self) -> pa.Schema:
+        """The columns of a table that can hold the file. Types of CSV and JSON are guessed from its beginning; times
+        become TIMESTAMP, as they are read: a text without a zone is in UTC.
+
+        :raises lakemerge.SchemaError: a table cannot have such columns.
+        """
+        chosen = self._format(())
+        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
+            if self.format_name == "json":
+                stream = decompressed(data, self.file.path, self.options.get("compression"))
+                options = pjson.ReadOptions(block_size=_LOOKED_AT)
+                guessed = _settled(pjson.open_json(stream, read_options=options).schema)
+            elif isinstance(chosen, Delimited):
+                guessed = _settled(self._guessed(data, chosen))
+            else:
+                peek = chosen.peek(data, self.file)
+                guessed = pa.schema(list(zip(peek.names, peek.types or (), strict=True)))
+        return to_arrow_schema(guessed)
+
+    def rows(
+        self,
+        config: TableConfig,
+        merger: Merger,
+        *,
+        columns: Sequence[str] | None = None,
+        kind_column: str | None = None,
+        merge_schema: bool = False,
+    ) -> pa.RecordBatchReader:
+        """The records as a frame for an upsert into the table. It has the columns of the file: what no record of it
+        names is unset. The first record that does not fit is an error, which names its place.
+
+        :param columns: the columns to take, the key among them; by default all.
+        :param merge_schema: whether columns that the table lacks are taken, too.
+        :raises lakemerge.FrameError: the file does not fit the table.
+        """
+        chosen = self._format(columns or config.schema.names)
+        peek, new = None, dict[str, pa.DataType]()
+        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
+            if chosen.describes_itself:
+                peek = chosen.peek(data, self.file)
+            elif isinstance(chosen, JsonLines) and columns is None:
+                columns = self._fields(data)
+        if isinstance(chosen, JsonLines) and merge_schema:
+            new = {name: kind for name, kind in self._new_fields(chosen, config).items() if name != kind_column}
+            known = {name.lower() for name in config.schema.names}
+            columns = [name for name in columns or () if name.lower() in known or name == kind_column]
+        shape = Shape(
+            chosen,
+            None if columns is None else tuple(columns),
+            kind_column,
+            merge_schema=merge_schema,
+            fixed=chosen.columns if isinstance(chosen, TextLines) else None,
+        )
+        frame = shape.frame(config, peek, new)
+        reading = Reading.of(config, merger.delete_marks(config.shape), self.places, chosen, frame, 0)
+        return pa.RecordBatchReader.from_batches(frame.schema, reading.rows(self._piece(peek), Rejects(0, [])))
+
+    def _format(self, columns: Sequence[str]) -> Format:
+        return chosen_format(self.format_name, self.options, columns=columns)
+
+    def _piece(self, peek: Peek | None) -> Piece:
+        return Piece(self.file, 0, 1, 0, self.file.size, peek)
+
+    def _fields(self, data: pa.NativeFile) -> list[str]:
+        """Every name that a line of JSON has. Lines that are no objects are told of where they are read."""
+        found: dict[str, str] = {}
+        counts: Counter[str] = Counter()
+        records = 0
+        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
+            for line in lines.without_mark():
+                with suppress(ValueError):
+                    record = orjson.loads(line)
+                    if isinstance(record, dict):
+                        records += 1
+                        counts.update({name.lower() for name in record})
+                        found |= {name.lower(): name for name in record if name.lower() not in found}
+        partial = [found[name] for name, count in counts.items() if count < records]
+        if partial:
+            _logger.warning(
+                "%s: some records lack %s, which others have; there it is set to null. To leave a column as it is in "
+                "the table, put such records into a file of their own, or name the columns to take (columns)",
+                self.file.path,
+                ", ".join(partial),
+            )
+        return list(found.values())
+
+    def _new_fields(self, chosen: JsonLines, config: TableConfig) -> dict[str, pa.DataType]:
+        """The fields that the table lacks, with the types of their values."""
+        new: dict[str, pa.DataType] = {}
+        frame = Frame.of(config.schema, grows=True)
+        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
+            for parsed in chosen.parsed(data, self._piece(None), frame):
+                for name, kind in parsed.new.items():
+                    new[name] = wider(new[name], kind) if name in new else kind
+        return new
+
+    def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
+        stream = decompressed(data, self.file.path, chosen.compression)
+        if not chosen.header:
+            raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
+        return pcsv.open_csv(
+            stream,
+            read_options=pcsv.ReadOptions(block_size=_LOOKED_AT, encoding=chosen.encoding),
+            parse_options=pcsv.ParseOptions(
+                delimiter=chosen.delimiter,
+                quote_char=chosen.quote or False,
+                escape_char=chosen.escape or False,
+                newlines_in_values=chosen.multiline,
+            ),
+            convert_options=pcsv.ConvertOptions(null_values=list(chosen.null), strings_can_be_null=True),
+        ).schema
+
+
+def _settled(guessed: pa.Schema) -> pa.Schema:
+    """Columns without a value are texts."""
+    kinds = {column.name: column.type for column in guessed}
+    for name, kind in kinds.items():
+        if pa.types.is_null(kind):
+            kinds[name] = pa.string()
+        elif pa.types.is_timestamp(kind):
+            kinds[name] = TIMESTAMP
+    return pa.schema(list(kinds.items()))
+
+
+def _ending(path: str) -> str:
+    parts = path.rpartition("/")[2].lower().split(".")
+    while len(parts) > 1 and parts[-1] in _COMPRESSED:
+        parts.pop()
+    return parts[-1] if len(parts) > 1 else ""

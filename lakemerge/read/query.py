@@ -1,0 +1,103 @@
+"""SQL over one version of a table, by DuckDB: it plans the query, and asks this table's own scan for the columns and
+conditions that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemerge.errors import DependencyMissingError, InputError
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.read.scan import scan
+
+__all__ = ["SELF", "query"]
+
+SELF: Final = "self"
+"""What the table is called in a query."""
+_STORED: Final = "_lm_stored"
+_EXAMPLE: Final = "SELECT count(*) FROM self"
+
+
+def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
+    """See :meth:`lakemerge.LakeTable.query`."""
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        if error.name != "duckdb":
+            raise
+        raise DependencyMissingError(
+            "a query needs DuckDB: pip install 'lakemerge[query]'; without it, to_arrow takes a filter and columns"
+        ) from error
+    given: object = sql
+    if not isinstance(given, str) or not given.strip():
+        raise InputError(f"a query is a text such as {_EXAMPLE!r}, not {sql!r}")
+    failures: list[Exception] = []
+    with duckdb.connect(":memory:") as connection:
+        # A name in the query must not find a variable of this module; times without a zone are UTC, as in filters.
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register(_STORED, _stored(handle, view, failures))
+        columns = ", ".join(map(_column, view.config.schema))
+        connection.execute(f"CREATE TEMP VIEW {SELF} AS SELECT {columns} FROM {_STORED}")  # noqa: S608 - quoted names
+        try:
+            relation = connection.sql(sql)
+            if relation is None:
+                raise InputError(f"the query gives no rows; write one such as {_EXAMPLE!r}")
+            return relation.to_arrow_table()
+        except duckdb.Error as error:
+            if failures:
+                raise failures[0] from error
+            raise InputError(
+                f"DuckDB cannot answer the query: {error}. The table is called {SELF}, and its columns are "
+                f"{', '.join(view.config.schema.names)}"
+            ) from error
+
+
+def _stored(handle: Handle, view: TableView, failures: list[Exception]) -> object:
+    """A version as DuckDB takes a dataset: it asks for the schema, and for a scanner of columns and a condition.
+
+    :param failures: gets what scans fail with, of which DuckDB tells as a text only.
+    """
+    import pyarrow.dataset as ds  # loads pandas where that is installed
+
+    class Stored(ds.Dataset):  # type: ignore[misc] # pyarrow has no types
+        def __init__(self) -> None:
+            """Without the base class's, which forbids it."""
+
+        @property
+        def schema(self) -> pa.Schema:
+            return view.config.schema
+
+        def scanner(self, *, columns: Sequence[str], filter: pc.Expression | None = None) -> ds.Scanner:
+            try:
+                reader = scan(handle, view, columns=columns, filter=filter)
+            except Exception as error:
+                failures.append(error)
+                raise
+            return ds.Scanner.from_batches(_watched(reader, failures), schema=reader.schema)
+
+    return Stored()
+
+
+def _watched(reader: pa.RecordBatchReader, failures: list[Exception]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader
+    except Exception as error:
+        failures.append(error)
+        raise
+
+
+def _column(field: pa.Field) -> str:
+    """A column of the table, as DuckDB may use it in conditions.
+
+    For DuckDB NaN is the greatest number and equal to itself. For Arrow it is neither, so conditions on such columns
+    must stay with DuckDB: it hands down none on an expression. These two give each value back as it is.
+    """
+    name = '"' + field.name.replace('"', '""') + '"'
+    if pa.types.is_floating(field.type):
+        return f"-(-{name}) AS {name}"
+    return f"[{name}][1] AS {name}" if pa.types.is_nested(field.type) else name

@@ -1,0 +1,190 @@
+"""``lakemerge init``, ``upsert``, ``get``, ``query`` and ``diff``: a table from a file, and its rows, by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge import LakeTable
+from lakemerge.cli import main
+from tests.unit.faults import rows_of
+
+Captured = pytest.CaptureFixture[str]
+CSV = "id,name,price,at\n1,cup,1.5,2026-01-01T00:00:00Z\n2,,2.0,2026-01-02T00:00:00Z\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "o.csv").write_text(CSV)
+    return tmp_path
+
+
+def run(capsys: Captured, *arguments: str) -> str:
+    assert main(list(arguments)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def failed(capsys: Captured, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def json_of(capsys: Captured, *arguments: str) -> Any:
+    return json.loads(run(capsys, *arguments, "--json"))
+
+
+def json_lines_of(capsys: Captured, *arguments: str) -> list[Any]:
+    return [json.loads(line) for line in run(capsys, *arguments, "--json").splitlines()]
+
+
+def test_a_table_from_a_file_and_back(folder: Path, capsys: Captured) -> None:
+    told = run(capsys, "init", "t", "--like", "o.csv", "--key", "id", "--ordering", "at")
+    assert "id BIGINT NOT NULL, name STRING, price DOUBLE, at TIMESTAMP" in told
+    assert "lakemerge upsert t o.csv" in told
+    assert json_of(capsys, "upsert", "t", "o.csv")["rows"] == 2
+    table = LakeTable.open("t")
+    assert rows_of(table.to_arrow()) == rows_of(pcsv.read_csv("o.csv", convert_options=nulls()).cast(table.schema))
+    assert table.history(limit=1)[0].info["file"] == str(folder / "o.csv")
+    (folder / "late.jsonl").write_text(
+        '{"id": 1, "price": 9, "at": "2025-12-31T00:00:00Z"}\n{"ID": 2, "price": 3, "at": "2026-01-03T00:00:00Z"}\n'
+    )
+    assert "2 records of late.jsonl" in run(capsys, "upsert", "t", "late.jsonl")
+    found = json_lines_of(capsys, "query", "t", "SELECT id, name, price FROM self ORDER BY id")
+    assert found == [{"id": 1, "name": "cup", "price": 1.5}, {"id": 2, "name": None, "price": 3.0}]
+    assert json_of(capsys, "get", "t", "id=2", "--column", "price") == {"price": 3.0}
+    assert json_of(capsys, "get", "t", "id=2", "--column", "price", "--version", "1") == {"price": 2.0}
+    assert json_of(capsys, "get", "t", "id=3") is None
+
+
+def nulls() -> pcsv.ConvertOptions:
+    return pcsv.ConvertOptions(strings_can_be_null=True)
+
+
+def test_diff_is_net_and_has_an_order(folder: Path, capsys: Captured) -> None:
+    table = LakeTable.create("t", "id BIGINT, v STRING", key=["id"])
+    for rows in ([(1, "a"), (2, "a")], [(1, "b")], [(1, "c"), (3, "c")]):
+        table.upsert(pa.table({"id": [row[0] for row in rows], "v": [row[1] for row in rows]}))
+    table.delete(pa.table({"id": [2]}))
+    found = json_lines_of(capsys, "diff", "t", "1", "4")
+    assert [(row["_row_kind"], row["id"], row["v"]) for row in found] == [
+        ("-U", 1, "a"), ("+U", 1, "c"), ("-D", 2, "a"), ("+I", 3, "c"),
+    ]  # fmt: skip
+    shown = [line.split() for line in run(capsys, "diff", "t", "1", "4").splitlines()]
+    assert shown == [["change", "id", "v"], ["-U", "1", "a"], ["+U", "1", "c"], ["-D", "2", "a"], ["+I", "3", "c"]]
+    assert run(capsys, "diff", "t", "4", "4") == "the rows of versions 4 and 4 are the same\n"
+    assert "name the earlier version first: 1 4, not 4 1" in failed(capsys, "diff", "t", "4", "1")
+
+
+@pytest.mark.parametrize("name", ["f.csv", "f.tsv", "f.csv.gz", "f.jsonl", "f.parquet", "f.avro", "f.orc"])
+def test_every_format_gives_the_same_rows(folder: Path, capsys: Captured, name: str) -> None:
+    rows = [{"id": 1, "v": "a", "n": 0.5}, {"id": 2, "v": "ü", "n": -1.0}]
+    write(folder / name, rows)
+    run(capsys, "init", "t", "--like", name, "--key", "id")
+    run(capsys, "upsert", "t", name, "--quiet")
+    assert sorted(LakeTable.open("t").to_arrow().to_pylist(), key=str) == rows
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """By other libraries than the readers use, where there are such."""
+    match "".join(path.suffixes):
+        case ".csv" | ".tsv" | ".csv.gz":
+            mark = "\t" if path.suffix == ".tsv" else ","
+            text = "\n".join([mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]).encode()
+            path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+        case ".jsonl":
+            path.write_text("\n".join(map(json.dumps, rows)))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        case ".orc":
+            from pyarrow import orc
+
+            orc.write_table(pa.Table.from_pylist(rows), str(path))
+        case _:
+            import fastavro
+
+            kinds = {"id": "long", "v": "string", "n": "double"}
+            schema = {"type": "record", "name": "r", "fields": [{"name": n, "type": k} for n, k in kinds.items()]}
+            with path.open("wb") as file:
+                fastavro.writer(file, schema, rows)
+
+
+def test_what_no_record_names_is_left_as_it_is_and_null_is_null(folder: Path, capsys: Captured) -> None:
+    table = LakeTable.create("t", "id BIGINT, a STRING, b STRING, c STRING", key=["id"])
+    table.upsert(pa.table({"id": [1], "a": ["a"], "b": ["b"], "c": ["c"]}))
+    (folder / "f.json").write_text('{"id": 1, "b": null, "c": "C"}\n')
+    run(capsys, "upsert", "t", "f.json")
+    assert table.get({"id": 1}) == {"id": 1, "a": "a", "b": None, "c": "C"}
+    (folder / "mixed.json").write_text('{"id": 1, "b": "B"}\n{"id": 2, "a": "A", "b": "B"}\n')
+    assert main(["upsert", "t", "mixed.json", "--quiet"]) == 0
+    assert "mixed.json: some records lack a, which others have" in capsys.readouterr().err
+    assert table.get({"id": 1}) == {"id": 1, "a": None, "b": "B", "c": "C"}
+
+
+def test_kinds_and_new_columns(folder: Path, capsys: Captured) -> None:
+    run(capsys, "init", "t", "--schema", "id BIGINT, v STRING", "--key", "id", "--property", "team=a=b")
+    (folder / "f.jsonl").write_text(
+        '{"id": 1, "v": "a", "op": "+I"}\n{"id": 2, "v": "b", "op": "+I", "n": 1}\n{"id": 1, "op": "-D"}\n'
+    )
+    assert "the table has no column 'n'" in failed(capsys, "upsert", "t", "f.jsonl", "--kind-column", "op")
+    run(capsys, "upsert", "t", "f.jsonl", "--kind-column", "op", "--merge-schema")
+    table = LakeTable.open("t")
+    assert table.to_arrow().to_pylist() == [{"id": 2, "v": "b", "n": 1}]
+    assert table.view.snapshot.metadata.configuration["team"] == "a=b"
+    (folder / "g.csv").write_text("id,v\n1,x\n")
+    assert "'op'" in failed(capsys, "upsert", "t", "g.csv", "--kind-column", "op")
+
+
+def test_init_takes_what_create_takes(folder: Path, capsys: Captured) -> None:
+    told = json_of(
+        capsys, "init", "t", "--schema", "p STRING, id BIGINT, `a b` INT, n BIGINT", "--key", "p", "--key", "id",
+        "--merger", "aggregate", "--options", '{"aggregates": {"n": "sum", "a b": "max"}}', "--partition-by", "p",
+        "--buckets", "4",
+    )  # fmt: skip
+    assert told == {
+        "table": str(folder / "t"), "version": 0, "merger": "aggregate", "key": ["p", "id"], "ordering": [],
+        "schema": "p STRING NOT NULL, id BIGINT NOT NULL, `a b` INT, n BIGINT",
+    }  # fmt: skip
+    again = json_of(capsys, "init", "u", "--schema", told["schema"], "--key", "p", "--key", "id")
+    assert LakeTable.open("u").schema == LakeTable.open("t").schema
+    assert again["merger"] == "commit-time"
+    detail = LakeTable.open("t").detail()
+    assert (detail.partition_by, detail.buckets) == (("p",), 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["init", "t", "--key", "id"], "either --schema with DDL, or --like with a data file"),
+        (["init", "t", "--schema", "id INT"], "--key NAME, once for each key column"),
+        (["init", "t", "--schema", "id INT", "--key", "k"], "'k'"),
+        (["init", "t", "--schema", "id INT", "--key", "id", "--property", "x"], "'x' is not NAME=VALUE"),
+        (["init", "t", "--like", "nothing.csv", "--key", "id"], "there is no file"),
+        (["init", "t", "--like", "data", "--key", "id"], "name its format (--format csv)"),
+        (["upsert", "u", "nothing.csv"], "there is no file"),
+        (["upsert", "u", "bad.csv"], "bad.csv, byte 5: column 'id'"),
+        (["upsert", "u", "bad.jsonl"], "bad.jsonl, byte 10: "),
+        (["upsert", "u", "o.csv"], "the table has no column 'name', only id, v: add it (--merge-schema"),
+        (["upsert", "u", "o.csv", "--option", "x"], "'x' is not NAME=VALUE"),
+        (["upsert", "u", "o.csv", "--option", "limiter=;"], "'limiter' is no option of csv; it has header, delimiter"),
+        (["upsert", "u", "o.csv", "--format", "xml"], "not 'xml'"),
+        (["get", "u", "7"], "'7' is not NAME=VALUE, such as id=7"),
+        (["query", "u", "SELECT x FROM self"], "its columns are id, v"),
+    ],
+)
+def test_what_cannot_be_done_is_told(folder: Path, capsys: Captured, arguments: list[str], words: str) -> None:
+    LakeTable.create("u", "id BIGINT, v STRING", key=["id"])
+    (folder / "data").write_text(CSV)
+    (folder / "bad.csv").write_text("id,v\nx,y\n")
+    (folder / "bad.jsonl").write_text('{"id": 1}\nno\n')
+    assert words in failed(capsys, *arguments)
+    assert LakeTable.open("u").version == 0
