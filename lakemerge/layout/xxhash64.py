@@ -29,7 +29,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     for p in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _BLOCK_ROWS = 1 << 14
-"""Rows hashed at a time: the temporaries of a block stay in the processor's cache."""
+"""How many rows are hashed at a time. The temporaries of so many rows stay in the processor's cache."""
 
 
 def hash_columns(columns: Sequence[_Column]) -> npt.NDArray[np.int64]:
@@ -88,7 +88,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _hash_array(array: pa.Array, seeds: _U64) -> _U64:
-    """Hashes of the values; rows that are null hold anything."""
+    """Hashes of the values. The hash of a null row is undefined."""
     kind = array.type
     if _is_bytes(kind):
         offset_type = np.int64 if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else np.int32
