@@ -90,7 +90,7 @@ def commit_packed_logs(
         names = [commit.domain_name for commit in replaced]
         if any(view.snapshot.domains.get(name) != read.snapshot.domains[name] for name in names):
             raise CommitConflictError(
-                "somebody else compacted some of the logs meanwhile; this run's files were discarded, nothing "
+                "some of the logs were compacted by somebody else meanwhile; this run's files were discarded, nothing "
                 "is lost"
             )
         domains = [log.domain(config=view.config, state=view.state, version=log.version) for log in packed]
