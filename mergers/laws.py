@@ -9,7 +9,7 @@ __all__ = ["Laws"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laws:
-    """What a plan may do with records of one table. Nothing is granted that is not declared.
+    """What a plan may do with records of one table. Only declared laws may be used.
 
     Source: docs/merge-semantics.md, section 6.
     """
