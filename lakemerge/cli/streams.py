@@ -105,7 +105,7 @@ def _print(batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def _plain(value: Any) -> object:
-    """What JSON has no word for."""
+    """A JSON form for values of types that JSON lacks."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, decimal.Decimal | dt.timedelta):

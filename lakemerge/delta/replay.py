@@ -1,4 +1,4 @@
-"""From the log's files to a snapshot: which checkpoint, which commits, which version.
+"""Makes a snapshot from the log's files: chooses the version, the checkpoint and the commits.
 
 A checkpoint is a short cut. If one is damaged, incomplete, or has lost what the table needs, it is passed over for an
 older one or for the commits from 0. The table counts as damaged only if nothing complete is left.
@@ -84,9 +84,9 @@ def gap_error(version: int, above: int) -> TableDamagedError:
 def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int) -> int:
     """The last version committed at or before ``timestamp_ms``.
 
-    Commits since in-commit timestamps were enabled are searched by those, earlier ones by the
-    times of their files, made monotonic (protocol, "In-Commit Timestamps").
-    Raises :class:`VersionNotFoundError` before the first commit and after the last one.
+    Commits since in-commit timestamps were enabled are searched by these timestamps. Earlier commits are searched by
+    the times of their files, made monotonic (protocol, "In-Commit Timestamps"). Raises :class:`VersionNotFoundError`
+    before the first commit and after the last one.
     """
     first = listing.earliest
     if first is None:
