@@ -26,7 +26,7 @@ class Segments:
     index: Ints
     """0, 1, ... up to the number of records."""
     group: Ints
-    """Per record, the number of its group."""
+    """For each record, the number of its group."""
 
     @classmethod
     def of(cls, offsets: Ints) -> Segments:
@@ -36,7 +36,7 @@ class Segments:
 
     @property
     def starts(self) -> Ints:
-        """Per group, its first record."""
+        """For each group, its first record."""
         return self.offsets[:-1]
 
     def spread(self, per_group: Ints) -> Ints:
@@ -93,8 +93,8 @@ class Segments:
         return mask & (codes == self.spread(best))
 
     def within(self, mask: Bools) -> tuple[Segments, Ints, Ints]:
-        """The groups that have a record in the mask, of those records only: the segments, the
-        records' numbers here, and the groups' numbers here."""
+        """The groups that have a record in the mask, reduced to these records. Returns the new segments, and the
+        numbers that its records and its groups have here."""
         records = np.flatnonzero(mask)
         counts = self.count(mask) if len(mask) else np.empty(0, dtype=np.int64)
         groups = np.flatnonzero(counts)
