@@ -1,4 +1,4 @@
-"""What commands show: facts and reports as tables for people."""
+"""The output of commands: facts and reports as tables for people."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 XXH64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) with seed 42, chained: the
 hash of one column is the seed of the next, and a null leaves the seed as it is. Booleans, integers
 up to 32 bits and dates hash as 4 bytes, 64-bit integers and timestamps as 8, decimals of up to 18
-digits as the 8 bytes of their unscaled value, wider ones as its shortest big-endian two's
-complement, strings and binaries as their bytes.
+digits as the 8 bytes of their unscaled value. Wider decimals hash as the shortest big-endian two's complement of their
+unscaled value, strings and binaries as their bytes.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def _hash_bytes(
 ) -> _U64:
     """XXH64 of ``data[start : start + length]`` for each row, each with its own seed.
 
-    Rows are ordered by falling number of 32-byte stripes, so that the rows that still have a stripe
-    are always a prefix; the tail (words, then half a word, then bytes) selects rows by position.
+    Rows are sorted by their number of 32-byte stripes, largest first. So the rows that still have a stripe are always
+    at the front. The tail (words, then half a word, then bytes) selects rows by position.
     """
     if not len(starts):
         return np.empty(0, np.uint64)
