@@ -86,11 +86,11 @@ def run(options: argparse.Namespace, inputs: Inputs, scratch: Path, report: Repo
 
 @contextmanager
 def _session(scratch: Path, *, delta: bool) -> Iterator[SparkSession]:
-    """Two local cores and, where asked for, Delta; everything that the cost of a scan or a write
-    depends on is as Spark sets it."""
+    """A session with two local cores and, if ``delta`` is true, Delta. All settings that affect the cost of a scan or
+    a write are Spark's defaults."""
     from pyspark.sql import SparkSession
 
-    # Workers unpickle functions by their module: they must find the tree as this process does.
+    # Workers unpickle functions by their module, so they must find the source tree like this process.
     root = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,8 +1,7 @@
 """Writes and reads Paimon tables, in an interpreter that has pypaimon and nothing of this project.
 
-Started by :mod:`benchmarks.mergers_paimon` with the folder of the warehouse. Standard input holds a JSON
-request a line, and each is answered by one line: ``{"seconds": ...}`` or ``{"error": ...}``. Rows come
-and go as Arrow IPC files.
+:mod:`benchmarks.mergers_paimon` starts it with the folder of the warehouse. Each line of standard input is a JSON
+request. The answer is one line: ``{"seconds": ...}`` or ``{"error": ...}``. Rows are passed as Arrow IPC files.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DATABASE = "d"
 
 def main(warehouse: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the library prints is no answer
+    os.dup2(2, 1)  # text that the library prints must not be taken for an answer
     catalog = CatalogFactory.create({"warehouse": warehouse})
     catalog.create_database(DATABASE, True)
     for line in sys.stdin:
@@ -46,7 +45,7 @@ def create(catalog: Any, table: str, schema: str, key: list[str], options: Mappi
 
 
 def write(catalog: Any, table: str, rows: str) -> None:
-    """One commit."""
+    """Write the rows in one commit."""
     with pa.OSFile(rows) as file:
         frame = pa.ipc.open_stream(file).read_all()
     builder = catalog.get_table(f"{DATABASE}.{table}").new_batch_write_builder()
@@ -60,7 +59,7 @@ def write(catalog: Any, table: str, rows: str) -> None:
 
 
 def read(catalog: Any, table: str, rows: str | None, all_files: bool) -> None:
-    """``all_files``: also those that a batch read leaves to a compaction, which pypaimon has none of."""
+    """Read the table. ``all_files``: also files that a batch read skips until a compaction; pypaimon cannot compact."""
     builder = catalog.get_table(f"{DATABASE}.{table}").new_read_builder()
     scan = builder.new_scan()
     found = builder.new_read().to_arrow((scan.plan_for_write() if all_files else scan.plan()).splits())

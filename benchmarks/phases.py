@@ -1,8 +1,7 @@
 """Where the time of a load, an upsert and a compaction goes: on the driver, and inside its Python tasks.
 
-The product carries no timers. The driver's functions run under ``cProfile``, and so does what each
-Python task calls; a phase is the cumulative time of some of the functions seen. Phases may contain
-one another, where the indentation says so.
+The product has no timers. The driver's functions, and those that each Python task calls, run under ``cProfile``. A
+phase is the cumulative time of some functions. Phases may contain each other; the indentation shows it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["Phase", "profile", "profiled", "seconds_in"]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Cumulative time in ``functions``, none of which calls another one of them."""
+    """The cumulative time in ``functions``. None of them may call another one."""
 
     label: str
     functions: tuple[Callable[..., Any], ...]
@@ -55,7 +54,7 @@ class _Plan:
     driver: tuple[Phase, ...]
     task: tuple[Phase, ...] = ()
     module: ModuleType | None = None
-    """Where the driver finds the function that each task calls, by the name ``function``."""
+    """The module in which the driver finds the function that each task calls; ``function`` is its name."""
     function: str = ""
     streams: bool = False
     """Whether that function's first argument is the stream of batches from the JVM."""
@@ -120,7 +119,7 @@ _PLANS = {
 
 @dataclass(frozen=True, slots=True)
 class _InTask:
-    """Stands in for a function that tasks call, and leaves its profile in a folder. Picklable."""
+    """Replaces a function that tasks call, and writes its profile into a folder. Picklable."""
 
     function: Callable[..., Any]
     folder: str
@@ -137,7 +136,7 @@ class _InTask:
 
 
 def profile(bench: Bench, cases: Sequence[str]) -> None:
-    """Print the phases of those of ``cases`` that have any."""
+    """Print the phases of ``cases``, if they have any."""
     inputs = bench.inputs
     if "load" in cases:
         source = bench.parquet(inputs.initial)
@@ -152,7 +151,7 @@ def profile(bench: Bench, cases: Sequence[str]) -> None:
 
 
 def _twice(bench: Bench, case: str, name: str, ready: Callable[[], Callable[[], object]]) -> None:
-    """Profile what ``ready`` makes, once to warm up and once to print."""
+    """Profile the action that ``ready`` makes: once to warm up, and once to print."""
     profiled(case, bench.scratch / "profiles", ready())
     _print(bench, case, name, *profiled(case, bench.scratch / "profiles", ready()))
 
@@ -162,7 +161,7 @@ def _same(action: Callable[[], object]) -> Callable[[], object]:
 
 
 def profiled(case: str, folder: Path, action: Callable[[], object]) -> tuple[cProfile.Profile, list[pstats.Stats]]:
-    """Run ``action``: what the driver did, and one profile for each call in a task."""
+    """Run ``action``. Returns a profile of the driver, and one for each call in a task."""
     plan = _PLANS[case]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

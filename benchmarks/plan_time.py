@@ -35,7 +35,7 @@ __all__ = ["main", "measure"]
 _PLAN_SECONDS = 2.0
 _TASK_SECONDS = 5.0
 _LINKS = 1_000
-"""Of one file at most: file systems allow no more than 1,023 (NTFS) or 65,000 (ext4)."""
+"""At most so many links to one file: file systems allow no more than 1,023 (NTFS) or 65,000 (ext4)."""
 _ROWS = [{"day": "day 0", "k": 1, "v": "x"}]
 
 

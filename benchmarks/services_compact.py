@@ -31,7 +31,7 @@ _BUCKETS = 8
 _FILES = 8
 """Base files a bucket, about."""
 _ROW_BYTES = 48
-"""Of a row in a base file, about."""
+"""About the size of a row in a base file."""
 _BUDGET_FILES = 4
 """Base files that a merge may hold in memory, where their rows take about as much."""
 _COMMITS = 6

@@ -37,11 +37,11 @@ _TARGET_SECONDS = 2.0
 def large_table(
     path: Path, *, slices: int, commits: int, table_files: int = 1, touched: int | None = None
 ) -> LakeTable:
-    """A table of so many buckets, each with ``table_files`` base files, and one live block a bucket and commit.
+    """A table of so many buckets. Each has ``table_files`` base files, and one live block from each commit.
 
     Keys of a block lie in the last base file of its bucket.
 
-    :param touched: how many buckets each commit has blocks of, in turn; by default all.
+    :param touched: how many buckets each commit touches, taking turns; by default all.
     """
     table = LakeTable.create(
         path, "day STRING, k BIGINT, v STRING", key=["day", "k"], partition_by=["day"], buckets=_BUCKETS,
@@ -85,7 +85,7 @@ def measure(report: Report, folder: Path, *, slices: int, commits: int, rounds: 
 
 
 def _problems(plan: CompactionPlan, *, slices: int, commits: int) -> list[str]:
-    """How the plan differs from what was made: only the last base file of each bucket has logs."""
+    """How the plan differs from the expected one, in which only the last base file of each bucket has logs."""
     found = (plan.slices, plan.tiles, sum(part.log_blocks for group in plan.groups for part in group.slices))
     expected = (slices, slices, slices * commits)
     read = slices * (_BASE_BYTES + commits * _BLOCK_BYTES)

@@ -63,7 +63,7 @@ def _batches(report: Report, given: argparse.Namespace, folder: Path) -> None:
     first, last = statistics.median(ours[:tenth]), statistics.median(ours[-tenth:])
     report.add(Line.timed("batches", f"{what}: Parquet", floor))
     report.add(Line.timed("batches", f"{what}: LakeMerge", ours, floor, target=_OVER_PARQUET))
-    if seconds["delta"]:  # of a short run maybe none came to an end
+    if seconds["delta"]:  # in a short run no batch may have ended
         report.add(Line.timed("batches", f"{what}: Delta's MERGE", seconds["delta"], floor))
     report.add(Line.timed("batches", f"last tenth of {len(ours)} batches", [last], [first], target=_GROWTH))
 

@@ -1,4 +1,4 @@
-"""Table services: what keeps a table cheap to read. Knows tables; tables know it by one door only."""
+"""Table services, which keep a table cheap to read. They know tables; tables import them in one place only."""
 
 from __future__ import annotations
 

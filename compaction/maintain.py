@@ -1,7 +1,7 @@
-"""Maintenance: whatever of a table's services is due by its schedule, one after the other.
+"""Maintenance: runs the services that are due by the table's schedule, one after the other.
 
-No lease is taken. Two maintainers at once waste work, never data: whoever is second to commit finds that
-its files are not needed any more, deletes them and goes on.
+No lease is taken. Two maintainers at once waste work, but never data: the one that is second to commit finds that its
+files are not needed any more, deletes them and goes on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def maintain(
 
 
 class _Maintenance:
-    """One run: each service looks at the table as the one before left it."""
+    """One run. Each service sees the table as the service before left it."""
 
     def __init__(
         self, handle: Handle, view: TableView, spark: SparkSession | None, stop: Callable[[], bool] | None
@@ -87,7 +87,7 @@ class _Maintenance:
         )
 
     def _service(self, name: str, run: Callable[[], R | None]) -> R | None:
-        """What it did; ``None`` where it was not due, or somebody else was first."""
+        """Run a service. Returns what it did; ``None`` if it was not due, or if somebody else was first."""
         if self._is_stopped():
             return None
         try:
@@ -134,7 +134,7 @@ class _Maintenance:
         return result
 
     def _note_vacuum(self) -> None:
-        """So that the next run knows when the last one was; the version counts them."""
+        """Note that a vacuum ran, so that the next run knows when. The number of the transaction counts vacuums."""
         now_ms = self._handle.now_ms()
 
         def build(tip: TableView) -> Attempt:

@@ -1,6 +1,6 @@
-"""How long a table remembers: retention as users state it, and tombstone expiry by it.
+"""Retention as users state it, and tombstone expiry by it.
 
-Ages are judged by the store's clock alone: its time now, against the times it gave to commit files.
+Ages are measured by the store's clock alone: its time now, against the times that it gave to commit files.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def expire_tombstones(handle: Handle, view: TableView, *, retention: dt.timedelt
 
 
 def retention_ms(metadata: Metadata, name: str, given: object) -> int:
-    """Milliseconds: as given, else by the table property ``name`` or its default.
+    """The retention in milliseconds: as given, or else from the table property ``name`` or its default.
 
-    Raises :class:`InputError` for a negative one, or a property that cannot be read.
+    Raises :class:`InputError` if it is negative, or if the property cannot be read.
     """
     if given is None:
         return property_ms(metadata, name)
@@ -75,12 +75,12 @@ def retention_ms(metadata: Metadata, name: str, given: object) -> int:
 
 
 def record_retention_ms(metadata: Metadata) -> int | None:
-    """How long records are kept beyond what reads need; ``None`` where the table does not say."""
+    """How long records are kept, even if reads do not need them; ``None`` if the table does not say."""
     return property_ms(metadata, RECORD_RETENTION) if RECORD_RETENTION in metadata.configuration else None
 
 
 def max_history_bytes(metadata: Metadata) -> int | None:
-    """What files that only history needs may take up; ``None`` where the table does not say."""
+    """How many bytes the files may have that only history needs; ``None`` if the table does not say."""
     text = metadata.configuration.get(MAX_BYTES)
     if text is None:
         return None

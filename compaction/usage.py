@@ -1,6 +1,7 @@
-"""Retention by usage: how far history has to go so that what only it needs takes up no more than a bound.
+"""Retention by usage: how much history has to go, so that the files that only history needs stay within a bound.
 
-Oldest first, as NiFi's archive of content: records that are kept beyond reading go before versions that can be read.
+The oldest history goes first, as in NiFi's archive of content. Records that are kept longer than versions go before
+versions that can be read.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ __all__ = ["Kept", "record_paths", "within_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What history keeps."""
+    """How much history is kept."""
 
     oldest: int
     """The oldest version that can be read."""
     records: int
-    """The version from which on records are known; not above ``oldest``."""
+    """The version from which on records are kept. It is not above ``oldest``."""
     reasons: tuple[str, ...] = ()
 
 
@@ -42,11 +43,11 @@ def record_paths(handle: Handle, *, since: int, until: int) -> set[str]:
 def within_bytes(
     handle: Handle, tip: Snapshot, kept: Kept, saved: set[str], *, bound: int, newest: int, sizes: Mapping[str, int]
 ) -> Kept:
-    """As little as possible less than ``kept``, so that history takes ``bound`` bytes at most.
+    """Reduce ``kept`` as little as possible, so that history takes ``bound`` bytes at most.
 
-    :param saved: what savepoints need; it does not count.
-    :param newest: the oldest version that may be given up to: no version from there on goes.
-    :param sizes: of the table's files, by path.
+    :param saved: files that savepoints need. They do not count.
+    :param newest: versions from this one on are never given up.
+    :param sizes: path -> size of the table's files.
     """
     spans = _spans(handle, tip, kept.records)
     history = _History.of(spans, saved, sizes)
@@ -76,12 +77,12 @@ def within_bytes(
 
 @dataclass(slots=True)
 class _Span:
-    """From which version to which one a file is of the table."""
+    """The first and the last version that have a file."""
 
     first: int
     last: int
     record: int = -1
-    """The version whose records it holds as they were committed."""
+    """The version whose records it holds, if it holds records as they were committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class _History:
         return _History(*(np.ascontiguousarray(table[:, place]) for place in range(4)))
 
     def bytes(self, records: int, oldest: int) -> int:
-        """What is left where records are kept from one version on, and versions from another."""
+        """How many bytes are left if records are kept from one version on, and versions from another."""
         kept = self.last >= oldest
         if records < oldest:
             kept |= (self.first <= records) & (self.last >= records)
@@ -114,14 +115,14 @@ class _History:
 
 @dataclass(slots=True)
 class _Replay:
-    """Files as commits name them and take them out."""
+    """Follows the commits that add and remove files."""
 
     handle: Handle
     spans: dict[str, _Span] = field(default_factory=dict)
     named: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By what names them: the path of a base file, or a domain."""
+    """Path of a base file, or name of a domain -> the files that it names."""
     times: Counter[str] = field(default_factory=Counter)
-    """How many names a file has."""
+    """How many base files and domains name a file."""
 
     def take(self, version: int, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -151,7 +152,7 @@ class _Replay:
 
 
 def _spans(handle: Handle, tip: Snapshot, since: int) -> dict[str, _Span]:
-    """The life of each file that some version from ``since`` on has; ``last`` is -1 for those that the tip has."""
+    """The span of each file that some version from ``since`` on has. ``last`` is -1 for files that the tip has."""
     first = handle.log.snapshot(version=since)
     replay = _Replay(handle)
     replay.take(since, [*first.files.values(), *first.domains.values()])
@@ -163,7 +164,7 @@ def _spans(handle: Handle, tip: Snapshot, since: int) -> dict[str, _Span]:
 
 
 def _records(handle: Handle, commit: PastCommit) -> Iterator[str]:
-    """The logs of a commit; of the first load of a table the base files that its records became."""
+    """The logs of a commit. For the first load of a table, the base files with its records."""
     for log in commit.new_logs:
         yield from log_paths(log, handle.store)
     if commit.is_load:

@@ -2,13 +2,13 @@
 
 Safe beside writers, compactions and restores at any moment (docs/table-format.md, section 7):
 
-1. What may go is listed: files that began below the oldest version R to keep, as their names say, and that
-   neither a version from R on nor a savepoint refers to. R is not above what a consumer of the change feed needs.
-2. A fence is committed: no transaction begun below R can commit after it, and versions below R are no longer
-   read, saved or restored. So nobody can come to refer to such a file any more.
-3. What was committed up to the fence is looked at once more, and the rest is deleted.
+1. Vacuum lists the files that may be deleted. Their names say that they began below R, the oldest version to keep, and
+   neither a version from R on nor a savepoint refers to them. R is not above what a consumer of the change feed needs.
+2. It commits a fence: no transaction begun below R can commit after it, and versions below R are no longer read, saved
+   or restored. So from now on nobody can refer to such a file again.
+3. It leaves out files to which commits up to the fence refer, and deletes the others.
 
-A vacuum that is killed leaves a right table; the next one deletes what is left.
+If a vacuum is killed, the table is still correct, and the next vacuum deletes the remaining files.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ _FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
 _VERSION_DIGITS: Final = 20
 _BATCH: Final = 1000
 _WINDOW: Final = 64
-"""Commits in memory at a time."""
+"""How many commits are in memory at a time."""
 _HALF_WRITTEN_MS: Final = 86_400_000
-"""Half-written files are hidden from every reader, so no retention holds them; this long nobody writes one."""
+"""The least age of half-written files to delete. No reader sees them, and nobody writes a file for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What is too old, by the store's clock; for a dry run, which writes nothing, by this host's."""
+    """What is too old, by the store's clock. A dry run writes nothing, and so uses this host's clock."""
 
     now_ms: int
     oldest: int
     """The oldest version to keep."""
     since_ms: int
-    """What was written at or before this is older than the retention."""
+    """Files written at or before this time are older than the retention."""
     records: int
-    """The version from which on records are kept; not above ``oldest``."""
+    """The version from which on records are kept. It is not above ``oldest``."""
     reasons: tuple[str, ...]
 
 
@@ -99,7 +99,7 @@ def vacuum(
         latest = handle.view(handle.log.update(view.snapshot))
         if latest.state.oldest_version <= view.state.oldest_version:
             raise
-        # Another vacuum went further, and took what this one was looking at.
+        # Another vacuum went further, and deleted files that this one was reading.
         return vacuum(handle, latest, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
 
 
@@ -144,7 +144,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
             retention_ms=age_ms,
             least_ms=least_ms,
         )
-    # To learn the store's time is to write a file.
+    # To learn the store's time, a file has to be written.
     now_ms = handle.now_ms() if dry_run else store_time_ms(handle.store)
     tip = tip_at(handle.store, now_ms - age_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
@@ -153,7 +153,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     kept = _records_kept(handle, view, oldest, now_ms)
     bound = max_history_bytes(metadata)
     if bound is not None:
-        # Without the retention's protection only the present version is safe, and what consumers have yet to read.
+        # Without the retention only the present version, and what consumers have yet to read, is kept.
         young = tip_at(handle.store, now_ms - least_ms) if enforce else view.version
         safe = [version for version in (kept.oldest if young is None else young, held) if version is not None]
         newest = max(kept.oldest, min(safe))
@@ -164,7 +164,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
 
 
 def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> Kept:
-    """What the retentions of versions and records keep. Records whose starting state is gone are not worth keeping."""
+    """What the retentions of versions and records keep. Records are not kept if their starting state is gone."""
     reasons = [f"versions before {oldest} are older than the retention"] if oldest else []
     age_ms = record_retention_ms(view.snapshot.metadata)
     if age_ms is None:
@@ -178,8 +178,8 @@ def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> 
 
 
 def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[FileStat]]:
-    """By kind, files that began below the oldest version to keep and that no version from there to ``tip``, no
-    savepoint and none of the records to keep need."""
+    """Kind -> files that began below the oldest version to keep, and that are not needed by any version from there to
+    ``tip``, by a savepoint or by records to keep."""
     store, oldest = handle.store, cut.oldest
     kept = _saved(handle, tip, oldest) | snapshot_references(handle.log.snapshot(version=oldest), store)
     kept |= _referred(handle, handle.log.commits(since=oldest, until=tip.version))
@@ -193,7 +193,7 @@ def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[
 
 
 def _begun_below(handle: Handle, folder: str, version: int) -> Iterator[FileStat]:
-    """Files whose name says that their transaction began below a version. Other files are not ours."""
+    """Files whose names say that their transactions began below a version. Files with other names are not ours."""
     start, end = len(folder) + 1, len(folder) + 1 + _VERSION_DIGITS
     # Names begin with the version, and listings are sorted.
     below = takewhile(lambda file: file.path[start:] < f"{version:0{_VERSION_DIGITS}d}", handle.store.list(folder))
@@ -201,7 +201,7 @@ def _begun_below(handle: Handle, folder: str, version: int) -> Iterator[FileStat
 
 
 def _saved(handle: Handle, tip: Snapshot, oldest: int) -> set[str]:
-    """What savepoints of versions below ``oldest`` refer to."""
+    """The files that savepoints of versions below ``oldest`` need."""
     versions = {savepoint.version for savepoint in savepoints_of(tip).values() if savepoint.version < oldest}
     needed: set[str] = set()
     for version in sorted(versions):
@@ -210,7 +210,7 @@ def _saved(handle: Handle, tip: Snapshot, oldest: int) -> set[str]:
 
 
 def _referred(handle: Handle, commits: Iterator[tuple[int, tuple[Action, ...]]]) -> set[str]:
-    """What commits added references to; several block indexes are read at a time."""
+    """The files to which commits added references. Several block indexes are read at a time."""
     found: set[str] = set()
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         while window := tuple(islice(commits, _WINDOW)):
@@ -219,7 +219,7 @@ def _referred(handle: Handle, commits: Iterator[tuple[int, tuple[Action, ...]]])
 
 
 def _came_back(handle: Handle, planned: Snapshot, fence: Snapshot, oldest: int) -> set[str]:
-    """What was referred to anew between the listing and the fence: by a restore, or a savepoint."""
+    """The files to which a restore or a savepoint between the listing and the fence refers again."""
     kept = _referred(handle, handle.log.commits(since=planned.version, until=fence.version))
     if savepoints_of(fence) != savepoints_of(planned):
         kept |= _saved(handle, fence, oldest)
@@ -227,8 +227,8 @@ def _came_back(handle: Handle, planned: Snapshot, fence: Snapshot, oldest: int) 
 
 
 def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
-    """Whether there are old files of killed writes that began at the present version. They stay: a write that
-    is under way may have begun there as well. But the fence is a version more, so a later vacuum can tell."""
+    """Whether there are old files of killed writes that began at the present version. They stay, because a write under
+    way may have begun there as well. The fence makes a new version, so a later vacuum can tell them apart."""
     return any(
         file.modified_ms <= cut.since_ms
         for folder in _FOLDERS.values()
@@ -242,7 +242,7 @@ def _delete(handle: Handle, files: Sequence[FileStat]) -> None:
 
 
 def _clean_up(handle: Handle, cut: _Cut, *, dry_run: bool) -> Sequence[FileStat]:
-    """Half-written files. Who may not see or end other people's uploads can vacuum all the same."""
+    """Delete half-written files. A user who may not see or end other people's uploads can still vacuum."""
     before_ms = min(cut.since_ms, cut.now_ms - _HALF_WRITTEN_MS)
     try:
         return handle.store.clean_up(before_ms=before_ms, dry_run=dry_run)

@@ -1,10 +1,9 @@
-"""Bins: many small things gathered into few that are worth a task, a file or a commit.
+"""Bins: gather many small items, until there are enough for a task, a file or a commit.
 
-The rules are those of Apache NiFi's MergeRecord processor. Items go in oldest first, each into a
-bin of its key (partition, schema, fragment set: whatever may not be mixed). A bin is *full* as soon as
-either maximum is reached; it is *worth closing* once both minima are. An item that alone goes beyond a
-maximum is a bin of its own. Whatever is in no closed bin is still open, so nothing is lost and nothing is
-in two bins.
+The rules are those of Apache NiFi's MergeRecord processor. Items go in oldest first, each into a bin of its key. The
+key says what may not be mixed: a partition, a schema, a fragment set. A bin is *full* as soon as either maximum is
+reached. It is *worth closing* once both minima are reached. An item that is beyond a maximum by itself is a bin of its
+own. An item that is in no closed bin is in an open one, so no item is lost, and none is in two bins.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ class Closed(StrEnum):
     COMPLETE = "complete"
     """Every item of its set is there."""
     BROKEN = "contradiction"
-    """The items of its set contradict each other: two have the same index, or they tell of different counts."""
+    """The items of its set contradict each other: two have the same index, or their counts differ."""
     FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinLimits:
-    """``None``: no such limit. Raises :class:`InputError` for limits that contradict each other."""
+    """Limits of bins; ``None``: no such limit. Raises :class:`InputError` if limits contradict each other."""
 
     min_records: int = 1
     max_records: int | None = None
     min_bytes: int = 0
     max_bytes: int | None = None
     max_age_ms: int | None = None
-    """The age of a bin's oldest item at which the bin is closed, whatever is in it."""
+    """A bin is closed when its oldest item has this age, whatever else is in it."""
     max_bins: int | None = None
-    """Open at a time."""
+    """How many bins are open at a time."""
     fit: bool = False
-    """How an item finds its bin. ``False``: a key has one open bin at a time, so that the bins of a key hold its items
-    in their order, and an item goes beyond a maximum only alone. ``True``, as in NiFi: an item goes into the oldest
-    open bin of its key with room for its bytes, whatever its records; where none has room it begins another one."""
+    """How an item finds its bin. ``False``: a key has one open bin at a time. So its bins hold its items in order, and
+    only an item alone in its bin may be beyond a maximum. ``True``, as in NiFi: an item goes into the oldest open bin
+    of its key with room for its bytes, however many records it has. If no bin has room, it begins another one."""
 
     def __post_init__(self) -> None:
         for what, least, most in (
@@ -73,19 +72,19 @@ class BinItem(Generic[T]):
     records: int
     bytes: int
     at_ms: int = 0
-    """When it came, UTC epoch milliseconds; any number that orders the items where no age matters."""
+    """When the item came, UTC epoch milliseconds. If ages do not matter, any number that orders the items."""
     key: Hashable = None
     """Items of different keys never share a bin."""
     of: int | None = None
-    """How many items its key has in all, where they belong together: only with the last of them is the bin
-    complete, and minima and maxima do not count. 0: they belong together, and another of them tells how many."""
+    """For items that belong together: how many items the key has in all. The bin is complete only with the last of
+    them, and minima and maxima do not count. 0: they belong together, and another item says how many there are."""
     index: int | None = None
-    """Its place among those that belong together; no two have the same."""
+    """The item's place among those that belong together. Each has another place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bin(Generic[T]):
-    """Items of one key in the order of their times, equal ones as they came."""
+    """Items of one key, in the order of their times. Items with equal times are in the order in which they came."""
 
     key: Hashable
     items: tuple[BinItem[T], ...]
@@ -111,12 +110,12 @@ class Bin(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Filled(Generic[T]):
-    """What became of the items."""
+    """The bins of the items."""
 
     closed: tuple[Bin[T], ...]
     """In the order in which they were closed."""
     open: tuple[Bin[T], ...]
-    """Oldest first; give them to the next :func:`fill`."""
+    """The open bins, oldest first. Give them to the next :func:`fill`."""
 
 
 def fill(
@@ -127,9 +126,9 @@ def fill(
     open: Sequence[Bin[T]] = (),  # noqa: A002 - the field of Filled that it comes from
     force: bool = False,
 ) -> Filled[T]:
-    """Put items into bins, oldest first, then close those that are worth it or too old.
+    """Put items into bins, oldest first. Then close the bins that are worth closing or too old.
 
-    :param now_ms: the time that ages are taken at.
+    :param now_ms: the time at which ages are measured.
     :param open: bins left open by an earlier call.
     :param force: close everything, such as at the end of the input.
     """
@@ -163,7 +162,7 @@ class _Open(Generic[T]):
 
     @property
     def set_is_done(self) -> Closed | None:
-        """Whether it is a whole set, or one that can no longer become whole."""
+        """Why the bin has to close: its set is complete, or can no longer become complete. ``None``: it stays open."""
         if self._is_broken or len(self._counts) > 1 or (self._counts and len(self.items) > min(self._counts)):
             return Closed.BROKEN
         return Closed.COMPLETE if self._counts == {len(self.items)} else None
@@ -173,9 +172,9 @@ class _Open(Generic[T]):
 
 
 class Filling(Generic[T]):
-    """Bins while they are being filled; :func:`fill` for items that come one after the other.
+    """As :func:`fill`, for items that come one after the other.
 
-    Give items oldest first to :meth:`put`, take closed bins whenever you like, and end with :meth:`end`.
+    Give items to :meth:`put`, oldest first. Take closed bins at any time, and finish with :meth:`end`.
     """
 
     def __init__(self, limits: BinLimits, start: Iterable[Bin[T]] = ()) -> None:
@@ -205,7 +204,8 @@ class Filling(Generic[T]):
         return closed
 
     def end(self, now_ms: int, *, force: bool = False) -> tuple[Bin[T], ...]:
-        """Close what is worth it or too old, or everything; what stays open, oldest first."""
+        """Close the bins that are worth closing or too old, or all of them. Returns those that stay open, oldest
+        first."""
         for part in sorted(self._open, key=lambda part: part.oldest_ms):
             why = self._why_close(part, now_ms) or (Closed.FORCED if force else None)
             if why is not None:
@@ -213,7 +213,7 @@ class Filling(Generic[T]):
         return tuple(part.frozen(None) for part in sorted(self._open, key=lambda part: part.oldest_ms))
 
     def _room_for(self, item: BinItem[T]) -> _Open[T] | None:
-        """The bin that an item goes into; ``None``: a new one."""
+        """The bin for an item; ``None``: a new one."""
         there = self._by_key.get(item.key, [])
         if item.of is not None:  # a set is closed when it is whole, whatever its size
             return there[0] if there else None

@@ -60,7 +60,7 @@ class FrameError(InputError):
 
 
 class FilterError(InputError):
-    """A filter cannot be understood, names an unknown column, or cannot be judged on a row."""
+    """A filter cannot be understood, names an unknown column, or cannot be evaluated on a row."""
 
     code = "filter"
 
@@ -102,7 +102,7 @@ class DatasetsRemovedError(InputError):
 
 
 class FullRunNeededError(InputError):
-    """A merge source cannot tell what changed since its last run; a full run can."""
+    """A merge source does not know what changed since its last run. A full run finds out."""
 
     code = "full-run-needed"
 
@@ -120,7 +120,7 @@ class IdCollisionError(InputError):
 
 
 class VersionNotFoundError(InputError):
-    """The version or timestamp asked for is not, or no longer, in the table's history."""
+    """The table's history does not have the version or timestamp, or does not have it any more."""
 
     code = "version-not-found"
 
@@ -132,8 +132,8 @@ class TableDamagedError(TableError):
 
 
 class TableReplacedError(TableError):
-    """The table was removed or re-created after it was opened; this object shows, and writes to, nothing of what is
-    there now. Open the table again."""
+    """The table was removed or re-created after it was opened. This object does not read or write the new table. Open
+    the table again."""
 
     code = "table-replaced"
 
@@ -169,6 +169,6 @@ class CompactFirstError(RetryError):
 
 
 class OutcomeUnknownError(RetryError):
-    """The store did not tell whether a commit landed. ``version`` and ``txn_id`` say where to look."""
+    """The store did not say whether a commit landed. ``version`` and ``txn_id`` say where to look."""
 
     code = "outcome-unknown"

@@ -1,4 +1,4 @@
-"""Frames that callers give: pyarrow, pandas, polars and others, as streams of Arrow data that can be trusted."""
+"""Turns callers' frames (pyarrow, pandas, polars and others) into streams of Arrow data, and checks that data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_reader(frame: object) -> pa.RecordBatchReader:
 def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
     """Raise :class:`FrameError` for text that is not UTF-8, and for columns that break Arrow's format.
 
-    :param first_row: the number of the first row, for what the error says.
+    :param first_row: the number of the first row, for the error text.
     """
     flaw = find_flaw(rows, first_row)
     if flaw is None:
@@ -40,7 +40,7 @@ def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
 
 
 def collected(frame: object) -> object:
-    """The frame; of a polars ``LazyFrame`` its rows, by the engine that holds the least of what they are made from."""
+    """The frame, or the rows of a polars ``LazyFrame``, computed by the engine that needs the least memory."""
     if not (type(frame).__module__.split(".")[0] == "polars" and type(frame).__name__ == "LazyFrame"):
         return frame
     query: Any = frame
@@ -70,7 +70,8 @@ def _reader(frame: object) -> pa.RecordBatchReader:
 
 
 def is_spark_frame(frame: object) -> bool:
-    """By name, so that pyspark is not imported for other frames."""
+    """Whether it is a Spark DataFrame. The class is known by its name, so that pyspark is not imported for other
+    frames."""
     return any(
         base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
     )

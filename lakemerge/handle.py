@@ -1,4 +1,4 @@
-"""What every operation on one table shares: its store, its log, the mergers known, the settings."""
+"""The handle of a table, which all operations on it share: its store, its log, the known mergers, the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mergers import Merger, MergerRegistry
 __all__ = ["Handle", "Landed"]
 
 _FOOTER_BYTES = 16 * 2**20
-"""Bytes of footers that are kept, as they are in files. In memory they take some times as much."""
+"""How many bytes of footers are kept, as they are in files. In memory they take several times as much."""
 _SCAN_BYTES = 64 * 2**20
 
 
@@ -38,7 +38,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The immutable surroundings of a table; versions come and go as :class:`TableView`."""
+    """The parts of an open table that do not change. Each version is a :class:`TableView`."""
 
     store: Store
     log: DeltaLog
@@ -58,8 +58,8 @@ class Handle:
         return TableView(snapshot, config, self.store, self.decoded)
 
     def view_at(self, version: int, *, of: Snapshot) -> TableView:
-        """Another version of the table that ``of`` shows. Raises :class:`lakemerge.VersionNotFoundError`, and
-        :class:`lakemerge.TableReplacedError` where another table is there by now."""
+        """Another version of the table of ``of``. Raises :class:`lakemerge.VersionNotFoundError`, and
+        :class:`lakemerge.TableReplacedError` if another table is there by now."""
         snapshot = self.log.snapshot(version=version)
         check_same_table(self.store, of, snapshot)
         return self.view(snapshot)
@@ -74,7 +74,7 @@ class Handle:
 
     @staticmethod
     def write_name(view: TableView, txn_id: str) -> str:
-        """The part of file names that tells a write: the version it began at and its id."""
+        """The part of file names that identifies a write: the version at which it began, and its id."""
         return f"{view.version:020d}-{txn_id}"
 
     @staticmethod

@@ -59,12 +59,14 @@ class Settings:
     target_file_bytes: int = 128 * _MIB
     """Base files are closed when their Parquet data reaches this size."""
     target_task_bytes: int = 128 * _MIB
-    """Parquet bytes that one task of a read gets, about, row groups allowing; of a compaction, where buckets allow."""
+    """About how many Parquet bytes a task of a read or compaction gets. A read cannot split row groups, and a
+    compaction cannot split buckets."""
     merge_first_bytes: int = 128 * _MIB
     """The driver holds at most this much of a premerge (:mod:`lakemerge.read.premerge`): places of records, or merged
     rows, compressed. Where it would be more, the logs are merged while the rest is read."""
     target_commit_bytes: int = 16 * 1024 * _MIB
-    """A compaction commits buckets in groups that read about this much; an interrupted one keeps those."""
+    """A compaction commits buckets in groups that read about this many bytes. If it is interrupted, its committed
+    groups stay."""
     row_group_rows: int = 256 * 1024
     """Rows per row group of base files and of large log blocks."""
     inline_blocks: int = 256

@@ -1,6 +1,6 @@
 """What merging means: the merger contract, laws, the registry, built-ins, and the one kernel.
 
-Knows Arrow, and nothing of files, versions or engines.
+This package knows Arrow, but no files, versions or engines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between a merger and everything that merges.
 
-A merger folds the records of each key into that key's state. It never sees files, versions or
-buckets: it gets *groups* (one per key, records in fold order) and returns one result a group.
+A merger folds the records of each key into that key's state. It never sees files, versions or buckets. It gets *groups*
+(one for each key, with records in fold order), and returns one result for each group.
 Source: docs/merge-semantics.md, sections 1 to 6.
 """
 
@@ -44,7 +44,7 @@ class RowKind(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """What has become of a key."""
+    """The state of a key after its fold."""
 
     ABSENT = 0
     ROW = 1
@@ -54,7 +54,7 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a merger may know of its table."""
+    """What a merger may know about its table."""
 
     schema: pa.Schema
     key: tuple[str, ...]
@@ -70,9 +70,8 @@ class TableShape:
 class Groups:
     """Records of some keys, sorted by key and, within a key, in fold order.
 
-    The stored state of a key, where there is one, is the first record of its group: a row (kind
-    ``UPDATE_AFTER``, every column set) or a tombstone (kind ``DELETE``, key and ordering set).
-    All arrays but ``offsets`` have one entry a record.
+    If a key has a stored state, it is the first record of its group: a row (kind ``UPDATE_AFTER``, every column set) or
+    a tombstone (kind ``DELETE``, key and ordering set). All arrays except ``offsets`` have one entry for each record.
     """
 
     shape: TableShape
@@ -83,23 +82,23 @@ class Groups:
     sources: npt.NDArray[np.int32]
     """Index into ``presence``."""
     presence: Sequence[frozenset[str]]
-    """Per source, the columns its records carry. A column that is not there is unset."""
+    """For each source, the columns that its records carry. Other columns are unset."""
     rows: pa.Table
     """The records in no particular order; use :meth:`column`."""
     order: Ints
     """Record ``i`` is row ``order[i]`` of ``rows``."""
     versions: Ints
-    """The table version that committed each record, -1 where none has yet; 0 for stored rows, which
-    do not remember theirs."""
+    """The table version that committed each record; -1 if it is not committed yet; 0 for stored rows, which do not
+    remember their version."""
     _taken: dict[str, pa.Array] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Ints:
-        """Records per group."""
+        """The number of records of each group."""
         return np.diff(self.offsets)
 
     def column(self, name: str) -> pa.Array:
-        """Values of a column, one a record; null where it is unset."""
+        """The values of a column, one for each record; null if it is unset."""
         if name not in self._taken:
             values = self.rows.column(name)
             array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -107,7 +106,7 @@ class Groups:
         return self._taken[name]
 
     def is_set(self, name: str) -> Bools | None:
-        """Which records carry the column; ``None`` if all do. Tombstones carry key and ordering only."""
+        """Which records carry the column; ``None`` if all do. Tombstones carry only key and ordering."""
         carried = np.array([name in columns for columns in self.presence], dtype=np.bool_)
         return None if carried.all() else carried[self.sources]
 
@@ -121,23 +120,22 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The state of each key after its group was folded. Arrays have one entry a group."""
+    """The state of each key after its group was folded. Arrays have one entry for each group."""
 
     status: Kinds
     """Values of :class:`Status`."""
     winner: Ints
-    """For a row: the record that gives every column not named in ``columns``. For a tombstone: the
-    record whose ordering is remembered. Ignored for an absent key."""
+    """For a row: the record that gives every column that is not in ``columns``. For a tombstone: the record whose
+    ordering is remembered. For an absent key it is ignored."""
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    """Columns that do not come from ``winner``: their values, for all groups."""
+    """The values, for all groups, of columns that do not come from ``winner``."""
 
 
 class Merger(ABC):
     """One meaning of "merge": a strategy id, typed options, and a fold over groups.
 
-    ``id`` is a UUID that tables persist: it never changes, and never changes meaning. Instances
-    are immutable and picklable. Options are the fields of a frozen dataclass, unless a class reads
-    them its own way.
+    ``id`` is a UUID that tables store. It never changes, and never changes its meaning. Instances are immutable and
+    picklable. Options are the fields of a frozen dataclass, unless a class reads them in its own way.
     """
 
     id: ClassVar[str]
@@ -152,9 +150,9 @@ class Merger(ABC):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        """Build from options as they stand in the table's configuration (JSON values).
+        """Build a merger from the options in the table's configuration (JSON values).
 
-        Raises :class:`mergers.errors.MergerConfigurationError` that lists every problem.
+        Raises a :class:`mergers.errors.MergerConfigurationError` that lists every problem.
         """
         merger, problems = read_options(cls, options)
         if merger is not None:
@@ -169,29 +167,28 @@ class Merger(ABC):
         return written_options(self)
 
     def problems(self, shape: TableShape) -> Iterable[str]:
-        """What is wrong with the options for such a table, a sentence each. Asked once the options
-        have their types."""
+        """What is wrong with the options for such a table, a sentence for each problem. It is called after the types of
+        the options are checked."""
         return ()
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        """The laws of this configuration, over upsert frames that carry all columns or may not."""
+        """The laws of this configuration. ``full_frames``: all upsert frames carry all columns."""
         return Laws()
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
-        """The columns the fold must see so that ``columns`` come out right. Key and ordering
-        columns are always given."""
+        """The columns that the fold must see to compute ``columns``. Key and ordering columns are always given."""
         return frozenset(shape.schema.names)
 
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:  # noqa: B027 - a hook
-        """Refuse record kinds this configuration does not accept, before anything is committed.
+        """Refuse record kinds that this configuration does not accept. It is called before anything is committed.
 
         Raises :class:`mergers.errors.RecordRefusedError`.
         """
 
     def check_records(self, shape: TableShape, rows: pa.RecordBatch, kinds: Kinds | None) -> None:  # noqa: B027 - a hook
-        """Refuse records whose values this configuration cannot fold, before anything is committed.
+        """Refuse records whose values this configuration cannot fold. It is called before anything is committed.
 
-        ``rows``: records of a frame, typed as the table; ``kinds``: ``None`` where all are upserts.
+        ``rows``: records of a frame, with the table's types; ``kinds``: ``None`` if all are upserts.
         Raises :class:`mergers.errors.RecordRefusedError`.
         """
 
@@ -200,21 +197,21 @@ class Merger(ABC):
         return Traits()
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
-        """By column, the values that turn an upsert into a delete. Such a record is not checked for NOT NULL."""
+        """Column -> the values that turn an upsert into a delete. Such a record is not checked for NOT NULL."""
         return {}
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
-        """Columns and values that make a lone upsert something else than its own row."""
+        """Column -> values with which a lone upsert does not give its own row."""
         return self.delete_marks(shape)
 
     def describe_step(
         self, shape: TableShape, *, before: Mapping[str, object] | None, record: Mapping[str, object], kind: RowKind
     ) -> Mapping[str, str]:
-        """Words for people about one record, which decide nothing: by column what is computed of the stored value
-        and the record's, such as ``total is sum 7 + 3``, and under ``""`` a remark.
+        """Words for people about one record. They decide nothing. For each column they say what is computed from the
+        stored value and the record's, such as ``total is sum 7 + 3``; under ``""`` there may be a remark.
 
-        :param before: the row that the record meets, as ``pa.Table.to_pylist`` gives it.
-        :param record: the columns that it carries.
+        :param before: the row before the record, as ``pa.Table.to_pylist`` gives it.
+        :param record: the columns that the record carries.
         """
         return {}
 
@@ -223,9 +220,9 @@ class Merger(ABC):
         """Fold each group from its first record to its last."""
 
     def combine(self, groups: Groups) -> Bools | None:
-        """Which records of one set of columns to keep so that the fold over any stored state is unchanged,
-        also where the state has taken up a group's first few records already.
+        """Which records, all with one set of columns, to keep so that the fold over any stored state stays the same,
+        also if the state has taken up a group's first few records already.
 
-        Called only where :meth:`laws` declares the fold associative. ``None`` keeps all.
+        It is called only if :meth:`laws` declares the fold associative. ``None`` keeps all.
         """
         return None

@@ -1,8 +1,8 @@
 """The root of every error LakeMerge raises, and the errors of mergers.
 
-Errors are grouped by what a caller does about them: fix the input, fix the table, install
-something, or try again. Each has a stable ``code`` and carries its facts as attributes; all of
-them survive pickling, because Spark ships them from executors to the driver.
+Errors are grouped by what a caller does about them: fix the input, fix the table, install something, or try again. Each
+has a stable ``code``, and its facts as attributes. All of them survive pickling, because Spark sends them from
+executors to the driver.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LakeMergeError(Exception):
     code: ClassVar[str] = "lakemerge"
 
     def __init__(self, message: str, **facts: object) -> None:
-        """:param message: with its parameters marked (:mod:`mergers.wording`)."""
+        """:param message: the text, with its parameters marked (:mod:`mergers.wording`)."""
         self.message = plain(message)
         super().__init__(self.message)
         self.facts: dict[str, object] = {name: _plain(fact) for name, fact in facts.items()}
@@ -49,7 +49,7 @@ class LakeMergeError(Exception):
         return f"[{self.code}] {self.message}"
 
     def worded(self, spell: Speller) -> str:
-        """The message for a reader who has words of their own for parameters; see :func:`mergers.wording.worded`."""
+        """The message for a reader who has other names for parameters; see :func:`mergers.wording.worded`."""
         return worded(self._marked, spell)
 
     def __reduce__(self) -> tuple[object, tuple[type[LakeMergeError], str, dict[str, object]]]:
@@ -67,7 +67,7 @@ def _rebuild(kind: type[LakeMergeError], message: str, facts: dict[str, object])
 
 
 class InputError(LakeMergeError):
-    """What the caller passed in cannot be used; nothing was committed. Fix the input."""
+    """The caller's input cannot be used. Nothing was committed. Fix the input."""
 
     code = "input"
 
@@ -79,13 +79,13 @@ class TableError(LakeMergeError):
 
 
 class InstallError(LakeMergeError):
-    """Something that is needed is not installed or not registered; the message says what."""
+    """Something is not installed or not registered. The message says what."""
 
     code = "install"
 
 
 class RetryError(LakeMergeError):
-    """The operation did not take effect, or may not have; the message says which, and what to do."""
+    """The operation did not take effect, or may not have. The message says which, and what to do."""
 
     code = "retry"
 

@@ -1,12 +1,11 @@
 """The merge kernel: the one place where records of a key become its state.
 
-Writers (pre-combining), compaction and readers all come here. Arrow in, Arrow out; no per-row
-Python. Source: docs/merge-semantics.md, section 1; docs/architecture.md, "The merge kernel".
+Writers (to pre-combine), compaction and readers all call it. It takes and gives Arrow data, without Python for each
+row. Source: docs/merge-semantics.md, section 1; docs/architecture.md, "The merge kernel".
 
-A caller gives the stored state of a key range (base rows and tombstones, sorted by key) and the
-log records of the same range in commit order. :func:`fold` says what changes: base positions that
-are superseded, rows that stand in their place, and tombstones. Base rows whose key is in no log
-are searched, never copied.
+A caller gives the stored state of a key range (base rows and tombstones, sorted by key), and the log records of the
+same range in commit order. :func:`fold` says what changes: the base positions that are superseded, the rows that
+replace them, and the tombstones. Base rows whose key is in no log are searched, but never copied.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ VERSION_COLUMN = "_lm_version"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Records of one set of columns, those of a key in commit order."""
+    """Records with one set of columns. The records of a key are in commit order."""
 
     rows: pa.Table
-    """Key columns and any of the table's other columns; those that are not there are unset."""
+    """Key columns and any of the table's other columns. Missing columns are unset."""
     kinds: Kinds | None
-    """Values of :class:`RowKind` a row; ``None`` where all are upserts."""
+    """The :class:`RowKind` value of each row; ``None`` if all are upserts."""
     version: int | Ints
-    """The version that committed the records, or that of each row."""
+    """The version that committed the records, or the version of each row."""
     columns: frozenset[str] | None = None
-    """The columns the records carry, where ``rows`` was read with a projection; else those of ``rows``."""
+    """The columns that the records carry, if ``rows`` was read with a projection; ``None``: those of ``rows``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class Folded:
     superseded: Ints
     """Positions of base rows that are no longer the row of their key, ascending."""
     rows: pa.Table
-    """The rows that log records made or changed, sorted by key; the columns asked for."""
+    """The rows that log records made or changed, sorted by key, with the requested columns."""
     insert_at: Ints
-    """Per row of ``rows``: the position of the first base row whose key is not below its key."""
+    """For each row of ``rows``, the position of the first base row whose key is not below its key."""
     records: Ints | None
-    """Per row of ``rows``, which of the frames' records it is, counted through them; ``None`` where the merger made
+    """For each row of ``rows``, the number of its record, counted through all frames; ``None`` if the merger made
     columns itself."""
     tombstones: pa.Table
     """All tombstones of the range after the fold, sorted by key; see :func:`tombstone_schema`."""
@@ -63,7 +62,7 @@ class Folded:
 def tombstone_schema(shape: TableShape) -> pa.Schema:
     """Key columns, ordering columns, and the version of the record that set the tombstone.
 
-    Ordering columns may be null also where the table's may not: deletes are not checked for nulls.
+    Ordering columns may be null even if the table's may not, because deletes are not checked for nulls.
     """
     key = [shape.schema.field(name) for name in shape.key]
     ordering = [shape.schema.field(name).with_nullable(True) for name in shape.ordering]
@@ -81,15 +80,15 @@ def fold(
 ) -> Folded:
     """Fold log records onto stored state.
 
-    :param base: rows sorted by key, keys unique; at least the columns that the merger needs for
-        ``columns``, key and ordering included. Where the merger gives back one of its inputs whole
-        (:class:`mergers.Laws`, ``selective``), those that it needs to decide suffice.
-    :param tombstones: as :func:`tombstone_schema`, sorted by key; no key of them is in ``base``.
-    :param frames: in commit order; of those with a version a row, each record's own version tells it, and
-        a version's records are in one such frame.
-    :param columns: the columns of the result's rows, in the schema's order whatever the order here.
+    :param base: rows sorted by key, with unique keys. They have at least the columns that the merger needs for
+        ``columns``, including key and ordering. If the merger gives back one of its inputs whole
+        (:class:`mergers.Laws`, ``selective``), the columns that it needs to decide are enough.
+    :param tombstones: see :func:`tombstone_schema`; sorted by key. None of their keys is in ``base``.
+    :param frames: the frames in commit order. In a frame with a version for each row, the version of each record gives
+        its place, and all records of a version are in one such frame.
+    :param columns: the columns of the result's rows. The result has them in the schema's order.
 
-    Raises :class:`MergeValueError` where a row comes out with null in a NOT NULL column.
+    Raises :class:`MergeValueError` if a merged row has null in a NOT NULL column.
     """
     needed = [name for name in shape.schema.names if name in base.column_names or name in columns]
     lacking = [name for name in needed if name not in base.column_names]
@@ -118,7 +117,7 @@ def fold(
     stored_sources = np.repeat(np.array([0, 1], dtype=np.int32), [n_base, n_tombs])
     all_versions = np.concatenate([np.zeros(n_base, dtype=np.int64), _versions(tomb_rows), versions])
     full = frozenset(shape.schema.names)
-    # Where no tombstone takes part, records that carry all columns must look it: mergers then need not ask which do.
+    # If no tombstone takes part and all records carry all columns, presence says so. Then mergers skip the question.
     of_tombstones = frozenset((*shape.key, *shape.ordering)) if n_tombs else full
     groups = Groups(
         shape=shape,
@@ -165,15 +164,15 @@ def overlay_rows(base: pa.Table, folded: Folded, columns: Sequence[str], *, sort
     if not sort or rows.num_rows == 0:
         return pa.concat_tables([kept.filter(pa.array(keep)), rows])
     positions = np.flatnonzero(keep)
-    # Two sorted runs; a folded row goes before the base row at its insertion point.
+    # Merges two sorted runs: a folded row goes before the base row at its insertion point.
     order = np.argsort(np.concatenate([2 * positions + 1, 2 * folded.insert_at]), kind="stable")
     gather = np.concatenate([positions, base.num_rows + np.arange(rows.num_rows)])[order]
     return pa.concat_tables([kept, rows]).combine_chunks().take(pa.array(gather))
 
 
 def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> Bools | None:
-    """Which rows of a frame sorted by key to keep, where the merger's laws let the writer
-    pre-combine; ``None`` keeps all. ``full``: the frame carries every column of the table."""
+    """Which rows of a frame sorted by key to keep, if the merger's laws allow the writer to pre-combine; ``None`` keeps
+    all. ``full``: the frame carries every column of the table."""
     if not merger.laws(shape, full_frames=full).associative:
         return None
     rows = frame.rows
@@ -196,7 +195,7 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
 
 
 def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With every column of the schema, null where the rows carry none."""
+    """The rows with every column of the schema, null if the rows lack the column."""
     for field in schema:
         if field.name not in rows.column_names:
             rows = rows.append_column(field.with_nullable(True), pa.nulls(rows.num_rows, field.type))
@@ -206,8 +205,8 @@ def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _concatenate(
     frames: Sequence[Frame], shape: TableShape, needed: Sequence[str]
 ) -> tuple[pa.Table, Kinds, npt.NDArray[np.int32], Ints, list[frozenset[str]]]:
-    """All frames as one table of the needed columns, nulls where unset, and per row kind, source
-    and version."""
+    """All frames as one table of the needed columns, with nulls for unset ones, and for each row its kind, source and
+    version."""
     schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in needed])
     names = [set(frame.rows.column_names) for frame in frames]
     tables = [frame.rows.select([n for n in needed if n in has]) for frame, has in zip(frames, names, strict=True)]
@@ -250,7 +249,7 @@ def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
     if not np.isin(merged.status, list(Status)).all():
         raise MergerContractError(f"merger {merger.name!r} returned an unknown status", merger=merger.name)
     for name, column in merged.columns.items():
-        # By id, not by equality: whether elements may be null is for the table's schema to say.
+        # Compared by id, not by equality, because the table's schema decides whether elements may be null.
         if name not in groups.shape.values or column.type.id != groups.shape.schema.field(name).type.id:
             raise MergerContractError(
                 f"merger {merger.name!r} returned a column {name!r} of {column.type}; it may return the table's "

@@ -52,8 +52,8 @@ def group_starts(keys: KeyColumns) -> Ints:
 
 
 def locate(haystack: KeyColumns, needles: KeyColumns) -> tuple[Ints, Bools]:
-    """For each needle, the first position in the sorted haystack whose key is not below it, and
-    whether the key at that position is equal. Haystack keys are unique and sorted."""
+    """For each needle, the first position in the haystack whose key is not below it, and whether the key at that
+    position is equal. Haystack keys are sorted and unique."""
     rows = len(haystack[0])
     if rows == 0:
         return np.zeros(len(needles[0]), dtype=np.int64), np.zeros(len(needles[0]), dtype=np.bool_)
@@ -105,8 +105,8 @@ def _take(keys: KeyColumns, positions: Ints) -> KeyColumns:
 
 
 def _codes(*tables: KeyColumns) -> list[Ints] | None:
-    """One int64 a row in key order, comparable between the tables given; ``None`` where the key has
-    a type without such codes or its range does not fit."""
+    """One int64 for each row, in key order, comparable between the given tables; ``None`` if the key has a type without
+    such codes, or if its range does not fit."""
     plain: list[list[Ints]] = []
     for table in tables:
         columns = [plain_integers(column) for column in table]
@@ -129,7 +129,7 @@ def _codes(*tables: KeyColumns) -> list[Ints] | None:
 def _pack(columns: Sequence[Ints], lows: Sequence[int], spans: Sequence[int]) -> Ints:
     code = columns[0] - lows[0]
     for column, low, span in zip(columns[1:], lows[1:], spans[1:], strict=True):
-        # In place: each array of this size that is made anew costs more than what is done with it.
+        # In place, because to allocate an array of this size costs more than the computation.
         code *= span
         code += column
         code -= low

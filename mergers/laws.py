@@ -9,15 +9,15 @@ __all__ = ["Laws"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laws:
-    """What a plan may do with records of one table. Nothing is granted that is not declared.
+    """What a plan may do with records of one table. Only declared laws may be used.
 
     Source: docs/merge-semantics.md, section 6.
     """
 
     associative: bool = False
-    """``(a.b).c = a.(b.c)`` for records in order: pre-combine at write, log with log merges."""
+    """``(a.b).c = a.(b.c)`` for records in order: writers may pre-combine, and logs may be merged with logs."""
     commutative: bool = False
-    """``a.b = b.a``: any order of folding."""
+    """``a.b = b.a``: records may be folded in any order."""
     replay_safe: bool = False
     """``a.b.a = a.b``: at-least-once delivery needs no deduplication key."""
     selective: bool = False

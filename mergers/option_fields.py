@@ -1,7 +1,7 @@
 """Options of a merger as the fields of a dataclass: read from JSON values, and written as such.
 
-A field may be ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``X | None``,
-``tuple[X, ...]`` or ``Mapping[str, X]``; a class with others reads its options itself.
+A field may be ``bool``, ``int``, ``float``, ``str``, ``Literal[...]``, ``X | None``, ``tuple[X, ...]`` or
+``Mapping[str, X]``. A class with other types reads its options itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["read_options", "resolve_option_types", "written_options"]
 
 
 class Named(Protocol):
-    """A class of options, which says how it is called."""
+    """A class of options with a name."""
 
     name: ClassVar[str]
 
@@ -28,13 +28,13 @@ _TYPES = "_option_types"
 
 
 class _MismatchError(Exception):
-    """A value has not the type of its field."""
+    """A value does not have the type of its field."""
 
 
 def resolve_option_types(cls: type[Named]) -> None:
-    """Remember the types of a class's fields. Done when the class is made, because where it is sent
-    by value the module that its annotations refer to may not be there."""
-    with contextlib.suppress(NameError):  # a name that only type checkers import; read_options says so
+    """Remember the types of a class's fields. This happens when the class is made: if the class is sent by value, the
+    module to which its annotations refer may be missing there."""
+    with contextlib.suppress(NameError):  # a name that only type checkers import; read_options reports it
         setattr(cls, _TYPES, get_type_hints(cls))
 
 
@@ -69,12 +69,12 @@ def written_options(merger: Named) -> dict[str, object]:
 
 
 def _fields(cls: type[Named]) -> tuple[dataclasses.Field[Any], ...]:
-    own: Any = cls  # a merger without options need be no dataclass
+    own: Any = cls  # a merger without options need not be a dataclass
     return tuple(f for f in dataclasses.fields(own) if f.init) if dataclasses.is_dataclass(own) else ()
 
 
 def _class_problems(cls: type[Named]) -> list[str]:
-    """Mistakes in the class that would lose options without a word."""
+    """Mistakes in the class that would silently lose options."""
     where = f"class {cls.__qualname__}"
     kinds: dict[str, Any] | None = getattr(cls, _TYPES, None)
     names = {field.name for field in _fields(cls)}

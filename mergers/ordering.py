@@ -25,9 +25,9 @@ def is_orderable(kind: pa.DataType) -> bool:
 
 
 def plain_integers(array: pa.Array) -> Ints | None:
-    """The values as int64 in the same order, or ``None`` where the type has no such form.
+    """The values as int64 in the same order, or ``None`` if the type has no such form.
 
-    Integers, dates, timestamps, booleans and decimals of up to 18 digits. The array has no nulls.
+    Integers, dates, timestamps, booleans and decimals of up to 18 digits have one. The array has no nulls.
     """
     kind = array.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
@@ -46,9 +46,9 @@ def plain_integers(array: pa.Array) -> Ints | None:
 
 
 def order_codes(columns: Sequence[pa.Array]) -> Ints:
-    """One int64 a row, such that codes compare as the tuples of the columns' values do.
+    """One int64 for each row. The codes compare as the tuples of the columns' values do.
 
-    Codes are comparable only within one call.
+    Codes can be compared only within one call.
     """
     if len(columns) == 1 and columns[0].null_count == 0:
         plain = _comparable_integers(columns[0])
@@ -69,7 +69,7 @@ def order_codes(columns: Sequence[pa.Array]) -> Ints:
 
 
 def _comparable_integers(array: pa.Array) -> Ints | None:
-    """As :func:`plain_integers`, and floats too."""
+    """As :func:`plain_integers`, also for floats."""
     if not pa.types.is_floating(array.type):
         return plain_integers(array)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # + 0.0 turns -0.0 into 0.0

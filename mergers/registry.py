@@ -1,5 +1,5 @@
-"""Strategy ids and names to merger classes. Registration refuses; nothing is ever imported by name
-from a table's metadata.
+"""The registry of merger classes, by strategy id and name. Registration refuses conflicts. Nothing is ever imported by
+name from a table's metadata.
 
 Built-ins are always there. Users add classes by the decorator :func:`register_merger`, by the entry
 point group ``lakemerge.mergers``, or for one table through ``LakeTable.open(mergers=[...])``.
@@ -59,7 +59,7 @@ def _is_uuid(text: str) -> bool:
 class MergerRegistry:
     """A set of merger classes, found by UUID (from tables) or by name (from people).
 
-    :param failures: why classes that should be in the set are not; told where one is missed.
+    :param failures: why some classes could not be loaded. The error for a missing class shows this.
     """
 
     def __init__(self, mergers: Iterable[type[Merger]] = (), *, failures: Sequence[str] = ()) -> None:
@@ -72,8 +72,8 @@ class MergerRegistry:
         return iter(self._by_id.values())
 
     def add(self, merger: type[Merger]) -> None:
-        """Register a class. Raises :class:`MergerRegistrationError` for a missing or malformed UUID,
-        and for an id or name that another class has."""
+        """Register a class. Raises :class:`MergerRegistrationError` if its UUID is missing or malformed, or if another
+        class has its id or name."""
         if not isinstance(merger, type):
             raise MergerRegistrationError(
                 f"{merger!r} is not a class; register the merger's class", merger=repr(merger)
@@ -88,7 +88,7 @@ class MergerRegistry:
         if not isinstance(name, str) or not name:
             raise MergerRegistrationError(f"{where} needs a class attribute `name`", merger=where)
         for other in self:
-            # A notebook cell run twice defines the same class again: the newer one takes its place.
+            # If a notebook cell is run twice, it defines the same class again. The newer class replaces the older.
             same = (other.__module__, other.__qualname__) == (merger.__module__, merger.__qualname__)
             if not same and merger_id == other.id:
                 raise MergerRegistrationError(
@@ -125,7 +125,7 @@ class MergerRegistry:
         )
 
     def of_table(self, merger_id: str, name: str) -> type[Merger]:
-        """The class a table's metadata asks for, by UUID only."""
+        """The class that a table's metadata names, found only by UUID."""
         if merger_id not in self._by_id:
             raise MergerMissingError(
                 f"this table merges by strategy {merger_id} (named {name!r} when it was created), "
@@ -141,10 +141,10 @@ class MergerRegistry:
 
 @functools.cache
 def default_registry() -> MergerRegistry:
-    """Built-ins, installed entry points, and what :func:`register_merger` added; one a process.
+    """The registry of this process: built-ins, installed entry points, and classes added by :func:`register_merger`.
 
-    An entry point that does not give a merger is logged, and named where a merger is missed: tables
-    that merge by others are not to suffer for it.
+    If an entry point gives no merger, that is logged, and the error for a missing merger names it. Tables with other
+    mergers are not affected.
     """
     registry = MergerRegistry(_BUILTINS)
     failures = []

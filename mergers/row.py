@@ -1,7 +1,7 @@
 """The plain row contract: a merger in one Python function of two rows. Simple, and slow.
 
-Source: docs/merge-semantics.md, section 5, "User mergers". Per-row Python is what this contract is;
-it is paid only for keys that have more than one record.
+Source: docs/merge-semantics.md, section 5, "User mergers". This contract runs Python for each row, but only for keys
+with more than one record.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ class Delete(enum.Enum):
 
 
 DELETE: Final = Delete.DELETE
-"""What :meth:`RowMerger.merge` returns for a key that goes away."""
+""":meth:`RowMerger.merge` returns this to delete the key."""
 
 
 class Record(Mapping[str, Any]):
     """A row as :meth:`RowMerger.merge` sees it: all columns of the table, by name.
 
-    Values are those of ``pa.Array.to_pylist``. Neither the record nor a list or dictionary in it
-    may be changed.
+    Values are those of ``pa.Array.to_pylist``. Do not change the record, or a list or dictionary in it.
     """
 
     __slots__ = ("_carried", "_ordering", "_values", "_version")
@@ -74,8 +73,8 @@ class Record(Mapping[str, Any]):
         return f"Record({dict(self._values)!r})"
 
     def is_set(self, column: str) -> bool:
-        """Whether the record's frame carried the column. What it did not carry is filled from the
-        stored row. A stored row has all columns set, however it came about.
+        """Whether the record's frame carried the column. Other columns are filled from the stored row. A stored row has
+        all columns set, however it was made.
 
         Raises :class:`KeyError` for a column that the table does not have.
         """
@@ -85,7 +84,7 @@ class Record(Mapping[str, Any]):
 
     @property
     def kind(self) -> RowKind:
-        """Always an upsert: ``+I`` and ``+U`` are the same to a merger, and no others come here."""
+        """Always an upsert. ``+I`` and ``+U`` are the same to a merger, and other kinds do not come here."""
         return RowKind.UPDATE_AFTER
 
     @property
@@ -95,17 +94,16 @@ class Record(Mapping[str, Any]):
 
     @property
     def version(self) -> int | None:
-        """The table version that committed a newer record; ``None`` for the older one, which is the
-        fold of many, and must be the same whether or not it was compacted on the way."""
+        """The table version that committed a newer record; ``None`` for the older one. The older one is the fold of
+        many records, and must be the same whether or not it was compacted on the way."""
         return self._version
 
 
 class RowMerger(Merger):
     """A merger that is one function of two rows.
 
-    :meth:`merge` is called only where there are two rows: an absent key takes a record as it is.
-    Deletes and retractions never reach it; they act as in ``event-time`` where the table has
-    ordering columns, else as in ``commit-time``.
+    :meth:`merge` is called only if there are two rows: an absent key takes a record as it is. Deletes and retractions
+    never reach it. They act as in ``event-time`` if the table has ordering columns, else as in ``commit-time``.
     """
 
     @abstractmethod
@@ -113,10 +111,10 @@ class RowMerger(Merger):
         """The row that follows from a key's row and the next record, in commit order.
 
         :param older: the row so far.
-        :param newer: the next record; columns that it does not carry are filled from ``older``. It
-            is newer by commit, its ordering may be lower.
-        :returns: a mapping of every column with the key unchanged (``older`` and ``newer`` will do),
-            or :data:`DELETE`: the key becomes absent and remembers nothing.
+        :param newer: the next record. Columns that it does not carry are filled from ``older``. It is newer by commit;
+            its ordering may be lower.
+        :returns: a mapping of every column, with the key unchanged (``older`` or ``newer`` may be returned), or
+            :data:`DELETE`: the key becomes absent and remembers nothing.
         """
 
     def traits(self, shape: TableShape) -> Traits:
@@ -151,7 +149,7 @@ class RowMerger(Merger):
 class _Row:
     values: Mapping[str, Any]
     record: int | None
-    """The record it is, as it came; ``None`` if it was merged."""
+    """The number of the record, if the row is an unchanged record; ``None`` if it was merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ class _Fold:
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         self._rows = dict(zip(records.tolist(), rows, strict=True))
         self._ordered = groups.has_ordering if groups.shape.ordering else None
-        # Python's own lists: an element of a numpy array costs more than what is done with it.
+        # Python's own lists, because access to an element of a numpy array costs more than the computation.
         self._offsets: list[int] = groups.offsets.tolist()
         self._kinds: list[int] = groups.kinds.tolist()
         self._sources: list[int] = groups.sources.tolist()
@@ -232,7 +230,7 @@ class _Fold:
         return _Row(self._checked(result, state.values, filled), None)
 
     def _checked(self, result: object, older: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
-        """The row that a merger returned, each value as its column would give it back."""
+        """The row that a merger returned, with each value in the form in which its column would give it back."""
         if not isinstance(result, Mapping):
             raise self._error(older, (f"returned {result!r}, which is neither a row nor DELETE",))
         problems = [f"returned the unknown column {name!r}" for name in result if name not in self._checks]
@@ -276,7 +274,7 @@ class _Fold:
 
 
 def _columns(groups: Groups, winner: Ints, merged: Mapping[int, Mapping[str, Any]]) -> dict[str, pa.Array]:
-    """The value columns of all groups: of merged rows where there are some, else of the winner."""
+    """The value columns of all groups: from the merged row if there is one, else from the winner."""
     if not merged:
         return {}
     gather = groups.order[winner]
@@ -306,11 +304,11 @@ _CLASSES: Sequence[tuple[Callable[[pa.DataType], bool], tuple[type, ...], tuple[
     (pa.types.is_map, (Mapping, list, tuple), ()),
     (pa.types.is_list, (list, tuple), ()),
 )
-"""Per kind of column the Python classes of its values, and subclasses that are something else."""
+"""Kind of column -> the Python classes of its values, and subclasses that do not count."""
 
 
 def _checker(field: pa.Field[Any]) -> _Check:
-    """A function from a value to the value as the column would give it back, and what is wrong.
+    """A function that gives for a value its form in the column, and what is wrong with it, if anything.
 
     pyarrow alone would take a datetime for a date, text for binary, and a time without a zone.
     """

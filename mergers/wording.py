@@ -1,8 +1,8 @@
 """Words of a message that depend on who reads it.
 
 A library's errors name its parameters: "pass enforce_retention=False". A program around it has other names for them,
-such as options of a command line. So parameters are marked in a message (:func:`argument`), as are clauses that help
-callers from Python alone (:func:`in_python`); :func:`worded` spells both, and for Python nothing needs to be done.
+such as options of a command line. So :func:`argument` marks parameters in a message, and :func:`in_python` marks
+clauses that only help callers from Python. :func:`worded` spells both. Callers from Python need to do nothing.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Callable
 __all__ = ["Speller", "argument", "in_python", "plain", "worded"]
 
 Speller = Callable[[str, str | None], str]
-"""From a parameter's name, and the value that a message gives it, to the words for it."""
+"""Gives the words for a parameter, from its name and the value that a message gives it."""
 
-# Control characters: repr() writes them otherwise, so that no quoted text of a user's can hold a mark.
+# Control characters. repr() escapes them, so no quoted text of a user can hold a mark.
 _BEGIN, _VALUE, _END = "\x0e", "\x1f", "\x0f"
 _MARK = re.compile(f"{_BEGIN}([a-z_]*)(?:{_VALUE}([^{_END}]*))?{_END}")
 
 
 def argument(name: str, value: object = None) -> str:
-    """A parameter of a public function for a message, or one with a value.
+    """A parameter of a public function for a message, with or without a value.
 
-    :param value: as Python writes it, where it is text; ``None``: the parameter alone.
+    :param value: the value; text as Python writes it. ``None``: the parameter alone.
     """
     return f"{_BEGIN}{name}{_END}" if value is None else f"{_BEGIN}{name}{_VALUE}{value}{_END}"
 
 
 def in_python(clause: str) -> str:
-    """A clause of a message that only a caller from Python can follow; others do not get to see it."""
+    """A clause of a message that only a caller from Python can follow. Other readers do not see it."""
     return f"{_BEGIN}{_VALUE}{clause}{_END}"
 
 
 def worded(text: str, spell: Speller) -> str:
-    """The text for a reader who has words of their own for parameters, and does not write Python."""
+    """The text for a reader who has other names for parameters, and does not write Python."""
     return _MARK.sub(lambda mark: spell(mark[1], mark[2]) if mark[1] else "", text)
 
 

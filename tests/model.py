@@ -339,7 +339,7 @@ class _Snapshot:
     states: Mapping[tuple[Any, ...], State]
     merger: Merger
     deleted_at: Mapping[tuple[Any, ...], int]
-    """Of keys that are, or once were, tombstones: the number of the change that set the last one."""
+    """Key that is or was a tombstone -> the number of the change that set its last tombstone."""
 
 
 class ModelTable:

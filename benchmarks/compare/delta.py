@@ -16,7 +16,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.jars.packages": f"io.delta:delta-spark_4.2_2.13:{importlib.metadata.version('delta-spark')}",
 }
-"""Of a session."""
+"""Settings of a session."""
 _PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 

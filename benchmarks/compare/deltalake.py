@@ -70,7 +70,7 @@ class Deltalake(OnArrow):
 
 
 def _source(place: Place, frame: Frame) -> pa.Table:
-    """Each key once, which MERGE asks for: the newest record where keys come twice."""
+    """The frame with each key once, as MERGE needs it. If a key comes twice, the newest record is taken."""
     rows = pq.read_table(frame.path)
     if frame.unique:
         return rows

@@ -41,7 +41,7 @@ class Engine(Protocol):
 
     @property
     def cannot(self) -> Mapping[str, str]:
-        """Of ``delete``, ``compact`` and ``wide``, what the engine cannot do, and why."""
+        """Those of ``delete``, ``compact`` and ``wide`` that the engine cannot do, and why."""
 
     def load(self, place: Place, rows: Path) -> None:
         """Make the table, with the rows of one Parquet file."""

@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
     "spark.jars.packages": _JAR,
 }
-"""Of a session."""
+"""Settings of a session."""
 _TABLE = {
     "hoodie.datasource.write.table.type": "MERGE_ON_READ",
     "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",

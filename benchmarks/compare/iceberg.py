@@ -18,7 +18,7 @@ SETTINGS: Mapping[str, str] = {
     f"spark.sql.catalog.{_CATALOG}.type": "hadoop",
     "spark.jars.packages": _JAR,
 }
-"""Of a session, which names the warehouse as well: :func:`warehouse`."""
+"""Settings of a session, which also needs the warehouse: :func:`warehouse`."""
 _PROPERTIES = {
     "format-version": "3",
     "write.delete.mode": "merge-on-read",

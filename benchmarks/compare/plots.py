@@ -1,5 +1,5 @@
-"""Plots of a comparison, as SVG files: what commits cost as the table grows, what queries cost over pending
-commits, and compaction; engines on Spark, with their floor."""
+"""Plots of a comparison as SVG files, for engines on Spark with their floors: the cost of commits as the table grows,
+the cost of queries over pending commits, and the cost of compaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOOR_STYLE: Mapping[str, Any] = {"color": "black", "linestyle": "--"}
 
 
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write the plots that there are results for; their files, whose names begin with the comparison's."""
+    """Write the plots for which there are results. Returns the files. Their names begin with the comparison's name."""
     import matplotlib as mpl
 
     mpl.use("svg")

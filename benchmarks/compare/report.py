@@ -156,7 +156,7 @@ def _table(found: Mapping[str, CaseResult], reasons: dict[str, None]) -> list[st
 
 
 def _ends(keys: Sequence[_Key]) -> Sequence[_Key]:
-    """Of a step with many places on an axis the first and the last; the others are for plots."""
+    """The first and the last place of each step that has many on an axis. The others are only plotted."""
     places: dict[tuple[str, str], list[float]] = {}
     for step, unit, at in keys:
         if at is not None:

@@ -57,8 +57,9 @@ def run(
     *,
     minutes: float = math.inf,
 ) -> None:
-    """Run cases in order; what one raises ends it, with the results of those before written. A case that takes longer
-    than ``minutes`` is given up, and ends it too, since the engine may be in the middle of something."""
+    """Run cases in order. An error of a case ends the run; the results of the cases before are written. A case that
+    takes longer than ``minutes`` is given up, and ends the run, too, because the engine may be in the middle of
+    something."""
     engine: Engine = arena.engine
     for case, do in cases.items():
         started, given_up, rows = time.perf_counter(), None, tuple[Row, ...]()
@@ -82,13 +83,14 @@ def run(
             return
 
 
-class _TakesTooLong(BaseException):  # not one that engines may catch
+class _TakesTooLong(BaseException):  # no Exception, so that engines do not catch it
     pass
 
 
 @contextlib.contextmanager
 def _at_most(minutes: float) -> Iterator[None]:
-    """Raise :class:`_TakesTooLong` after this many; in the main thread alone, as signals are."""
+    """Raise :class:`_TakesTooLong` after so many minutes. It works only in the main thread, because it uses a
+    signal."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise _TakesTooLong
@@ -108,7 +110,7 @@ def _at_most(minutes: float) -> Iterator[None]:
 def arguments(
     engine: str, cases: Sequence[str], data: Path, tables: Path, results: Path, of: Parameters, minutes: float
 ) -> list[str]:
-    """The command line of a worker, behind the interpreter."""
+    """The command line of a worker, without the interpreter."""
     numbers = {"scale": of.scale, "commits": of.commits, "rounds": of.rounds, "seed": of.seed, "minutes": minutes}
     folders = {"data": data, "tables": tables, "results": results}
     options = [part for name, value in {**folders, **numbers}.items() for part in (f"--{name}", str(value))]

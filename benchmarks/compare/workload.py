@@ -28,7 +28,7 @@ _RECIPE = 1
 """Part of the cache folder's name: raise it when the files of one seed change."""
 
 SMALL_PART, _LARGE_PART = 0.01, 0.1
-"""Of the table's rows, what a small and the large commit touch."""
+"""The share of the table's rows that a small commit and the large commit touch."""
 SIZES = ("third", "initial", "tenfold")
 """Tables of a third of the rows, of all, and of ten thirds."""
 _FILES = 2

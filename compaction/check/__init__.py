@@ -1,1 +1,1 @@
-"""Checking a table."""
+"""Checks a table."""

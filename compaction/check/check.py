@@ -1,8 +1,8 @@
 """Verify a table: its log, the files it refers to, and what is in them. Changes nothing.
 
-Everything that readers rely on without looking is looked at: that the log can be replayed without its
-checkpoints, that files are there with the sizes told, that rows are sorted by key, unique, and in the bucket and
-range that their file stands for, and that statistics are true (docs/table-format.md).
+It checks everything that readers rely on: that the log can be replayed without its checkpoints, that files are there
+with the right sizes, that rows are sorted by key, unique, and in the bucket and range of their file, and that
+statistics are true (docs/table-format.md).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
 
 
 def _checked(handle: Handle) -> CheckResult:
-    """Raises :class:`NotATableError` where there is no table at all; what a store fails with is no finding."""
+    """Raises :class:`NotATableError` if there is no table at all. An error of the store is raised, and is no
+    finding."""
     started = time.monotonic()
     report = _Report()
     listing = list_log(handle.store)
@@ -104,12 +105,12 @@ def _checked(handle: Handle) -> CheckResult:
 
 
 def _check_log(handle: Handle, listing: Listing, report: _Report) -> None:
-    """Every commit there is can be decoded, and none is missing between the first and the last."""
+    """Check that every commit can be decoded, and that none is missing between the first and the last."""
     first = listing.earliest
     for hole in sorted(set(range(min(listing.commits, default=0), first or 0)) - listing.commits.keys()):
         report.add(commit_path(hole), "this commit is missing, while older and newer ones are there", _HOLE)
     if first is None or listing.latest is None:
-        return  # opening the table says what is missing
+        return  # the error on opening the table says what is missing
     gap = listing.gap(max(first, 1), listing.latest)
     if gap is not None:
         report.add(commit_path(gap), "this commit is missing", _BACKUP)
@@ -123,7 +124,7 @@ def _check_log(handle: Handle, listing: Listing, report: _Report) -> None:
 
 
 def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> None:
-    """Each can be read, and says what the commits before it say, where those are still there."""
+    """Check that each checkpoint can be read and, if the commits before it are still there, agrees with them."""
     for checkpoint in listing.checkpoints:
         path = checkpoint.parts[0].path
         try:
@@ -140,7 +141,7 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
 
 
 def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapshot | None:
-    """The version of a checkpoint from what is older; ``None`` where that was cleaned up or is damaged itself."""
+    """The version of a checkpoint, rebuilt from older files; ``None`` if these were cleaned up or are damaged."""
     older = replace(listing, checkpoints=tuple(c for c in listing.checkpoints if c.version < checkpoint.version))
     if older.earliest is None or older.earliest > checkpoint.version:
         return None
@@ -151,7 +152,7 @@ def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapsh
 
 
 def _check_references(handle: Handle, view: TableView, report: _Report) -> set[str]:
-    """Paths that the version needs and that are missing."""
+    """Report files that the version needs and that are missing. Returns their paths."""
     snapshot = view.snapshot
     there = {stat.path: stat.size_bytes for folder in _OURS for stat in handle.store.list(folder)}
     named = snapshot_references(snapshot, handle.store)
@@ -169,7 +170,7 @@ def _sizes(view: TableView) -> Mapping[str, int]:
     sizes = {path: add.size_bytes for path, add in view.snapshot.files.items()}
     sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
     sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
-    # Only the present tombstones are read. Files written before their sizes were told have none.
+    # Only the present tombstones are read. Files that were written before tags had this size have none.
     forgotten = {
         file_slice.tombstones: file_slice.tombstone_bytes
         for file_slice in view.file_slices
@@ -180,7 +181,7 @@ def _sizes(view: TableView) -> Mapping[str, int]:
 
 
 def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:
-    """Check the files that are there. A file slice is merged only where all its files are whole."""
+    """Check the files that are there. A file slice is merged only if all its files are whole."""
     try:
         merger = handle.merger(view)
     except MergerMissingError as error:

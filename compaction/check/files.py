@@ -1,8 +1,8 @@
-"""What is in the files of a table: rows where they belong, in order, each key once, statistics that are true, text
-that is UTF-8.
+"""Checks the contents of a table's files: rows are where they belong, in order, with unique keys; statistics are true;
+text is UTF-8.
 
-In portions of ``Settings.merge_budget_bytes``; only columns of the key and those with text or decimals, but for file
-slices that have to be merged.
+Files are read in portions of ``Settings.merge_budget_bytes``. Only key columns and columns with text or decimals are
+read, except in file slices that have to be merged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MERGE = "Reads of these keys fail: write records that correct them, or restore 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one job looked at and found."""
+    """What one job checked and found."""
 
     rows: int = 0
     findings: tuple[Finding, ...] = ()
@@ -74,7 +74,8 @@ def file_slice_paths(file_slice: FileSlice) -> set[str]:
 
 
 def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, without: Collection[str]) -> Checked:
-    """A base or winner file: rows, ordinal, statistics; and its keys, sorted and unique, in the file slice."""
+    """Check a base or winner file: its rows, ordinal and statistics, and that its keys are sorted, unique and in the
+    file slice."""
     if part.path in without:
         return Checked()
     findings: list[str] = []
@@ -99,7 +100,7 @@ def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, wi
 
 
 def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -> Checked:
-    """A log block: its rows, and its keys, sorted and in the block's bucket and bounds."""
+    """Check a log block: its number of rows, and that its keys are sorted and in the block's bucket and bounds."""
     path = block.file.path
     if path in without:
         return Checked()
@@ -121,7 +122,7 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
 
 
 def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
-    """A file slice with logs or winner files, merged: that it can be, and that no key comes twice."""
+    """Check that a file slice with logs or winner files can be merged, and that no key then comes twice."""
     keys = _KeyCheck(spec, file_slice.bucket_id, file_slice.buckets, unique=True)
     findings: list[str] = []
     try:
@@ -134,7 +135,7 @@ def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
 
 
 class _KeyCheck:
-    """Rows of a bucket as they come by, in file order: their keys, and values that Arrow calls unsound."""
+    """Checks rows of a bucket in the order of the file: their keys, and values that Arrow calls unsound."""
 
     def __init__(self, spec: MergeSpec, bucket_id: BucketId, buckets: int, *, unique: bool) -> None:
         self._spec, self._bucket_id, self._buckets, self._unique = spec, bucket_id, buckets, unique
@@ -142,13 +143,13 @@ class _KeyCheck:
         self.first: Key | None = None
         self.last: Key | None = None
         self._flaw: Flaw | None = None
-        """The first in the file."""
+        """The first flaw in the file."""
 
     def problems(self, table: pa.Table, first_row: int | None = None) -> Iterator[str]:
         """What is wrong with the keys.
 
-        :param first_row: the position of the first row in its file; ``None`` for rows that a merge made of files
-            that were looked at.
+        :param first_row: the position of the first row in its file; ``None`` for merged rows, whose files were checked
+            before.
         """
         config = self._spec.config
         flaw = None if first_row is None else find_flaw(table, first_row)
@@ -187,7 +188,7 @@ class _KeyCheck:
 
 
 def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
-    """Statistics in the log are as the footer has them, for columns that both know."""
+    """Compare the statistics in the log with those of the footer, for columns that both have."""
     if part.statistics is None:
         return
     try:
@@ -203,7 +204,7 @@ def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
 
 
 def _schema(spec: MergeSpec) -> pa.Schema:
-    """The columns to read: the key, and what can be unsound."""
+    """The columns to read: the key, and columns that can be unsound."""
     schema, key = spec.config.schema, spec.config.key
     others = [field for field in schema if field.name not in key and needs_look(field.type)]
     return pa.schema([field.with_nullable(True) for field in [*map(schema.field, key), *others]])

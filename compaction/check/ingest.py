@@ -1,4 +1,4 @@
-"""What a table knows of its ingest jobs: that ledgers and rejects are there, can be read, and hold what they should."""
+"""Checks a table's ingest jobs: that ledgers and rejects are there, can be read, and have the right contents."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _problem(store: Store, file: NamedFile, schema: pa.Schema) -> str | None:
 
 
 def _check_pieces(store: Store, job: Ingest) -> Iterator[Finding]:
-    """Windows up to the job's own, and committed pieces of a version of a file that follow each other."""
+    """Check that no window is above the job's own, and that committed pieces of a file's version follow each other."""
     try:
         for table in ledger_tables(store, job.ledger):
             last = pc.max(table["window"]).as_py()

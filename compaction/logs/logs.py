@@ -1,14 +1,14 @@
-"""Log compaction: the logs of many commits become a few consolidated logs; base files stay as they are.
+"""Log compaction: the logs of many commits become a few consolidated logs. Base files stay as they are.
 
-A consolidated log holds, per bucket, the records of all blocks that it stands in for as one run sorted by key, those of
-a key in commit order, each with the version that committed it. So liveness, ties and tombstones are
-decided record by record, as before, whatever is merged meanwhile: neither an append nor a compaction of base
-files has to wait for it, and the originals' domains go with the commit. Where the merger's laws allow,
-only the records that decide are kept. Source: docs/table-format.md, sections 3 and 4.
+For each bucket a consolidated log holds the records of all blocks that it replaces as one sorted run. The records of a
+key are in commit order, and each has the version that committed it. So liveness, ties and tombstones are decided record
+by record, as before, whatever is merged meanwhile. Appends and compactions of base files do not wait for a log
+compaction, and its commit removes the domains of the original logs. If the merger's laws allow it, only the records
+that decide are kept. Source: docs/table-format.md, sections 3 and 4.
 
-Records of different sets of columns stand in different logs. Which logs are merged is decided as in
-size-tiered LSM trees: an older log joins the newer ones unless it is more than twice as large as they are together,
-so that a record is rewritten only a logarithmic number of times.
+Records of different sets of columns are in different logs. Logs are chosen as in size-tiered LSM trees: an older log
+joins the newer ones unless it is more than twice as large as they are together. So a record is rewritten only a
+logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["choose_runs", "compact_logs"]
 
 _MIB = 1024 * 1024
 _MIN_JOB_BYTES = 8 * _MIB
-"""Less than this is not worth a task of its own, nor a file."""
+"""Fewer bytes than this are not worth a task or a file of their own."""
 
 _logger = logging.getLogger(__name__)
 
@@ -100,14 +100,14 @@ def _check_ratio(size_ratio: Any) -> None:
 def choose_runs(
     commits: Sequence[LogCommit], sizes: Mapping[int, int], size_ratio: float = 2.0
 ) -> list[list[LogCommit]]:
-    """Which log commits to merge with each other: runs of neighbours, newest first.
+    """Choose which log commits to merge with each other: groups of neighbours, newest first.
 
-    An older commit joins the newer ones of its run while it is not larger than ``size_ratio`` times all of
-    them together; else it begins the next run. Logs whose versions interleave (those that one log compaction made of
-    different sets of columns) stay together. A run is of at least two.
+    An older commit joins the newer ones of its group if it is not larger than ``size_ratio`` times all of them
+    together. Otherwise it begins the next group. Logs whose versions interleave stay together: one log compaction made
+    them of different sets of columns. A group has at least two commits.
 
-    :param commits: in version order.
-    :param sizes: bytes by version.
+    :param commits: log commits in version order.
+    :param sizes: version -> bytes.
     """
     runs: list[list[list[LogCommit]]] = []
     held = 0
@@ -123,7 +123,8 @@ def choose_runs(
 
 
 def _units(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
-    """The commits, those whose ranges of versions overlap together; both in version order."""
+    """The commits, grouped if their ranges of versions overlap. Groups, and commits in a group, are in version
+    order."""
     units: list[list[LogCommit]] = []
     lowest = 0
     for commit in reversed(commits):
@@ -138,7 +139,8 @@ def _units(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
 
 
 def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
-    """Commits of one part are folded without an expiry of tombstones in between, so that they may be combined."""
+    """The commits, cut at tombstone expiries. Commits of one part have no expiry between them, so they may be
+    combined."""
     expired = [expiry.version for expiry in expiries_of(view.snapshot)]
     parts: list[list[LogCommit]] = [[] for _ in range(len(expired) + 1)]
     for commit in commits:
@@ -147,16 +149,17 @@ def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[lis
 
 
 def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
-    """The blocks that are live somewhere, in commit order, by the version of their commit."""
+    """Version of a commit -> its blocks that are live in some file slice, in commit order."""
     live = {id(block) for file_slice in view.file_slices for block in file_slice.blocks}
     found = {c.version: [block for block in c.blocks if id(block) in live] for c in view.log_commits}
     return {version: blocks for version, blocks in found.items() if blocks}
 
 
 def _jobs(read: TableView, blocks: Sequence[LogBlock], settings: Settings) -> list[PackJob]:
-    """The buckets of one run in even parts, each a task that writes one file per set of columns.
+    """The buckets of one group of commits in even parts. Each part is a task, which writes one file for each set of
+    columns.
 
-    :param blocks: in commit order.
+    :param blocks: blocks in commit order.
     """
     buckets = read.config.buckets or 1
     by_bucket: dict[BucketId, list[LogBlock]] = defaultdict(list)
@@ -167,7 +170,7 @@ def _jobs(read: TableView, blocks: Sequence[LogBlock], settings: Settings) -> li
     slices.sort(key=lambda part: ([value or "" for value in part.bucket_id.partition], part.bucket_id.bucket))
     total = sum(part.bytes for part in slices)
     parallel = min(settings.threads, total // _MIN_JOB_BYTES)
-    # Even ones: as many as the largest size asks for, or as can run at a time.
+    # As many even parts as the largest allowed size needs, or as can run at a time.
     count = max(-(-total // settings.target_task_bytes), parallel, 1)
     items = [BinItem(value=part, records=0, bytes=part.bytes, at_ms=rank) for rank, part in enumerate(slices)]
     limits = BinLimits(min_records=0, max_bytes=max(1, -(-total // count)))
@@ -182,7 +185,7 @@ def _packed(
     spec: PackLogsSpec,
     spark: SparkSession | None,
 ) -> list[LogCommit]:
-    """The consolidated logs of each run."""
+    """The consolidated logs of each group of commits."""
     parts = [_jobs(read, [block for commit in run for block in live[commit.version]], handle.settings) for run in runs]
     numbered = list(enumerate(job for jobs in parts for job in jobs))
     sizes = [job.bytes for _, job in numbered]
@@ -197,7 +200,7 @@ def _packed(
 def _log_commits(
     handle: Handle, read: TableView, run: Sequence[LogCommit], packed: Sequence[PackedLogs], name: str
 ) -> list[LogCommit]:
-    """One log per set of columns; ``name`` is unique to the run."""
+    """One log commit for each set of columns. ``name`` is unique to the run."""
     originals: dict[frozenset[str], list[LogCommit]] = defaultdict(list)
     for commit in run:
         originals[frozenset(commit.columns)].append(commit)

@@ -1,7 +1,7 @@
-"""Packing the logs of many commits: what one task of a log compaction does, on Spark or in a thread.
+"""One task of a log compaction, on Spark or in a thread: it packs the logs of many commits.
 
-Where all blocks of some buckets fit the budget, each log file is read once and every bucket sorted once;
-a bucket that does not fit is merged in key ranges.
+If all blocks of some buckets fit the budget, each log file is read once, and every bucket is sorted once. A bucket that
+does not fit is merged in key ranges.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Columns = frozenset[str]
 """The table columns that records carry."""
 
 PackedLogs = Mapping[Columns, Sequence[LogBlock]]
-"""The blocks of one consolidated log for each set of columns."""
+"""Set of columns -> the blocks of its consolidated log file."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLogs:
-    """The blocks to merge of one bucket; they may hold keys of other buckets too."""
+    """The blocks of one bucket to merge. They may hold keys of other buckets, too."""
 
     bucket_id: BucketId
     buckets: int
@@ -49,7 +49,7 @@ class BucketLogs:
 
     @property
     def bytes(self) -> int:
-        """Uncompressed."""
+        """The uncompressed size."""
         return sum(block.data_bytes for block in self.blocks)
 
 
@@ -66,17 +66,17 @@ class PackJob:
 
 @dataclass(frozen=True, slots=True)
 class PackLogsSpec:
-    """What every task of one log compaction knows. Picklable."""
+    """Settings for every task of one log compaction. Picklable."""
 
     merge: MergeSpec
     name: str
-    """Begin version and transaction id; part of file names."""
+    """Begin version and transaction id, which are part of file names."""
 
 
 def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
-    """Write the consolidated logs of one job.
+    """Write the consolidated log files of one job.
 
-    :param item: the job, and its number among those of the log compaction.
+    :param item: the job, and its number in the log compaction.
     """
     number, job = item
     attempt = uuid.uuid4().hex[:8]
@@ -117,8 +117,7 @@ def _source(portion: Sequence[BucketLogs], merge: MergeSpec) -> ParquetFiles:
 
 
 class _Loaded(ParquetFiles):
-    """Log files of which the blocks of some buckets are in memory: hundreds of small blocks are read in
-    one go a file."""
+    """Log files with the blocks of some buckets in memory. Hundreds of small blocks of a file are read at once."""
 
     def __init__(self, portion: Sequence[BucketLogs], merge: MergeSpec) -> None:
         super().__init__(merge.store)
@@ -132,7 +131,7 @@ class _Loaded(ParquetFiles):
                 ordered = [found[first] for first in sorted(found)]
                 stored = StoredFile(file.path, file.size_bytes)
                 for block in ordered:
-                    files.footer(stored, block.groups)  # which has them all
+                    files.footer(stored, block.groups)  # raises if the file lacks some of them
                 groups = [group for block in ordered for group in block.groups]
                 schema = block_schema(_nullable(merge.config.schema), ordered[0])
                 budget = merge.settings.merge_budget_bytes
@@ -159,10 +158,10 @@ class _Loaded(ParquetFiles):
 
 
 def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[tuple[Columns, pa.Table]]:
-    """The records to keep of a bucket, per set of columns: sorted by key, those of a key in commit order, with
-    their kinds and versions; range by range in key order."""
+    """The records of a bucket to keep, for each set of columns, with their kinds and versions. They are sorted by key;
+    the records of a key are in commit order. They come range by range in key order."""
     config = merge.config
-    # All keys of the bucket, whatever is merged of some of them: liveness is told by the records' versions.
+    # All keys of the bucket, even if some are merged already: the records' versions decide which are live.
     file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
@@ -185,7 +184,7 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
 
 
 def _told(rows: pa.Table, block: LogBlock) -> pa.Table:
-    """With the kind and the version of every record."""
+    """The rows with the kind and the version of every record."""
     kinds = pc.fill_null(rows.column(KIND_COLUMN), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()))
     rows = rows.set_column(rows.column_names.index(KIND_COLUMN), KIND_COLUMN, kinds)
     if block.packed_from is not None:
@@ -194,8 +193,8 @@ def _told(rows: pa.Table, block: LogBlock) -> pa.Table:
 
 
 def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
-    """Without the records that the merger's laws let go. Records of other columns between those of a key could
-    matter, so this is only for buckets that have none."""
+    """The rows without the records that the merger's laws allow to drop. It may be used only if all records of the
+    bucket have the same columns: others between the records of a key could matter."""
     shape = merge.config.shape
     kinds = rows.column(KIND_COLUMN).to_numpy()
     versions = rows.column(VERSION_COLUMN).to_numpy()
@@ -221,7 +220,7 @@ class _OpenBlock:
 
 
 class _PackedFile:
-    """A consolidated log being written: blocks one after the other, row groups of bounded size."""
+    """A consolidated log file being written: blocks one after the other, in row groups of bounded size."""
 
     def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
         self._columns = tuple(name for name in merge.config.schema.names if name in columns)
@@ -233,7 +232,7 @@ class _PackedFile:
         self._blocks: list[_OpenBlock] = []
 
     def add(self, part: BucketLogs, rows: pa.Table) -> None:
-        """Append records of a bucket; buckets come one after the other, their rows in key order."""
+        """Append records of a bucket. Buckets come one after the other, and their rows in key order."""
         keys = key_columns(rows, self._key)
         low, high = keys_at(keys, [0, rows.num_rows - 1])
         if not self._blocks or self._blocks[-1].part is not part:
@@ -250,7 +249,7 @@ class _PackedFile:
             self._flush()
 
     def close(self) -> list[LogBlock]:
-        """Finish the file; its blocks, whose versions the commit knows."""
+        """Finish the file. Returns its blocks; the commit sets their versions."""
         self._flush()
         self._output.close()
         file = LogFile(self._output.path, self._output.size_bytes, self._columns)
@@ -271,7 +270,7 @@ class _PackedFile:
         ]
 
     def abandon(self) -> None:
-        """Give the file up; the store shows nothing of it."""
+        """Give the file up. It does not become visible in the store."""
         self._output.abandon()
 
     def _flush(self) -> None:

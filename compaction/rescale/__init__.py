@@ -1,1 +1,1 @@
-"""Changing the number of buckets."""
+"""Changes the number of buckets."""

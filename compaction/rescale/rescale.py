@@ -1,8 +1,8 @@
-"""Rescale: another number of buckets, bucket by bucket, under readers and writers.
+"""Rescale: changes the number of buckets, bucket by bucket, while others read and write.
 
-Logs stay as they are: their blocks carry the count they were written under. Base files of a smaller
-count than the table's are buckets of their own (:mod:`lakemerge.layout.bucket_counts`), so every version is
-right, and a rescale that was killed is finished by the next one:
+Logs stay as they are: their blocks have the count under which they were written. Base files of a smaller count than the
+table's are buckets of their own (:mod:`lakemerge.layout.bucket_counts`). So every version is correct, and if a rescale
+is killed, the next one finishes it:
 
 - more buckets: one commit sets the count, then each bucket of a smaller count is split in a commit that merges its
   logs, replaces its files by those of the new buckets, and leaves the table's rows as they are;
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["rescale"]
 
 _MAX_ROUNDS = 20
-"""A round ends with compactions that were faster; so many in a row are more than bad luck."""
+"""A round ends when a compaction was faster. The rescale gives up after so many rounds."""
 _BATCH_TASKS = 4
-"""A commit takes buckets worth so many tasks, so that a small table is done in one commit and a large one
-loses little when it is killed."""
+"""A commit has buckets for so many tasks. So a small table needs one commit, and a large one loses little work when
+the rescale is killed."""
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class _Group:
     sources: tuple[tuple[FileSlice, ...], ...]
     """The file slices of each bucket that has any, in key order."""
     vacant: tuple[FileSlice, ...]
-    """Buckets that have none; nobody may have written base files for them meanwhile."""
+    """Buckets without file slices. The commit is valid only if nobody has written base files for them meanwhile."""
     targets: tuple[BucketId, ...]
 
     @property
@@ -87,7 +87,7 @@ class _Group:
 
 
 class _Run:
-    """One call; each step begins at the tip."""
+    """One call of rescale. Each step begins at the tip."""
 
     def __init__(self, handle: Handle, begin: TableView, buckets: int, spark: SparkSession | None) -> None:
         self._handle = handle
@@ -102,9 +102,9 @@ class _Run:
         self._phases = {"merge": 0.0, "commit": 0.0}
 
     def step(self) -> bool:
-        """Set the count, or rewrite what is not of it yet; whether nothing is left to do.
+        """Set the count, or rewrite buckets that do not have it yet. Returns whether nothing is left to do.
 
-        Raises :class:`FileSlicesChangedError` where a compaction was faster; the next step finds what it left.
+        Raises :class:`FileSlicesChangedError` if a compaction was faster. The next step then sees its result.
         """
         self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
         count = self._view.config.buckets
@@ -158,7 +158,7 @@ class _Run:
             self._phases[phase] += time.monotonic() - started
 
     def _rewrite(self, groups: Sequence[_Group]) -> None:
-        """Rewrite all groups as of one version, in commits of some of them."""
+        """Rewrite all groups as of one version. Each commit has some of them."""
         settings = self._handle.settings
         counts = [ordinals_needed(group.bytes, settings) for group in groups for _ in group.targets]
         first = reserve_ordinals(self._handle, self._view, sum(counts))
@@ -209,7 +209,7 @@ class _Run:
     def _sorted_out(
         self, outcomes: Iterable[tuple[_Group, list[RescaledBucket]]]
     ) -> list[tuple[_Group, list[AddFile]]]:
-        """What can be committed; groups with a total that does not fit are noted, and stay as they are."""
+        """The groups that can be committed. Groups with a total that does not fit are noted, and stay as they are."""
         done = []
         for group, parts in outcomes:
             skipped = next((part for part in parts if isinstance(part, SkippedTile)), None)
@@ -221,7 +221,7 @@ class _Run:
         return done
 
     def _run(self, jobs: Sequence[BucketJob], config: TableConfig, write: BaseWriteSpec) -> list[RescaledBucket]:
-        """What became of each job, in their order."""
+        """The result of each job, in their order."""
         handle = self._handle
         merge = MergeSpec(handle.store, config, config.merger(handle.registry), handle.settings)
         work, sizes = partial(write_bucket, merge=merge, write=write), [job.bytes for job in jobs]
@@ -229,7 +229,7 @@ class _Run:
 
 
 def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
-    """Buckets with base files of more buckets, each with all others that become one bucket with it."""
+    """Buckets whose base files have a larger count, each with all buckets that are joined with it."""
     by_target: dict[BucketId, list[tuple[FileSlice, ...]]] = {}
     for part, file_slices in view.file_slices_by_bucket.items():
         if file_slices[0].buckets > buckets:
@@ -238,14 +238,14 @@ def _joins(view: TableView, buckets: int) -> Iterator[_Group]:
     count = view.layout.buckets
     for target, sources in by_target.items():
         if not any(file_slice.base for source in sources for file_slice in source):
-            continue  # logs alone follow the table's count
+            continue  # buckets without base files follow the table's count
         parts = [BucketId(target.partition, bucket) for bucket in range(target.bucket, count, buckets)]
         vacant = [p for p in parts if view.layout.bucket_of(p.partition, p.bucket) not in view.file_slices_by_bucket]
         yield _Group(tuple(sources), tuple(FileSlice(p, count) for p in vacant), (target,))
 
 
 def _splits(view: TableView, buckets: int) -> Iterator[_Group]:
-    """Buckets of fewer buckets."""
+    """Buckets whose base files have a smaller count, to be split."""
     for part, count in view.layout.coarse.items():
         targets = tuple(BucketId(part.partition, bucket) for bucket in range(part.bucket, buckets, count))
         yield _Group((tuple(view.file_slices_by_bucket[part]),), (), targets)

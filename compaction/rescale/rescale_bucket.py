@@ -1,7 +1,6 @@
-"""Writing one bucket of another bucket count: what a task of a rescale does, on Spark or in a thread.
+"""One task of a rescale, on Spark or in a thread: it writes one bucket of the new bucket count.
 
-The merged rows of the buckets that it comes from, as far as their keys are its own, stream through in key
-ranges; tombstones go with them.
+It reads the buckets that hold its keys, merges them in key ranges, and keeps the rows and tombstones of its own keys.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from mergers.keys import key_columns, sort_order
 __all__ = ["BucketJob", "RescaledBucket", "write_bucket"]
 
 RescaledBucket: TypeAlias = list[AddFile] | SkippedTile
-"""The files written, or why there are none."""
+"""The files that were written, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class BucketJob:
     """One bucket to write. Picklable."""
 
     sources: tuple[tuple[FileSlice, ...], ...]
-    """The file slices of each bucket that holds keys of it, in key order."""
+    """The file slices of each bucket that holds its keys, in key order."""
     target: BucketId
     buckets: int
     first_ordinal: int
@@ -47,7 +46,7 @@ class BucketJob:
 
     @property
     def bytes(self) -> int:
-        """Stored bytes that it reads."""
+        """How many stored bytes it reads."""
         return sum(file_slice.stored_bytes for source in self.sources for file_slice in source)
 
 

@@ -1,1 +1,1 @@
-"""Running a plan: merge, commit, report."""
+"""Runs a plan: merges, commits, reports."""

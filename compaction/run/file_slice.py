@@ -1,4 +1,4 @@
-"""Compacting file slices: what a task does, on Spark or in a thread. Rows stream through in key ranges."""
+"""One task of a compaction, on Spark or in a thread. It merges file slices in key ranges, as a stream."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ __all__ = ["FileSliceJob", "Merged", "Rewritten", "run_job", "skipped_file_slice
 
 @dataclass(frozen=True, slots=True)
 class FileSliceJob:
-    """A file slice to compact, or neighbours in a bucket whose base files become one run of files. Picklable."""
+    """A file slice to compact, or neighbours in a bucket whose base files are rewritten together. Picklable."""
 
     file_slices: tuple[FileSlice, ...]
-    """By key."""
+    """The file slices, sorted by key."""
     minor: bool
-    """Whether the base file stays; then there is one file slice, and it has one."""
+    """Whether the base file stays. Then there is exactly one file slice, and it has a base file."""
     first_ordinal: int
     ordinals: int
 
     @property
     def bytes(self) -> int:
-        """To be read, as estimated."""
+        """An estimate of the bytes to read."""
         return sum(file_slice.stored_bytes for file_slice in self.file_slices)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """New base files, with all that the file slices hold."""
+    """New base files, with all rows of the file slices."""
 
     adds: list[AddFile]
 
@@ -56,13 +56,13 @@ class Merged:
 
     minor: Minor
     rows: int
-    """In the winner file written."""
+    """How many rows the new winner file has."""
     bytes: int
-    """The size of all files written."""
+    """The size of all files that were written."""
 
 
 def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
-    """Merge the logs of a job's file slices. Of a job that is skipped some files may have been written."""
+    """Merge the logs of a job's file slices. If the job is skipped, it may have written some files."""
     first = job.file_slices[0]
     try:
         with ParquetFiles(merge.store) as files:
@@ -74,7 +74,7 @@ def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewrit
 
 
 def skipped_file_slice(part: BucketId, error: MergeOverflowError) -> SkippedTile:
-    """What is reported of a file slice, or a whole bucket, with a total that does not fit."""
+    """The report on a file slice, or a whole bucket, with a total that does not fit."""
     key = error.facts.get("key")
     return SkippedTile(
         partition=part.partition,
@@ -103,7 +103,8 @@ def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: P
 def _merge_beside(
     file_slice: FileSlice, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
 ) -> Merged:
-    """Write the file slice's changed rows as a winner file, and which stored rows they supersede."""
+    """Write the file slice's changed rows as a winner file, and the positions of the stored rows that they
+    supersede."""
     prefix = f"{MERGED_FOLDER}/{write.name}/{file_slice.bucket_id.bucket:05d}-{ordinal:010d}"
     config = write.config
     gone = Superseded(write.store, file_slice, files)

@@ -1,6 +1,6 @@
-"""Compacting one group of buckets: merge its file slices, then commit them together.
+"""Compacts one commit group: merges its file slices, and commits them together.
 
-What was merged is committed whole or not at all; files of a group that does not land are deleted.
+The group is committed whole or not at all. If its commit does not land, its files are deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupRun:
-    """What all groups of one compaction share."""
+    """Settings that all groups of one compaction share."""
 
     handle: Handle
     read: TableView
@@ -43,20 +43,20 @@ class GroupRun:
     minor: bool
     spark: SparkSession | None
     parameters: Mapping[str, object]
-    """What the run's commits say of it."""
+    """The operation parameters of the run's commits."""
     metrics: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of a group's file slices."""
+    """The result for a group's file slices."""
 
     jobs: Sequence[FileSliceJob]
     outcomes: Sequence[Rewritten | Merged | SkippedTile]
-    """In the order of the jobs."""
+    """The results in the order of the jobs."""
     merge_seconds: float
     version: int | None = None
-    """The version of the commit; ``None`` where every file slice was skipped."""
+    """The version of the commit; ``None`` if every file slice was skipped."""
     commit_seconds: float = 0.0
 
     @property
@@ -122,10 +122,9 @@ class GroupOutcome:
 def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, of: int) -> GroupOutcome:
     """Merge the file slices and commit them.
 
-    :param number: of the group, from 1 on; ``of``: how many there are.
-    :raises FileSlicesChangedError: another compaction changed one of the file slices. Like any other error but an
-    unknown
-        outcome of the commit, it leaves nothing behind.
+    :param number: the number of the group, from 1 on; ``of``: how many groups there are.
+    :raises FileSlicesChangedError: another compaction changed one of the file slices. Like any other error except an
+        unknown outcome of the commit, it leaves no file behind.
     """
     started = time.monotonic()
     handle, read = run.handle, run.read
@@ -135,7 +134,7 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
         outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
         if outcome.skipped:
             _warn(handle, outcome.skipped)
-            # The ranges of a file slice before the one that does not fit may be in files already.
+            # Earlier ranges of the file slice may be in files already.
             discard_base_files(handle.store, write.name, keep=_written(outcome))
         if not outcome.done:
             return outcome
@@ -151,7 +150,7 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
 def _merge(
     run: GroupRun, jobs: Sequence[FileSliceJob], write: BaseWriteSpec, name: str
 ) -> list[Rewritten | Merged | SkippedTile]:
-    """What became of each job, in their order."""
+    """The result of each job, in their order."""
     work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
     return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
 

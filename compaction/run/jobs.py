@@ -1,4 +1,4 @@
-"""Running the jobs of a service: on Spark where there is a session, else on threads of this process."""
+"""Runs the jobs of a service: on Spark if there is a session, else on threads of this process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def run_jobs(
     name: str,
     spark: SparkSession | None,
 ) -> list[R]:
-    """What ``work`` made of each job, in their order. Raises what a job raised, once none runs any more.
+    """Call ``work`` for each job. Returns the results in their order. If a job raises an error, it is raised once no
+    job runs any more.
 
-    :param sizes: bytes that each job reads, by which Spark's tasks are made even.
-    :param name: of the service, for the log.
+    :param sizes: how many bytes each job reads. Spark's tasks are made even by them.
+    :param name: the name of the service, for the log.
     """
     settings, url = handle.settings, handle.store.url
     if spark is not None:

@@ -1,13 +1,13 @@
-"""Compaction: merge live logs into base files, or beside them, one commit for each group of buckets.
+"""Compaction: merges live logs into base files, or into winner files beside them, with one commit for each group.
 
-*Full* compaction rewrites the base file of every file slice that has logs. *Minor* compaction leaves base
-files as they are and writes the changed rows beside them, with the positions they supersede: cheap
-to write, and read without a merge (docs/table-format.md, section 8).
+*Full* compaction rewrites the base file of every file slice that has logs. *Minor* compaction leaves base files as they
+are, and writes the changed rows beside them, with the positions that they supersede. That is cheap to write, and is
+read without a merge (docs/table-format.md, section 8).
 
-Writers are never blocked: appends that land meanwhile are newer than the version read and stay
-live. A run that is killed keeps the groups that it committed; the rest is planned again by the next one.
-Of two compactions of one file slice the later to commit discards its group's files and nothing is lost. A
-file slice with a total that does not fit its column is skipped and reported; its logs stay live.
+Writers are never blocked: appends that land meanwhile are newer than the version read, and stay live. If a run is
+killed, the groups that it committed stay, and the next run plans the rest again. If two compactions merge one file
+slice, the later one to commit discards its group's files, and nothing is lost. A file slice with a total that does not
+fit its column is skipped and reported, and its logs stay live.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def compact(
 ) -> CompactionResult:
     """Compact the file slices that are due at the version read; see :meth:`lakemerge.LakeTable.compact`.
 
-    A full compaction takes up what minor ones merged. A minor one writes base files where a bucket has
+    A full compaction takes up the results of minor ones. A minor compaction writes base files for buckets that have
     none yet.
     """
     started = time.monotonic()
@@ -70,9 +70,9 @@ def run_plan(
     stop: Callable[[], bool] | None = None,
     started: float | None = None,
 ) -> CompactionResult:
-    """Do what a plan of the version read says, group by group.
+    """Run a plan, which was made for the version read, group by group.
 
-    :param stop: asked before each group; true ends the run there.
+    :param stop: called before each group. True ends the run there.
     :param started: when planning began, by the monotonic clock.
     """
     began = time.monotonic()
@@ -88,7 +88,7 @@ def run_plan(
 
 
 class _Run:
-    """The groups of a plan as they are done."""
+    """Runs the groups of a plan."""
 
     def __init__(
         self, handle: Handle, read: TableView, plan: CompactionPlan, spark: SparkSession | None, *, plan_seconds: float
@@ -142,7 +142,7 @@ class _Run:
 
 
 def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[list[FileSliceJob]]:
-    """The jobs of each group. Reserves the ordinals of all of them, in one commit."""
+    """The jobs of each group. One commit reserves the ordinals of all of them."""
     if not plan.groups:
         return
     settings = handle.settings
@@ -163,8 +163,8 @@ def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[lis
 def _units(
     file_slices: Sequence[FileSlice], target_bytes: int, *, minor: bool
 ) -> list[tuple[tuple[FileSlice, ...], bool]]:
-    """The file slices of a group that are compacted together, and whether beside their base file. Base files that are
-    replaced anyway become one with neighbours in their bucket, up to the target size of a file."""
+    """The file slices of a group that are compacted together, and whether the compaction is minor. Base files that are
+    replaced anyway are joined with neighbours in their bucket, up to the target size of a file."""
     if minor:
         return [((file_slice,), file_slice.base is not None) for file_slice in file_slices]
     items: list[BinItem[FileSlice]] = []

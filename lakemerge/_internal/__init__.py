@@ -1,1 +1,1 @@
-"""What the library's packages share and no user sees."""
+"""Helpers that the library's packages share. They are not public."""

@@ -1,4 +1,4 @@
-"""A property that is worked out once for each object, where threads of different objects never wait for each other."""
+"""A property that is computed once for each object. Threads of different objects never wait for each other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LOCK = "_working_out"
 class cached_property(Generic[T]):  # noqa: N801 - what everybody calls it
     """As :func:`functools.cached_property`, but with one lock for each object, so that it cannot be pickled.
 
-    That of Python 3.11 has one for all objects of a class: the plan of one table would wait for the store of
-    another, and for ever where that waits for it. That of later versions has none: each thread that reads a version
+    The property of Python 3.11 has one lock for all objects of a class. The plan of one table would wait for the store
+    of another, and for ever if that waits for it. In later versions it has no lock: each thread that reads a version
     would ask the store for its logs.
     """
 
@@ -37,7 +37,7 @@ class cached_property(Generic[T]):  # noqa: N801 - what everybody calls it
     def __get__(self, instance: object | None, owner: type | None = None) -> T | cached_property[T]:
         if instance is None:
             return self
-        # What stands here under the property's name is found before this descriptor, which so is asked once.
+        # A value in the object's dictionary is found before this descriptor, so the descriptor is called only once.
         values: dict[str, Any] = instance.__dict__
         with values.setdefault(_LOCK, threading.RLock()):
             if self._name not in values:

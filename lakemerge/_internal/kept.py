@@ -1,4 +1,4 @@
-"""What was learned of files and may be asked for again. Files of a table never change, and so neither does this."""
+"""A cache for facts about files. Files of a table never change, so the facts do not change either."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """The values that were used last, of ``limit_bytes`` in all. Thread-safe; a pickle is empty."""
+    """Keeps the values that were used last, up to ``limit_bytes`` in all. It is thread-safe. A pickle of it is
+    empty."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

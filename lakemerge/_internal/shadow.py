@@ -1,8 +1,7 @@
-"""Refusing to run where a user's own module hides one of this distribution's packages.
+"""Refuses to run if a user's own module hides one of this distribution's packages.
 
-``mergers`` and ``compaction`` are common names: a folder of that name beside a user's script comes
-first on ``sys.path``, and what would follow is an unrelated ImportError from deep inside. The check
-runs when this module is imported.
+``mergers`` and ``compaction`` are common names. A folder of that name beside a user's script comes first on
+``sys.path``, and would lead to a confusing ImportError from deep inside. The check runs when this module is imported.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (LakeMergeError, 1),
     (OSError, 1),
 )
-"""By group of errors: fix the input, try again, fix the table, install something; else 1."""
+"""The exit code of each group of errors: fix the input, try again, fix the table, install something. Others have 1."""
 
 _NO_ROOM = ". Make room there, and run the command again"
 _NO_RIGHT = ". Give this user the right to do that, or run the command as another user"
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what it cannot do is one line on the error stream, and the exit code says whose turn it is."""
+    """Run a command. An error is one line on the error stream, and the exit code says who has to act."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _app(given)

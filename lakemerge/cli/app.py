@@ -1,6 +1,6 @@
 """The commands: thin readers of arguments over :class:`lakemerge.LakeTable`.
 
-A parameter of a command is named as that of the library it becomes: errors then name the option for it
+A parameter of a command has the name of the library's parameter to which it is passed. So errors can name the option
 (:mod:`lakemerge.cli.spelling`).
 """
 
@@ -55,7 +55,7 @@ app.command()(changes)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command that the arguments name; its exit code."""
+    """Run the command that the arguments name. Returns its exit code."""
     try:
         app(args=list(arguments), prog_name="lakemerge")
     except SystemExit as end:

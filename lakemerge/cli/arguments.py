@@ -18,8 +18,8 @@ OPTIONS_VARIABLE = "LAKEMERGE_STORAGE_OPTIONS"
 
 
 def storage_options(given: Sequence[str]) -> dict[str, object]:
-    """Those of the environment, and ``NAME=VALUE`` ones over them. ``true``, ``false``
-    and JSON objects and lists are taken as such, all else as text. Raises :class:`InputError`."""
+    """The storage options of the environment, overridden by the given ``NAME=VALUE`` pairs. ``true``, ``false``, JSON
+    objects and JSON lists are read as such, and all other values as text. Raises :class:`InputError`."""
     text = os.environ.get(OPTIONS_VARIABLE, "{}")
     try:
         options = orjson.loads(text)
@@ -50,7 +50,7 @@ def named_values(given: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> object:
-    # A key or a secret may be all digits: what is no flag, object or list is text.
+    # A key or a secret may be all digits, so a value that is no flag, object or list is text.
     if text in ("true", "false") or text[:1] in ("{", "["):
         try:
             return orjson.loads(text)

@@ -1,4 +1,4 @@
-"""What commands have in common: arguments, opening a table, progress."""
+"""Helpers of commands: common arguments, opening a table, progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(path: str, storage: Sequence[str] | None, *, version: int | None = No
 
 
 def show_progress(*, quiet: bool) -> None:
-    """What services log goes to the error stream, so that results can be piped."""
+    """Send the log of services to the error stream, so that results can be piped."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     # Events say to programs what the command itself says to people.

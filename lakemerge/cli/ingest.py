@@ -26,7 +26,8 @@ _DEFAULT_NAME = "default"
 
 
 class _Group(TyperGroup):
-    """``lakemerge ingest TABLE SOURCE`` runs; what begins with the name of a command is that command."""
+    """``lakemerge ingest TABLE SOURCE`` runs a job. If the first argument is the name of a command, that command
+    runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
@@ -283,7 +284,7 @@ def replay(
 
 
 def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> IngestJob:
-    """A job to be looked at. Raises :class:`InputError` where it is not clear which one."""
+    """A job to look at. Raises :class:`InputError` if it is not clear which one."""
     table = opened(path, storage_options)
     return table.ingest(_only(ingests_of(table.view.snapshot), name))
 

@@ -39,7 +39,7 @@ StorageOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a file says."""
+    """The contents of a configuration file."""
 
     output: str
     config: MergeConfig

@@ -1,4 +1,4 @@
-"""Maintenance as a process: once, or again and again until it is told to end."""
+"""Maintenance as a process: once, or repeated until a signal ends it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set. A second signal acts as ever, for those who cannot wait."""
+    """An event that SIGINT and SIGTERM set. A second signal ends the process at once."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
@@ -50,9 +50,9 @@ def run_maintenance(
     stop: threading.Event,
     show: Callable[[MaintenanceResult], None],
 ) -> None:
-    """Maintain the table, and with ``every`` go on until ``stop`` is set, with such a pause in between.
+    """Maintain the table. With ``every``, repeat this with such a pause in between, until ``stop`` is set.
 
-    A process that goes on outlives errors: each is one line in the log, and what was due is due still.
+    A repeating process goes on after errors. Each is one line in the log, and the services that were due stay due.
     """
     while not stop.is_set():
         try:

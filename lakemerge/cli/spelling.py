@@ -1,7 +1,7 @@
-"""Parameters of the library in the words of the command line: its options.
+"""Spells parameters of the library as options of the command line.
 
-A command's own parameters are named as those of the library that they are handed to, so that an option is found by the
-parameter that a message marks (:mod:`mergers.wording`).
+A command's parameters have the names of the library's parameters to which they are passed. So the option is found by
+the parameter that a message marks (:mod:`mergers.wording`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ __all__ = ["spelled"]
 
 
 def spelled(command: str | None, name: str, value: str | None) -> str:
-    """A parameter, or one with a value, as an option of a command; else of another command, which is named, too.
+    """A parameter, with or without a value, as an option of the running command. If that has no such option, it is one
+    of another command, whose name is added.
 
-    :param command: the one that runs.
-    :param value: as Python writes it.
+    :param command: the running command.
+    :param value: the value, as Python writes it.
     """
     import typer
 

@@ -1,4 +1,4 @@
-"""What commands show: facts and reports as tables for people."""
+"""The output of commands: facts and reports as tables for people."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def _columns(*names: str) -> Table:
 
 
 def _print(table: Table) -> None:
-    # What is not a terminal gets whole lines, to be searched and cut by other programs.
+    # If the output is no terminal, lines are not wrapped, so that other programs can search and cut them.
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=1000)

@@ -1,1 +1,1 @@
-"""The commits that a table knows, and the one way to make them."""
+"""All kinds of commits of a table, and the one way to make them."""

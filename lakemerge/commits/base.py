@@ -1,6 +1,6 @@
-"""The one way to commit, and what every commit checks.
+"""The one way to commit, and the checks of every commit.
 
-Each attempt is judged anew against the tip (docs/table-format.md, section 4). The log retries; a commit of this
+Each attempt is checked anew against the tip (docs/table-format.md, section 4). The log retries. A commit of this
 package only says whether an attempt is still valid, and which actions it has.
 """
 
@@ -42,13 +42,13 @@ __all__ = [
 
 
 class RowsChangedError(CommitConflictError):
-    """Rows changed after the version a conditional write was judged on; it is judged again."""
+    """Rows changed after the version on which a conditional write was evaluated. It has to be evaluated again."""
 
     code = "rows-changed"
 
 
 class FileSlicesChangedError(CommitConflictError):
-    """Another compaction merged one of the file slices first; what it read is no longer what is there."""
+    """Another compaction merged one of the file slices first, so this one has read old files."""
 
     code = "tiles-changed"
 
@@ -63,8 +63,9 @@ def commit_to(
     info: Mapping[str, object] = MappingProxyType({}),
     txn_id: str | None = None,
 ) -> Committed | AlreadyDone:
-    """Commit what ``build`` makes of the table's tip. It is called for every attempt, and raises where the work that
-    began at ``begin`` is no longer valid there. See :meth:`lakemerge.delta.DeltaLog.commit` for what is raised."""
+    """Commit the actions that ``build`` gives for the table's tip. ``build`` is called for every attempt. It raises an
+    error if the work that began at ``begin`` is no longer valid at the tip. For other errors see
+    :meth:`lakemerge.delta.DeltaLog.commit`."""
 
     def built(tip: Snapshot | None) -> Attempt | AlreadyDone:
         if tip is None:
@@ -80,7 +81,7 @@ def commit_to(
 
 
 def landed(outcome: Committed | AlreadyDone) -> Committed:
-    """The outcome of a build that makes an attempt in any case."""
+    """The outcome of a build that always makes an attempt."""
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("what has no application transaction cannot have been done before")
     return outcome
@@ -89,7 +90,7 @@ def landed(outcome: Committed | AlreadyDone) -> Committed:
 def commit_records(
     handle: Handle, begin: TableView, build: Callable[[TableView], Attempt | AlreadyDone], provenance: Provenance
 ) -> Committed | AlreadyDone:
-    """As :func:`commit_to`, with what a write says of itself."""
+    """As :func:`commit_to`, with the provenance of a write."""
     return commit_to(
         handle,
         begin,
@@ -102,7 +103,7 @@ def commit_records(
 
 
 def check_same_meaning(begin: TableView, tip: TableView) -> None:
-    """Whether what was prepared at ``begin`` still means the same at ``tip``."""
+    """Raise :class:`CommitConflictError` if work prepared at ``begin`` would not mean the same at ``tip``."""
     if begin.snapshot is tip.snapshot:
         return
     if begin.state.restore_epoch != tip.state.restore_epoch:
@@ -121,22 +122,22 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
 
 
 def check_not_overtaken(handle: Handle, begin: TableView) -> None:
-    """Raise :class:`CommitConflictError` where what was prepared at ``begin`` can no longer land."""
+    """Raise :class:`CommitConflictError` if work prepared at ``begin`` can no longer land."""
     check_same_meaning(begin, handle.view(handle.log.update(begin.snapshot)))
 
 
 def rows_changed(handle: Handle, begin: TableView, tip: TableView) -> bool:
-    """Whether records were committed between the two versions, neither of which restores an earlier one."""
+    """Whether records were committed between the two versions. No restore may lie between them."""
     if any(commit.version > begin.version for commit in tip.log_commits) or (begin.is_empty and not tip.is_empty):
         return True
     merged = [*(base.merged_through for base in tip.base_files), *(minor.through for minor in tip.minors.values())]
     if max(merged, default=-1) <= begin.version:
         return False
-    # A compaction merges through the version that it read; whether there were new records, the commits say.
+    # A compaction merges through the version that it read, so only the commits say whether there were new records.
     try:
         commits = handle.log.commits(since=begin.version, until=tip.version)
     except VersionNotFoundError:
-        return True  # cleaned up already
+        return True  # some commits were cleaned up, so it is not known
     return any(_brings_records(actions, begin.version) for _, actions in commits)
 
 

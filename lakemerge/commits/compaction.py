@@ -1,4 +1,4 @@
-"""The commits of compactions: merged rows in the place of logs, consolidated logs in the place of many.
+"""The commits of compactions: they replace logs by merged rows, or many logs by consolidated logs.
 
 Source: docs/table-format.md, section 4.
 """
@@ -37,15 +37,15 @@ def commit_compaction(
     merged: Sequence[FileSlice] = (),
     minors: Sequence[Minor] = (),
 ) -> Committed:
-    """Put merged rows in the place of logs that were read at ``read.version``, and drop dead logs.
+    """Replace logs that were read at ``read.version`` by merged rows, and drop dead logs.
 
     Raises :class:`FileSlicesChangedError` if another compaction changed one of the file slices,
     :class:`CommitConflictError` if merger, layout or schema changed. Log appends do not disturb it.
 
-    :param replaced: file slices whose base files go away, with their minor entries.
-    :param adds: the base files that come in their place.
+    :param replaced: file slices whose base files are removed, with their minor entries.
+    :param adds: the base files that replace them.
     :param merged: file slices whose base files stay.
-    :param minors: the minor entries that these get, in place of those they have.
+    :param minors: the new minor entries of the file slices in ``merged``.
     """
 
     def build(view: TableView) -> Attempt:
@@ -78,11 +78,11 @@ def commit_packed_logs(
     replaced: Sequence[LogCommit],
     packed: Sequence[LogCommit],
 ) -> Committed:
-    """Put consolidated logs in the place of logs that were live at ``read.version``.
+    """Replace logs that were live at ``read.version`` by consolidated logs.
 
-    Raises :class:`CommitConflictError` if one of these is gone, because another compaction took it up, or if
-    the merger changed. Nothing else disturbs it: each packed record has its own version, so that what was
-    merged into a base file meanwhile is dead in the consolidated log as well.
+    Raises :class:`CommitConflictError` if one of these logs is gone, because another compaction took it up, or if the
+    merger changed. Nothing else disturbs it: each record in a consolidated log has its own version, so a record that
+    was merged into a base file meanwhile is dead there as well.
     """
 
     def build(view: TableView) -> Attempt:

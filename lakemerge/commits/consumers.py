@@ -1,4 +1,4 @@
-"""Commits that register consumers of the change feed, or take them away."""
+"""Commits that register or remove consumers of the change feed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def register_consumer(
     """See :meth:`lakemerge.feed.consumers.Consumers.register`."""
     check_consumer_name(name)
     made = Registration(name, handle.new_txn_id(), offset, handle.now_ms(), expires_after_ms)
-    handle.log.snapshot(version=offset.needed_version)  # raises where there is none
+    handle.log.snapshot(version=offset.needed_version)  # raises if there is no such version
 
     def build(view: TableView) -> Attempt | AlreadyDone:
         tip = view.snapshot
         if name in registrations_of(tip):
             raise InputError(f"there is a consumer {name!r} already; drop it first, or choose another name", name=name)
-        # A vacuum whose fence was first decides, and one that comes after sees the consumer.
+        # If a vacuum's fence was first, it decides. A vacuum that comes later sees the consumer.
         check_kept(offset.needed_version, tip, savepoints=False)
         return Attempt([made.domain()])
 
     parameters = {"name": name, "version": offset.needed_version}
     commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters)
-    # Its time by the store's clock is what the consumer's age is judged by.
+    # The consumer's age is counted from this file's time by the store's clock.
     handle.store.put(made.path, made.position(offset))
     return made
 
@@ -43,7 +43,7 @@ def register_consumer(
 def drop_consumers(
     handle: Handle, begin: TableView, names: Iterable[str], *, operation: str, due: Callable[[Registration], bool]
 ) -> list[str]:
-    """Take away those of the consumers that are there still and ``due``; their names."""
+    """Remove the consumers that still exist and are ``due``. Returns their names."""
     wanted = list(names)
     gone: list[Registration] = []
 
@@ -61,7 +61,7 @@ def drop_consumers(
 
 
 def known_consumer(tip: Snapshot, name: str) -> Registration:
-    """Raises :class:`InputError` where there is no such consumer."""
+    """The consumer. Raises :class:`InputError` if there is none."""
     known = registrations_of(tip)
     if name not in known:
         register = f"table.consumers.register({name!r}, {argument('version', '...')})"

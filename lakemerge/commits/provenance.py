@@ -1,4 +1,4 @@
-"""Who commits and why, what the commit carries beside the rows, and what it needs at the tip, as values."""
+"""Values that say who commits and why, what a commit carries in addition to rows, and what it needs at the tip."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenanc
 
 
 class DomainChangedError(CommitConflictError):
-    """Somebody else changed a domain that the commit was to change."""
+    """Somebody else changed a domain that the commit would change."""
 
     code = "domain-changed"
 
 
 class Precondition(Protocol):
-    """What must be true of the tip for a commit to be valid. Judged anew at every attempt."""
+    """A condition on the tip for a commit to be valid. It is checked anew at every attempt."""
 
     def check(self, tip: Snapshot) -> None:
-        """Raises :class:`CommitConflictError` where it is not."""
+        """Raises :class:`CommitConflictError` if the condition does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class DomainIs:
-    """A domain is as it was read; ``None``: there is none."""
+    """The condition that a domain is as it was read; ``None``: that there is none."""
 
     name: str
     configuration: str | None
@@ -40,13 +40,13 @@ class DomainIs:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What a commit of records carries beside them, valid only where all of ``requires`` is true of the tip."""
+    """Actions of a commit in addition to its records. They are valid only if all of ``requires`` hold at the tip."""
 
     actions: tuple[Action, ...] = ()
     requires: tuple[Precondition, ...] = ()
 
     def at(self, tip: Snapshot) -> tuple[Action, ...]:
-        """The actions. Raises :class:`CommitConflictError` where the tip is not as required."""
+        """The actions. Raises :class:`CommitConflictError` if the tip is not as required."""
         for precondition in self.requires:
             precondition.check(tip)
         return self.actions
@@ -64,9 +64,9 @@ class Provenance:
     info: Mapping[str, object] = field(default_factory=dict)
     """Further keys of ``commitInfo``, from the caller."""
     only_onto_begin: bool = False
-    """Whether the records hold only for the rows of the version the write began at."""
+    """Whether the records are valid only for the rows of the version at which the write began."""
     merge_schema: bool = False
-    """Whether the commit adds the columns that the schema at its beginning has and the tip's has not."""
+    """Whether the commit adds the columns that its beginning's schema has and the tip's lacks."""
     along: Along = Along()
 
     def with_parameters(self, **parameters: object) -> Provenance:

@@ -1,4 +1,4 @@
-"""The commits that bring records: log appends, and the bulk load of a table"s first rows.
+"""The commits that bring records: log appends, and the bulk load of a table's first rows.
 
 Source: docs/table-format.md, section 4.
 """
@@ -37,7 +37,7 @@ __all__ = ["NotEmptyError", "commit_load", "commit_logs", "commit_note"]
 
 
 class NotEmptyError(CommitConflictError):
-    """A bulk load found rows in the table; it becomes a log append."""
+    """A bulk load found rows in the table. It becomes a log append."""
 
     code = "not-empty"
 
@@ -45,7 +45,7 @@ class NotEmptyError(CommitConflictError):
 def commit_logs(
     handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]
 ) -> Committed | AlreadyDone:
-    """Append log blocks (none: an empty batch is a version too)."""
+    """Append log blocks. Without blocks the commit is an empty batch, which makes a version, too."""
 
     def build(before: TableView) -> Attempt | AlreadyDone:
         if done := _already_done(before, provenance):
@@ -66,7 +66,7 @@ def commit_logs(
 
 
 def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Committed:
-    """Commit what ``provenance`` carries along, and no rows."""
+    """Commit the additional actions of ``provenance``, and no rows."""
 
     def build(view: TableView) -> Attempt:
         check_same_meaning(begin, view)
@@ -85,9 +85,9 @@ def commit_load(
     buckets: int,
     ordinals: int,
 ) -> Committed | AlreadyDone:
-    """Add base files to a table that was never written to; raises :class:`NotEmptyError` otherwise.
+    """Add base files to a table that was never written to. Otherwise it raises :class:`NotEmptyError`.
 
-    The files carry the ordinals from 0 on; nobody else can have used them.
+    The files have the ordinals from 0 on. Nobody else can have used these.
     """
 
     def build(before: TableView) -> Attempt | AlreadyDone:
@@ -116,7 +116,7 @@ def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None
 
 
 def _also(provenance: Provenance, tip: TableView) -> list[Action]:
-    """What a commit of records carries beside them. Raises where the tip is not as it requires."""
+    """The additional actions of a commit of records. Raises an error if the tip is not as they require."""
     along = list(provenance.along.at(tip.snapshot))
     if provenance.app_txn is None:
         return along
@@ -125,7 +125,7 @@ def _also(provenance: Provenance, tip: TableView) -> list[Action]:
 
 
 def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
-    """The tip with the columns that a write brings. Raises where its merger cannot take them."""
+    """The tip with the columns that a write brings. Raises an error if its merger cannot take them."""
     schema = with_schema(tip.config.schema, begin.config.schema)
     if schema == tip.config.schema:
         return tip
@@ -135,13 +135,12 @@ def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
 
 
 def _state(before: TableView, after: TableView) -> State:
-    """The state once the schema of ``before`` is that of ``after``."""
+    """The state after the schema of ``before`` is changed to that of ``after``."""
     return replace(before.state, schema_epoch=before.state.schema_epoch + (after is not before))
 
 
 def _define(before: TableView, after: TableView, buckets: int | None) -> list[Action]:
-    """What makes the schema of ``after`` the table's, and ``buckets`` the count of one that has none: the
-    first write of a table sets it."""
+    """The actions that give the table the schema of ``after`` and, on its first write, the bucket count ``buckets``."""
     metadata = before.snapshot.metadata
     if buckets is not None and before.config.buckets is None:
         metadata = with_buckets(metadata, before.config, buckets)

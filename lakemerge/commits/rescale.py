@@ -1,4 +1,4 @@
-"""The commits around rewriting buckets: ordinals for the files, and another number of buckets.
+"""The commits of a rescale: they reserve ordinals for files, and set another number of buckets.
 
 Source: docs/table-format.md, sections 2 and 4.
 """
@@ -35,7 +35,7 @@ def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> int:
 
 
 def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
-    """Make ``buckets`` the table's bucket count. Base files of smaller counts stay what they are.
+    """Make ``buckets`` the table's bucket count. Base files of smaller counts keep their counts.
 
     Raises :class:`FileSlicesChangedError` while there are base files of a larger count, and
     :class:`CommitConflictError` if somebody else changed the count meanwhile.

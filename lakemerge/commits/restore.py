@@ -1,9 +1,9 @@
 """Restore: a commit that makes an earlier version the table's present one again.
 
-Source: docs/table-format.md, section 4. No file is written: base files and the domains of logs and
-compactions come back as they were, logs with their original versions. What is kept of the present is what
-concerns the table and not its rows: transactions of applications, savepoints, ingest jobs, reserved ordinals, the
-fence of vacuum, Delta's and the users' own properties.
+Source: docs/table-format.md, section 4. No data file is written: base files and the domains of logs and compactions
+come back as they were, logs with their original versions. Everything that concerns the table and not its rows stays as
+it is now: transactions of applications, savepoints, ingest jobs, reserved ordinals, the fence of vacuum, and Delta's
+and the users' own properties.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["restore_table"]
 def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> RestoreResult:
     """Make ``target`` the present; see :meth:`lakemerge.LakeTable.restore`.
 
-    Raises :class:`CommitConflictError` where rows or the definition change between ``begin`` and the commit.
+    Raises :class:`CommitConflictError` if rows or the definition change between ``begin`` and the commit.
     """
     started = time.monotonic()
     if target.version == begin.version:
@@ -44,7 +44,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
 
     def build(view: TableView) -> Attempt | AlreadyDone:
         _check_nothing_is_lost(handle, begin, view)
-        # A vacuum whose fence was first decides, and one that comes after sees what is restored.
+        # If a vacuum's fence was first, it decides. A vacuum that comes later sees what is restored.
         check_kept(target.version, view.snapshot)
         actions[:] = [*_files(view.snapshot, target, handle.now_ms()), *_domains(view.snapshot, target)]
         metadata = _metadata(view, earlier)
@@ -66,7 +66,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
 
 
 def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> None:
-    """The caller decided to give up what there was at ``begin``, and no more."""
+    """Raise an error if there are rows that were not there at ``begin``: the caller did not decide to give them up."""
     same = begin.state.restore_epoch == tip.state.restore_epoch
     if not same or rows_changed(handle, begin, tip) or begin.snapshot.metadata != tip.snapshot.metadata:
         raise CommitConflictError(
@@ -76,7 +76,7 @@ def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> 
 
 
 def _check_files(handle: Handle, present: TableView, earlier: TableView) -> None:
-    """Every file that only the earlier version needs is there; raises :class:`VersionNotFoundError`."""
+    """Raise :class:`VersionNotFoundError` unless every file that only the earlier version needs is there."""
     needed = snapshot_references(earlier.snapshot, handle.store) - snapshot_references(present.snapshot, handle.store)
     if not needed:
         return
@@ -102,7 +102,7 @@ def _files(tip: Snapshot, target: Snapshot, now_ms: int) -> Iterator[Action]:
 
 
 def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
-    """Our own, but for those that do not belong to a version's rows."""
+    """Removals and additions of our own domains, except those that do not concern a version's rows."""
     before = {name: domain for name, domain in tip.domains.items() if _is_of_rows(name)}
     after = {name: domain for name, domain in target.domains.items() if _is_of_rows(name)}
     for name in before.keys() - after.keys():

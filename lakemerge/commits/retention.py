@@ -1,4 +1,4 @@
-"""The commits by which a table forgets: the fence of vacuum, and tombstone expiry.
+"""The commits by which a table forgets: the fence of a vacuum, and a tombstone expiry.
 
 Source: docs/table-format.md, sections 6 and 7.
 """
@@ -20,19 +20,19 @@ __all__ = ["ConsumersChangedError", "commit_expiry", "commit_fence", "merged_eve
 
 
 class ConsumersChangedError(CommitConflictError):
-    """A consumer was registered while a vacuum looked for what may go; it looks again."""
+    """A consumer was registered while a vacuum looked for files to delete. It has to look again."""
 
     code = "consumers-changed"
 
 
 def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int) -> Snapshot:
-    """From this commit on nobody reads a version below ``oldest`` but by a savepoint, and nothing that
-    was begun below it can commit. Returns the version that has the fence.
+    """Commit a fence. From this commit on a version below ``oldest`` can be read only through a savepoint, and a
+    transaction begun below it cannot commit. Returns the version that has the fence.
 
-    Raises :class:`ConsumersChangedError` where there are consumers that ``begin`` does not have, as they may need older
+    Raises :class:`ConsumersChangedError` if there are consumers that ``begin`` lacks, because they may need older
     versions.
 
-    :param records: the version from which on records are kept; not above ``oldest``.
+    :param records: the version from which on records are kept. It is not above ``oldest``.
     """
     known = {consumer.id for consumer in registrations_of(begin.snapshot).values()}
 
@@ -54,8 +54,8 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int)
 
 
 def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committed | AlreadyDone:
-    """Forget tombstones that were set at or below a version; not beyond what is compacted everywhere.
-    Does nothing where that is forgotten already."""
+    """Forget tombstones that were set at or below a version, but none that are not compacted in every file slice. Does
+    nothing if these are forgotten already."""
 
     def build(view: TableView) -> Attempt | AlreadyDone:
         merged = merged_everywhere(view)

@@ -1,4 +1,4 @@
-"""Commits that name a version, or take the name back."""
+"""Commits that give a version a name, or drop the name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
     check_version(version)
     saved = Savepoint(name, begin.version if version is None else version, handle.now_ms())
     if saved.version != begin.version:
-        handle.log.snapshot(version=saved.version)  # raises where there is none
+        handle.log.snapshot(version=saved.version)  # raises if there is no such version
 
     def build(tip: TableView) -> Attempt:
         known = savepoints_of(tip.snapshot).get(name)
@@ -29,7 +29,7 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
                 savepoint=name,
                 version=known.version,
             )
-        # A vacuum that was first decides, and one that comes after sees the savepoint.
+        # If a vacuum's fence was first, it decides. A vacuum that comes later sees the savepoint.
         check_kept(saved.version, tip.snapshot)
         return Attempt([saved.domain()])
 
@@ -38,7 +38,7 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
 
 
 def drop_savepoint(handle: Handle, begin: TableView, name: str) -> None:
-    """Take a name back; see :meth:`lakemerge.LakeTable.drop_savepoint`."""
+    """Drop a name; see :meth:`lakemerge.LakeTable.drop_savepoint`."""
 
     def build(tip: TableView) -> Attempt:
         known = savepoints_of(tip.snapshot)

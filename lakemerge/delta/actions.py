@@ -82,8 +82,8 @@ class AddFile:
     tags: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     encoded_path: str | None = None
-    """How the log spells the path, where :func:`encode_path` would spell it otherwise. Other
-    engines match an add with its remove by spelling, so it must not change."""
+    """How the log spells the path, if :func:`encode_path` would spell it differently. Other engines match an add with
+    its remove by spelling, so it must not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,13 @@ Action: TypeAlias = Protocol | Metadata | AddFile | RemoveFile | Txn | DomainMet
 
 
 def encode_path(path: str) -> str:
-    """Spell a path for the log. Everything but unreserved characters, ``/`` and ``=`` is
-    escaped: every reader decodes that alike, and no ``:`` can pass for a URL scheme."""
+    """Spell a path for the log. Everything except unreserved characters, ``/`` and ``=`` is escaped. Every reader
+    decodes that in the same way, and no ``:`` can pass for a URL scheme."""
     return quote(path, safe="/=")
 
 
 def decode_path(spelled: str) -> tuple[str, str | None]:
-    """The plain path and, where :func:`encode_path` would not give ``spelled``, ``spelled``.
+    """The plain path, and also ``spelled`` if :func:`encode_path` would spell it differently, else ``None``.
 
     Raises :class:`InputError` for a path outside the table, ``ValueError`` for bad escapes.
     """
@@ -176,8 +176,8 @@ def decode(data: bytes, name: str) -> tuple[Action, ...]:
 
 
 def decode_commit_info(data: bytes, name: str) -> CommitInfo | None:
-    """The commit's provenance alone; other lines are not looked at, so that the history of a
-    table with unknown features can be shown."""
+    """Only the commit's provenance. Other lines are not read, so the history of a table with unknown features can be
+    shown."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         if b'"commitInfo"' in line:
             for action in _decode_line(line, name, number):
@@ -204,7 +204,7 @@ _TEXT_OR_NULL = frozenset({str, type(None)})
 
 
 class _Fields:
-    """Takes typed fields out of a JSON object; what nobody took is ``rest``."""
+    """Takes typed fields out of a JSON object. ``rest`` has those that were not taken."""
 
     def __init__(self, fields: object) -> None:
         if not isinstance(fields, dict):

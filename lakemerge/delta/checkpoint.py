@@ -1,8 +1,8 @@
 """Classic V1 checkpoints: the state at one version as Parquet (protocol, "Checkpoint Schema").
 
-Each row holds one action in one of six struct columns. Optional keys that this library does not
-know survive in commits but not here, except those the protocol gives ``add`` (``ADD_EXTRA``);
-tags of removed files are not kept either.
+Each row holds one action in one of six struct columns. Optional keys that this library does not know survive in commits
+but not here, except those that the protocol defines for ``add`` (``ADD_EXTRA``). Tags of removed files are not kept
+either.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 def write_checkpoint(store: Store, snapshot: Snapshot, *, now_ms: int) -> None:
     """Write the checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it.
 
-    Idempotent. A checkpoint that is already there is replaced only if it is damaged or lacks
-    something, so that no reader sees a file change under it without need.
+    It is idempotent. An existing checkpoint is replaced only if it is damaged or lacks something, so that no file
+    changes under a reader without need.
     """
     table = encode_checkpoint(snapshot, now_ms=now_ms)
     sink = pa.BufferOutputStream()
@@ -64,8 +64,8 @@ def write_checkpoint(store: Store, snapshot: Snapshot, *, now_ms: int) -> None:
 
 
 def encode_checkpoint(snapshot: Snapshot, *, now_ms: int) -> pa.Table:
-    """The checkpoint's rows. Tombstones that expired before ``now_ms`` are left out; where the
-    retention cannot be read, none are."""
+    """The checkpoint's rows. Tombstones that expired before ``now_ms`` are left out. If the retention cannot be read,
+    all are kept."""
     retention_ms = duration_ms(snapshot.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
     removes = [
         remove

@@ -44,12 +44,12 @@ _COLUMNS: Final = (
     *(f"add.{name}" for name in (*ADD_EXTRA, "deletionVector")),
     *(f"remove.{name}" for name in ("path", "deletionTimestamp", "dataChange", "partitionValues", "size")),
 )
-"""What is read; parsed statistics and partition values are left where they are."""
+"""The columns that are read. Parsed statistics and partition values are not read."""
 
 
 def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
-    """The state a checkpoint holds. Raises :class:`TableDamagedError` naming the file where it
-    cannot be read, and :class:`FileNotFoundError` where it has gone since it was listed."""
+    """The state that a checkpoint holds. Raises :class:`TableDamagedError`, which names the file, if it cannot be read,
+    and :class:`FileNotFoundError` if it was deleted since it was listed."""
     replay = Replay()
     for part in checkpoint.parts:
         # Fetched whole, so that a failing store is not taken for a damaged file: pyarrow
@@ -106,7 +106,7 @@ class _Columns:
         if array is None:
             return [None] * self.count
         offsets = array.offsets.to_pylist()
-        # The children of a sliced map are whole, and the offsets point into them.
+        # The children of a sliced map are not sliced, and the offsets point into them.
         keys, items = cast(list[str], array.keys.to_pylist()), array.items.to_pylist()
         return [
             dict(zip(keys[start:end], items[start:end], strict=True)) if valid else None

@@ -1,7 +1,7 @@
-"""Which files of a log nobody needs any more, and what was the tip at a time by the store's clock.
+"""Finds the files of a log that nobody needs any more, and the tip at a time by the store's clock.
 
-Deleting commits takes the history with them, so a checkpoint stays at or below the oldest version that
-is still needed, with all commits after it (protocol, "Metadata Cleanup").
+If commits are deleted, their versions can only be read from a checkpoint. So a checkpoint at or below the oldest
+version that is still needed stays, with all commits after it (protocol, "Metadata Cleanup").
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lakemerge.storage.base import FileStat, Store
 __all__ = ["TRUSTED_AGE_MS", "dead_log_files", "earliest_version", "tip_at"]
 
 TRUSTED_AGE_MS: Final = 3_600_000
-"""Nothing younger than this is cleaned up, so the commit after one this young is absent only if it
-was never made."""
+"""Nothing younger than this is cleaned up. So if the commit after such a young one is absent, it was never made."""
 
 _VERSIONED = re.compile(r"(\d{20})\.")
 
 
 def tip_at(store: Store, time_ms: int) -> int | None:
-    """The latest version whose commit was written at or before ``time_ms`` by the store's clock: what
-    was committed later is younger. ``None`` where all commits are younger."""
+    """The latest version whose commit was written at or before ``time_ms`` by the store's clock. ``None`` if all
+    commits are younger."""
     commits = sorted(list_log(store).commits.items())
-    # A single time may be wrong (a clock set back, a tool that copied files): no version is older than one before it.
+    # A single time may be wrong, because a clock was set back or a tool copied files. No version counts as older than
+    # one before it.
     latest_ms = accumulate((stat.modified_ms for _, stat in commits), max)
     written = takewhile(
         lambda pair: pair[1] <= time_ms, zip((version for version, _ in commits), latest_ms, strict=True)
@@ -37,7 +37,7 @@ def tip_at(store: Store, time_ms: int) -> int | None:
 
 
 def earliest_version(store: Store) -> int:
-    """The oldest version that can be rebuilt; raises :class:`NotATableError` where there is none."""
+    """The oldest version that can be rebuilt. Raises :class:`NotATableError` if there is none."""
     earliest = list_log(store).earliest
     if earliest is None:
         raise no_log(store)
@@ -45,11 +45,12 @@ def earliest_version(store: Store) -> int:
 
 
 def dead_log_files(store: Store, *, needed: int, before_ms: int, required_domain: str | None) -> list[FileStat]:
-    """Commits, checkpoints and whatever else carries a version, older than the newest checkpoint at or
-    below ``needed`` and written at or before ``before_ms`` by the store's clock; oldest version first.
+    """Commits, checkpoints and all other files with a version that can be deleted: those older than the newest
+    checkpoint at or below ``needed``, and written at or before ``before_ms`` by the store's clock. The oldest version
+    comes first.
 
-    A checkpoint that readers pass over, for damage or for the lack of ``required_domain``, is none: they
-    live on what is older than it.
+    A checkpoint that readers pass over, because it is damaged or lacks ``required_domain``, does not count: readers
+    then need what is older.
     """
     listing = list_log(store)
     whole = (c.version for c in listing.at_or_below(needed) if _is_whole(store, c, required_domain))
@@ -60,7 +61,7 @@ def dead_log_files(store: Store, *, needed: int, before_ms: int, required_domain
         if found is None or int(found[1]) >= kept:
             break
         if stat.modified_ms > before_ms:
-            # Without this one the log would have a hole.
+            # Without this one the log would have a gap.
             break
         dead.append(stat)
     return dead

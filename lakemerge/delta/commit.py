@@ -1,6 +1,6 @@
-"""Making a commit: its provenance, its checks, and landing it at exactly one version.
+"""Makes a commit: adds its provenance, checks it, and lands it at exactly one version.
 
-Nothing here overwrites or deletes. See :meth:`lakemerge.delta.DeltaLog.commit` for the whole.
+Nothing here overwrites or deletes. :meth:`lakemerge.delta.DeltaLog.commit` describes the whole.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is the same in every attempt of one commit."""
+    """The parts of a commit that are the same in every attempt."""
 
     name: str
     parameters: Mapping[str, object]
@@ -110,9 +110,9 @@ def prepare(
 ) -> Prepared:
     """Complete and check an attempt on top of ``tip``. Pure.
 
-    Raises :class:`InputError` where the actions contradict each other or a new table lacks
-    protocol or metadata; :class:`UnsupportedFeatureError` where the table after the commit could
-    not be written by us, or is append-only and data is removed.
+    Raises :class:`InputError` if the actions contradict each other, or a new table lacks protocol or metadata. Raises
+    :class:`UnsupportedFeatureError` if this library could not write the table after the commit, or if the table is
+    append-only and the commit removes data.
     """
     version = 0 if tip is None else tip.version + 1
     actions = [_spelled_as_before(tip, action) for action in attempt.actions]
@@ -134,10 +134,10 @@ def prepare(
 def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[float], None]) -> bool:
     """Create the commit file: ``True`` if it is ours, ``False`` if another commit has the version.
 
-    After any answer but success the file is read back and judged by its transaction id; while it
-    is absent the same version is tried again, since a request that seemed lost may still arrive.
-    Raises :class:`OutcomeUnknownError` if that leads nowhere. Any other exception means that no
-    request can have landed: it is the refusal of the first.
+    After any answer except success the file is read back, and its transaction id decides. While the file is absent, the
+    same version is tried again, because a request that seemed lost may still arrive. If this gives no result,
+    :class:`OutcomeUnknownError` is raised. Any other exception is the store's refusal of the first request, so no
+    request has landed.
     """
     path = commit_path(prepared.version)
     doubt: Exception | None = None
@@ -201,13 +201,13 @@ def _commit_info(
 
 
 def _as_text(value: object) -> str:
-    """Strings as they are, anything else as JSON: what ``DESCRIBE HISTORY`` of Delta expects."""
+    """A string as it is, and any other value as JSON, as Delta's ``DESCRIBE HISTORY`` expects."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 @functools.cache
 def _library_version() -> str:
-    """Kept, since each look reads and parses the metadata of the installed package: milliseconds of every commit."""
+    """The result is kept, because to find it takes milliseconds: the metadata of the installed package is parsed."""
     try:
         return importlib.metadata.version("lakemerge")
     except importlib.metadata.PackageNotFoundError:
@@ -215,8 +215,8 @@ def _library_version() -> str:
 
 
 def _is_blind_append(actions: Sequence[Action]) -> bool:
-    """Nothing is taken away or redefined, so no other writer's append can conflict. A caller
-    that read the table to find what to add says so in its ``info``."""
+    """Whether nothing is removed or redefined, so that no other writer's append can conflict. A caller that read the
+    table to find what to add says so in its ``info``."""
     return not any(
         isinstance(action, RemoveFile | Metadata | Protocol) or (isinstance(action, DomainMetadata) and action.removed)
         for action in actions
@@ -224,7 +224,7 @@ def _is_blind_append(actions: Sequence[Action]) -> bool:
 
 
 def _spelled_as_before(tip: Snapshot | None, action: Action) -> Action:
-    """A file keeps the spelling under which it was added, whatever its caller knows of it."""
+    """The action with the spelling under which its file was added, whatever spelling the caller has."""
     if tip is not None and isinstance(action, AddFile | RemoveFile) and action.encoded_path is None:
         known = tip.files.get(action.path)
         if known is not None and known.encoded_path is not None:
@@ -233,8 +233,8 @@ def _spelled_as_before(tip: Snapshot | None, action: Action) -> Action:
 
 
 def _with_enablement(tip: Snapshot | None, action: Action, version: int, now_ms: int) -> Action:
-    """Where a commit to an existing table turns in-commit timestamps on, the metadata has to say
-    since when (protocol, "In-Commit Timestamps")."""
+    """If a commit to an existing table turns in-commit timestamps on, the metadata has to say since when (protocol,
+    "In-Commit Timestamps")."""
     if tip is None or tip.in_commit_timestamps:
         return action
     if not isinstance(action, Metadata) or not in_commit_timestamps(action):

@@ -1,4 +1,4 @@
-"""What the commits of a log say of themselves."""
+"""What the commits of a log say about themselves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class HistoryEntry:
     parameters: Mapping[str, object]
     metrics: Mapping[str, object]
     info: Mapping[str, object]
-    """Everything else the commit says of itself."""
+    """Everything else that the commit says about itself."""
 
 
 def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry]:
-    """The commits, newest first, as far back as they are kept. Works for tables whose features are not understood."""
+    """The commits that are kept, newest first. It works even if the library does not understand the table's
+    features."""
     given: object = limit
     if given is not None and not (isinstance(given, int) and given >= 0):
         raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")

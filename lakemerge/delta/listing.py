@@ -1,4 +1,4 @@
-"""The files of a log folder: what their names say, and fetching many of them at once."""
+"""The files of a log folder: lists them, reads their names, and fetches many of them at once."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Checkpoint:
 class Listing:
     commits: Mapping[int, FileStat]
     checkpoints: tuple[Checkpoint, ...]
-    """Oldest first; at one version the single file is preferred to parts."""
+    """The checkpoints, oldest first. If a version has a single file and parts, the single file is used."""
     v2_checkpoints: tuple[int, ...]
     """Versions of UUID-named checkpoints, which are not read."""
 
     @property
     def latest(self) -> int | None:
-        """The newest version there is a commit or a checkpoint of."""
+        """The newest version with a commit or a checkpoint."""
         newest = self.checkpoints[-1].version if self.checkpoints else None
         return max((v for v in (newest, max(self.commits, default=None)) if v is not None), default=None)
 
@@ -104,12 +104,12 @@ def log_exists(store: Store) -> bool:
 
 
 def list_log(store: Store, *, since: int = 0, at_least: int | None = None) -> Listing:
-    """The log's files of version ``since`` (included) and later. Checksums, compacted logs and
-    whatever else lies there are passed over; so are multi-part checkpoints that lack a part.
+    """The log's files of version ``since`` (included) and later. Checksums, compacted logs and all other files are
+    passed over, and so are multi-part checkpoints that lack a part.
 
-    Commits made while the folder is read may show without ones made before them (no file system
-    promises otherwise); such are asked for by name. What then lacks is not there. ``at_least`` is a version
-    that the caller knows to be there, whether the listing shows it or not.
+    A listing may show a commit made while the folder is read, and miss an earlier one; no file system promises
+    otherwise. Missing commits are requested by name. If one is still missing, it does not exist. ``at_least`` is a
+    version that the caller knows to exist, whether the listing shows it or not.
     """
     commits: dict[int, FileStat] = {}
     classic: dict[int, FileStat] = {}
@@ -135,8 +135,8 @@ def list_log(store: Store, *, since: int = 0, at_least: int | None = None) -> Li
 
 
 def read_hint(store: Store) -> int | None:
-    """The version ``_last_checkpoint`` names, or ``None`` where it is missing or damaged: it is
-    only a hint, and the listing decides."""
+    """The version that ``_last_checkpoint`` names; ``None`` if it is missing or damaged. It is only a hint: the listing
+    decides."""
     try:
         hint = orjson.loads(store.get(LAST_CHECKPOINT))
         version = hint["version"]
@@ -149,8 +149,8 @@ def read_hint(store: Store) -> int | None:
 
 
 def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
-    """The files' contents in order, several requests under way at a time, a bounded number in
-    memory. Raises :class:`FileNotFoundError`."""
+    """The files' contents in order. Several requests run at a time, and a bounded number of files is in memory. Raises
+    :class:`FileNotFoundError`."""
     if len(paths) < 2:
         yield from map(store.get, paths)
         return
@@ -163,8 +163,8 @@ def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
 def _fill_gaps(
     store: Store, commits: dict[int, FileStat], *, since: int, newest_checkpoint: int | None, at_least: int | None
 ) -> None:
-    """Add the commits that the listing missed, newest first, up to one that is not there: all older
-    ones were there before the listing began, so they are in it."""
+    """Add the commits that the listing missed, newest first, down to the first that does not exist. All older commits
+    existed before the listing began, so they are in it."""
     known = [*commits, *(version for version in (newest_checkpoint, at_least) if version is not None)]
     if not known:
         return

@@ -1,4 +1,4 @@
-"""The one door to a table's Delta log: read it, follow it, commit to it."""
+"""The one way to a table's Delta log: read it, follow it, commit to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Advanced:
     tip: Snapshot
     landed: _Commits
     is_held: bool
-    """Whether the log still has the commit that these follow, which proves that they are of the same table."""
+    """Whether the log still has the commit before these. This proves that they are of the same table."""
 
 
 def _now_ms() -> int:
@@ -99,10 +99,10 @@ class DeltaLog:
         return log_exists(self.store)
 
     def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
-        """The table at ``version``, or at the last version committed at or before
-        ``timestamp_ms``, which is not after the last commit, or at its latest version.
+        """The table at ``version``, or at the last version committed at or before ``timestamp_ms``, or by default at
+        its latest version. ``timestamp_ms`` may not be after the last commit.
 
-        The latest costs one small file, one listing, one checkpoint and the commits after it.
+        The latest version costs one small file, one listing, one checkpoint and the commits after it.
         Raises :class:`NotATableError`, :class:`VersionNotFoundError` (naming the range there is),
         :class:`TableDamagedError`, :class:`UnsupportedFeatureError`.
         """
@@ -114,23 +114,23 @@ class DeltaLog:
                     return self._at_time(timestamp_ms)
                 return self._load(version)
             except FileNotFoundError as error:
-                # A clean-up ran between listing and reading; what it left is listed anew.
+                # A clean-up ran between listing and reading, so the log is listed anew.
                 vanished = error
         raise TableDamagedError(
             f"files of the log at {self.store.url} are listed, but not there: {vanished}", url=self.store.url
         ) from vanished
 
     def update(self, snapshot: Snapshot) -> Snapshot:
-        """The latest snapshot, by replaying what was committed after ``snapshot``; ``snapshot``
-        itself if nothing was. That case costs one listing of the log from the snapshot's own version on.
+        """The latest snapshot: ``snapshot`` with the commits after it replayed. If there are none, it is ``snapshot``
+        itself; this costs one listing of the log from the snapshot's own version on.
 
-        Raises :class:`TableReplacedError` where that version is not, or no longer, in this log.
+        Raises :class:`TableReplacedError` if this log does not have that version.
         """
         advanced = self._advance(snapshot)
         return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
 
     def check_holds(self, snapshot: Snapshot) -> None:
-        """Raise :class:`TableReplacedError` where the log does not hold ``snapshot`` any more. Costs one listing."""
+        """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing."""
         if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version)):
             self._reloaded(snapshot)
 
@@ -162,7 +162,7 @@ class DeltaLog:
         return read_history(self.store, limit=limit)
 
     def committed_ms(self, version: int) -> int | None:
-        """The in-commit timestamp of a version; ``None`` where its commit was cleaned up, or has none."""
+        """The in-commit timestamp of a version; ``None`` if its commit was cleaned up, or has none."""
         path = commit_path(version)
         try:
             info = decode_commit_info(self.store.get(path), path)
@@ -180,25 +180,24 @@ class DeltaLog:
         info: Mapping[str, object] = _NOTHING,
         txn_id: str | None = None,
     ) -> Committed | AlreadyDone:
-        """Commit what ``build`` makes of the table's tip, at exactly the next version.
+        """Commit the actions that ``build`` gives for the table's tip, at exactly the next version.
 
-        ``begin`` is the snapshot the caller's work is based on, ``None`` to create a table.
-        ``build(tip)`` is called for every attempt with the latest snapshot; it returns an
-        :class:`Attempt`, or :class:`AlreadyDone` to stop without writing, or raises. To create, it
-        is called with ``None``; if there is a table, or another writer was first, with that
-        table's snapshot.
-        Lost races are repeated as long as others make progress (1000 times). If ``txn_id`` is
-        found among the commits after ``begin``, an earlier call landed, and that is returned.
-        Every N-th commit (``delta.checkpointInterval``) also writes a checkpoint; its failure is
-        only logged. Each attempt first makes sure that the log still holds the version it builds on
-        (:class:`TableReplacedError`): the table may have been removed or re-created.
+        ``begin`` is the snapshot on which the caller's work is based, ``None`` to create a table. ``build(tip)`` is
+        called for every attempt with the latest snapshot. It returns an :class:`Attempt`, or :class:`AlreadyDone` to
+        stop without writing, or raises. To create a table it is called with ``None``; if there is a table, or another
+        writer was first, it is called with that table's snapshot.
 
-        Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does
-        not tell whether the commit landed. **The caller may delete the data files it wrote if,
-        and only if, any other ``Exception`` is raised**: then the commit did not and will not
-        land. A ``BaseException`` such as ``KeyboardInterrupt`` says nothing.
-        :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits
-        after it were cleaned up. :class:`UnsupportedFeatureError`: this table is not ours to write.
+        A lost race is repeated as long as others make progress (1000 times). If ``txn_id`` is found among the commits
+        after ``begin``, an earlier call landed, and its commit is returned. Every N-th commit
+        (``delta.checkpointInterval``) also writes a checkpoint; if that fails, it is only logged. Each attempt first
+        checks that the log still holds the version on which it builds, and else raises :class:`TableReplacedError`: the
+        table was removed or re-created.
+
+        Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does not say whether the
+        commit landed. **The caller may delete the data files it wrote if, and only if, any other ``Exception`` is
+        raised**: then the commit did not and will not land. After a ``BaseException`` such as ``KeyboardInterrupt``
+        nothing is known. :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits after
+        it were cleaned up. :class:`UnsupportedFeatureError`: this table is not ours to write.
         """
         work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
         tip = self.snapshot() if begin is None and self.exists() else begin
@@ -230,9 +229,9 @@ class DeltaLog:
         )
 
     def checkpoint(self, snapshot: Snapshot) -> None:
-        """Write a classic checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it, unless
-        that names a later one. Idempotent; it replaces a damaged checkpoint of that version.
-        Raises :class:`TableReplacedError` where the log does not hold that version any more."""
+        """Write a classic checkpoint of ``snapshot``, and point ``_last_checkpoint`` at it unless that names a later
+        one. It is idempotent, and replaces a damaged checkpoint of that version. Raises :class:`TableReplacedError` if
+        the log does not hold that version any more."""
         check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
         self.check_holds(snapshot)
         self._write_checkpoint(snapshot)
@@ -244,10 +243,10 @@ class DeltaLog:
         return Moment(self._clock_ms(), self._running_ms())
 
     def _check_in_time(self, version: int, txn_id: str, looked: Moment) -> None:
-        """A host that stood still between its last look at the log and its commit file may have put that where
-        another commit was, and was cleaned up since; no reader would ever see it.
+        """Check that a commit was made soon after the log was read. A host may have stood still in between. Then
+        another commit may have had this version and been cleaned up, and no reader would ever see our commit.
 
-        Raises :class:`OutcomeUnknownError` where that cannot be ruled out.
+        Raises :class:`OutcomeUnknownError` if that cannot be ruled out.
         """
         if looked.is_within(TRUSTED_AGE_MS, self._now()):
             return
@@ -260,15 +259,15 @@ class DeltaLog:
         if doubt is not None:
             raise OutcomeUnknownError(
                 f"version {version} was written long after the log was looked at; another commit may have had that "
-                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if it has not these rows, "
+                f"version and be cleaned up: {doubt}. Data files are kept. Open the table: if it lacks these rows, "
                 f"write them again (txnId {txn_id})",
                 version=version,
                 txn_id=txn_id,
             )
 
     def _landed_at(self, version: int, txn_id: str) -> Snapshot:
-        """The snapshot of a commit that is known to have landed. A failure to read it must not look
-        like a failed commit, after which callers delete their files."""
+        """The snapshot of a commit that is known to have landed. If it cannot be read, the error must not look like a
+        failed commit, after which callers delete their files."""
         try:
             return self.snapshot(version=version)
         except Exception as error:
@@ -304,8 +303,7 @@ class DeltaLog:
             yield version, decode(data, path)
 
     def _advance(self, snapshot: Snapshot, *, at_least: int | None = None) -> _Advanced | None:
-        """What the log has after ``snapshot``, or ``None`` if commits are missing, so that it cannot be told.
-        Raises :class:`TableReplacedError`."""
+        """The commits after ``snapshot``; ``None`` if some are missing. Raises :class:`TableReplacedError`."""
         first = snapshot.version + 1
         listing = list_log(self.store, since=snapshot.version, at_least=at_least)
         held = holds(self.store, snapshot, listing)
@@ -335,7 +333,7 @@ class DeltaLog:
         return _Advanced(tip, landed, held)
 
     def _proven(self, tip: Snapshot, advanced: _Advanced | None) -> Snapshot:
-        """The tip to commit onto, once it is known to be of the same table with all commits in between."""
+        """The tip to commit onto. It is proven to be of the same table, with all commits in between."""
         if advanced is not None and advanced.is_held:
             return advanced.tip
         latest = self._reloaded(tip)
@@ -351,7 +349,7 @@ class DeltaLog:
         )
 
     def _reloaded(self, snapshot: Snapshot) -> Snapshot:
-        """The latest snapshot of the same table, from the whole log; ``snapshot`` itself if that is it."""
+        """The latest snapshot of the same table, read from the whole log. It may be ``snapshot`` itself."""
         try:
             latest = self.snapshot()
         except NotATableError as error:

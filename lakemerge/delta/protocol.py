@@ -1,7 +1,7 @@
 """Which Delta tables can be read and written: protocol versions, features, table properties.
 
-Not understood means refused, by name (Delta protocol, section "Table Features"). A feature that
-is listed but not active in the table's metadata asks nothing of a writer.
+A feature that is not understood is refused, by name (Delta protocol, section "Table Features"). A feature that is
+listed but not active in the table's metadata requires nothing from a writer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""What a writer version below 7 adds to those before it."""
+"""Writer version below 7 -> the features that it adds to earlier versions."""
 
 _UNIT_MS: Final = {
     "millisecond": 1,
@@ -105,7 +105,7 @@ def duration_ms(metadata: Metadata, key: str, *, default: int) -> int | None:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """``interval 7 days`` in milliseconds; ``None`` for what is none, or has no fixed length, such as a month."""
+    """``interval 7 days`` in milliseconds; ``None`` if it is no interval, or has no fixed length, such as a month."""
     words = re.sub(r"^\s*interval\s+", "", text.lower()).split()
     total = 0
     if not words or len(words) % 2:
@@ -119,7 +119,7 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def parse_checkpoint_interval(text: str) -> int | None:
-    """``delta.checkpointInterval``, in commits; ``None`` for what is none from 1 to 999,999,999."""
+    """``delta.checkpointInterval``, in commits; ``None`` if it is no number from 1 to 999,999,999."""
     return int(text) if _POSITIVE.fullmatch(text) else None
 
 

@@ -1,8 +1,7 @@
-"""From the log's files to a snapshot: which checkpoint, which commits, which version.
+"""Makes a snapshot from the log's files: chooses the version, the checkpoint and the commits.
 
-A checkpoint is a short cut, never the only truth while the commits are there: one that is
-damaged, incomplete, or has lost what the table needs is passed over for an older one or for the
-commits from 0. Only when nothing whole is left does the table count as damaged.
+A checkpoint is a short cut. If one is damaged, incomplete, or has lost what the table needs, it is passed over for an
+older one or for the commits from 0. The table counts as damaged only if nothing complete is left.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _LAKEMERGE: Final = "lakemerge"
 def load(store: Store, listing: Listing, version: int | None, *, required_domain: str | None) -> Snapshot:
     """The snapshot at ``version`` (the latest for ``None``) from the files in ``listing``.
 
-    ``required_domain`` is the domain every checkpoint of a table with the ``lakemerge`` writer
-    feature has; one without it was written by a library that drops domains, and is not used.
-    Raises :class:`NotATableError`, :class:`VersionNotFoundError`, :class:`TableDamagedError`,
-    :class:`UnsupportedFeatureError`; :class:`FileNotFoundError` where a listed file has gone.
+    Every checkpoint of a table with the ``lakemerge`` writer feature has the domain ``required_domain``. A checkpoint
+    without it was written by a library that drops domains, and is not used.
+    Raises :class:`NotATableError`, :class:`VersionNotFoundError`, :class:`TableDamagedError` and
+    :class:`UnsupportedFeatureError`; :class:`FileNotFoundError` if a listed file was deleted.
     """
     latest = listing.latest
     if latest is None:
@@ -69,7 +68,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
 
 
 def timestamp_of(info: CommitInfo | None, fallback_ms: int, *, in_commit: bool) -> int:
-    """A commit's time: its own where the table has in-commit timestamps, else the file's."""
+    """A commit's time: its in-commit timestamp if the table has them, else the time of its file."""
     own_ms = info.in_commit_timestamp_ms if info is not None and in_commit else None
     return fallback_ms if own_ms is None else own_ms
 
@@ -85,9 +84,9 @@ def gap_error(version: int, above: int) -> TableDamagedError:
 def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int) -> int:
     """The last version committed at or before ``timestamp_ms``.
 
-    Commits since in-commit timestamps were enabled are searched by those, earlier ones by the
-    times of their files, made monotonic (protocol, "In-Commit Timestamps").
-    Raises :class:`VersionNotFoundError` before the first commit and after the last one.
+    Commits since in-commit timestamps were enabled are searched by these timestamps. Earlier commits are searched by
+    the times of their files, made monotonic (protocol, "In-Commit Timestamps"). Raises :class:`VersionNotFoundError`
+    before the first commit and after the last one.
     """
     first = listing.earliest
     if first is None:
@@ -114,7 +113,7 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
     oldest_ms = committed_ms(first) if first >= enabled_at else _file_ms(listing, first)
     late = timestamp_ms > tip.timestamp_ms
     if found == 0 or late:
-        # As Delta's own readers have it: what a time to come shows is for the next commits to say.
+        # As in Delta's own readers: which version a future time shows depends on commits still to come.
         raise VersionNotFoundError(
             f"no version is known for {_shown(timestamp_ms)}; the history reaches from {_shown(oldest_ms)} "
             f"(version {first}) to {_shown(tip.timestamp_ms)} (version {tip.version})"
@@ -129,7 +128,7 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
 
 
 def _file_ms(listing: Listing, version: int) -> int:
-    """When the commit was written, or, where only its checkpoint is left, that."""
+    """When the commit was written or, if only its checkpoint is left, when that was."""
     stat = listing.commits.get(version)
     if stat is not None:
         return stat.modified_ms
@@ -171,7 +170,7 @@ def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, repla
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
         newest = data
     if not paths and version in listing.commits:
-        # Checkpoints hold no commit times; the commit they were made after does.
+        # A checkpoint holds no commit times. The commit of its version does.
         newest = store.get(commit_path(version))
         info = decode_commit_info(newest, commit_path(version))
     in_commit = replay.metadata is not None and in_commit_timestamps(replay.metadata)

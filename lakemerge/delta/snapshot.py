@@ -28,8 +28,8 @@ class Snapshot:
 
     version: int
     timestamp_ms: int
-    """The in-commit timestamp where the table has them, else the time of the commit file by the
-    store's clock (for a commit just made: by the writer's)."""
+    """The in-commit timestamp if the table has them, else the time of the commit file by the store's clock (for a
+    commit that was just made: by the writer's clock)."""
     protocol: Protocol
     metadata: Metadata
     files: Mapping[str, AddFile]
@@ -40,9 +40,9 @@ class Snapshot:
     domains: Mapping[str, DomainMetadata]
     """Live domains by name."""
     checkpoint_version: int | None
-    """The newest checkpoint at or below ``version`` that this snapshot knows of; there may be newer ones."""
+    """The newest checkpoint at or below ``version`` that this snapshot knows. There may be newer ones."""
     fingerprint: Fingerprint | None = field(default=None, compare=False)
-    """The commit file of ``version``; ``None`` where only a checkpoint of it is left."""
+    """The commit file of ``version``; ``None`` if only a checkpoint is left."""
 
     @property
     def commits_since_checkpoint(self) -> int:

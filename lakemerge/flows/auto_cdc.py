@@ -56,7 +56,7 @@ def auto_cdc(
     :param target: a table or its path. If there is no table at the path, the flow makes it.
     :param keys: the columns that identify a row.
     :param sequence_by: the columns that say which of two events is newer; never null. A table of type 1 keeps them,
-       also if ``except_column_list`` names them, because they show which events are late.
+        also if ``except_column_list`` names them, because they show which events are late.
     :param apply_as_deletes: the SQL condition of events that delete; on Spark also a Column.
     :param apply_as_truncates: the SQL condition of events that delete all older rows. Only for type 1.
     :param ignore_null_updates: whether a null in an event leaves the column as it was.
@@ -64,7 +64,7 @@ def auto_cdc(
     :param except_column_list: columns that the target does not get.
     :param stored_as_scd_type: 1 or 2.
     :param track_history_column_list: the columns whose change begins a new row of the history; by default all. A
-       change in other columns changes the newest row in place.
+        change in other columns changes the newest row in place.
     :param track_history_except_column_list: the columns whose change begins no new row.
     :param checkpoint: the checkpoint of a stream's query. A stream needs one.
     :param trigger: for a stream, as for :meth:`lakemerge.LakeTable.write_stream`.

@@ -48,11 +48,11 @@ def auto_cdc_from_snapshot(
     are deleted.
 
     :param source: the snapshot: a batch DataFrame of Spark, or a pyarrow, pandas or polars frame. Or a function, which
-       gets the last version that was taken up (``None`` before the first), and returns ``(snapshot, version)`` for
-       the next snapshot, or ``None`` if there is none. It is called until it returns ``None``.
+        gets the last version that was taken up (``None`` before the first), and returns ``(snapshot, version)`` for
+        the next snapshot, or ``None`` if there is none. It is called until it returns ``None``.
     :param target: as for :func:`lakemerge.flows.auto_cdc`. Nobody else may write to it.
     :param version: an integer, or a time with a zone, that grows from snapshot to snapshot. A version that was taken
-       up already changes nothing. By default one more than the last.
+        up already changes nothing. By default one more than the last.
     :returns: what was written, for each snapshot.
     :raises lakemerge.InputError: the version is below the last one, or a key is in the snapshot twice.
     """

@@ -1,7 +1,7 @@
-"""Buckets, base files and log blocks: what stands where, as values.
+"""Base files, as values.
 
-Source: docs/table-format.md, sections 2 and 3. A *bucket* is (partition values, bucket number). Base files
-divide its key space. Log blocks are row groups of log files.
+Source: docs/table-format.md, sections 2 and 3. A *bucket* is a pair (partition values, bucket number). Its base files
+divide its key space.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class BaseFile:
     bucket_id: BucketId
     buckets: int
     lower: Key | None
-    """Smallest key this file is responsible for; ``None`` where its range is open below. The range
-    ends where that of the bucket's next file begins."""
+    """The smallest key for which this file is responsible; ``None`` if its range is open below. The range ends where
+    that of the bucket's next file begins."""
     merged_through: int
     """Logs of versions up to and including this one are in the file."""
     ordinal: int
@@ -44,7 +44,7 @@ class BaseFile:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file and, where it has any, its tombstones."""
+        """The file and, if it has any, its tombstones."""
         return (self.add.path,) if self.tombstones is None else (self.add.path, self.tombstones)
 
     @staticmethod

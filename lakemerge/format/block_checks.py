@@ -1,7 +1,7 @@
-"""What a log domain and a block index may hold.
+"""Checks of the contents of a log domain and a block index.
 
-Whatever else stands there is damage: each function raises :class:`ValueError`, :class:`IndexError` or
-:class:`TypeError`, which callers report with the name of the domain.
+Any other content is damage: each function raises :class:`ValueError`, :class:`IndexError` or :class:`TypeError`, which
+callers report with the name of the domain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakemerge.format.values import INT32_LIMIT
 __all__ = ["body_of", "check_index", "check_inline", "list_of", "parsed_partition", "partition_of"]
 
 _TOO_LARGE = 2**48
-"""Rows and bytes of a block; so many of a million blocks add up to an INT64."""
+"""Rows and bytes of a block are below this, so the sum over a million blocks fits an INT64."""
 
 
 def body_of(domain: DomainMetadata) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def parsed_partition(text: str) -> Partition:
 
 
 def check_inline(blocks: list[list[Any]], buckets: int) -> None:
-    """Numbers and sizes of the blocks that a commit lists itself.
+    """Check the numbers and sizes of blocks that a commit lists inline.
 
-    :param buckets: of the commit.
+    :param buckets: the commit's bucket count.
     """
     for block in blocks:
         if any(type(number) is not int or not 0 <= number < INT32_LIMIT for number in block[:5]):
@@ -64,7 +64,7 @@ def check_inline(blocks: list[list[Any]], buckets: int) -> None:
 
 
 def check_index(blocks: pa.Table, buckets: int, *, nullable: Collection[str]) -> None:
-    """The columns read of a block index; those of ``nullable`` may be null."""
+    """Check the columns that are read from a block index. Those of ``nullable`` may be null."""
     limits = {"bucket": buckets, "rows": _TOO_LARGE, "data_bytes": _TOO_LARGE}
     for field in blocks.schema:
         column = blocks.column(field.name)

@@ -58,28 +58,28 @@ _INDEX_SCHEMA = pa.schema(
 )
 
 COUNT_COLUMNS = ("partition", "bucket", "rows", "data_bytes")
-"""What :func:`read_block_counts` reads, of the types of block index files: partitions as JSON."""
+"""The columns that :func:`read_block_counts` reads, with the types of block index files: partitions are JSON."""
 
 KEY_COLUMNS = ("key_min", "key_max")
-"""What it reads beside them where asked to: keys as JSON."""
+"""The columns that it also reads on request: keys as JSON."""
 
 
 _READERS = 8
 _PLAIN = frozenset({int, str})
-"""Types of key values that JSON holds as they are."""
+"""The types of key values that JSON can hold as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """The blocks of one commit as columns: for counting a million of them without a value for each."""
+    """The blocks of one commit as columns, to count a million blocks without a Python value for each."""
 
     version: int
     oldest: int
-    """The version of the oldest record. A consolidated log has earlier ones than its own."""
+    """The version of the oldest record. For a consolidated log it is earlier than the commit."""
     buckets: int
     """The bucket count they were written under."""
     blocks: pa.Table
-    """The columns of :data:`COUNT_COLUMNS`, and of :data:`KEY_COLUMNS` where they were asked for."""
+    """The columns of :data:`COUNT_COLUMNS`, and on request those of :data:`KEY_COLUMNS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,9 @@ class LogCommit:
     columns: tuple[str, ...]
     blocks: tuple[LogBlock, ...]
     index: str | None
-    """Path of the block index file, where there is one."""
+    """The path of the block index file; ``None`` if there is none."""
     packed_from: int | None = None
-    """The oldest version it stands in for, and ``version`` the newest, where a log compaction made it of
-    several commits."""
+    """For a consolidated log: the oldest version that it stands for. ``version`` is the newest."""
 
     @property
     def domain_name(self) -> str:
@@ -141,8 +140,10 @@ class _Told:
             return _Told(domain, body, optional_path(body.get("index")))
 
     def commit(self, indexes: Mapping[str, bytes], kinds: KeyKinds) -> LogCommit:
-        """:param indexes: block index files by their paths.
-        :param kinds: of the table's keys.
+        """Decode the blocks.
+
+        :param indexes: path -> block index file.
+        :param kinds: the kinds of the table's keys.
         """
         body = self.body
         with _damage_in(self.domain):
@@ -168,7 +169,7 @@ class _Told:
 
 
 def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
-    """Every file that a log domain refers to; its blocks are not decoded."""
+    """Every file to which a log domain refers. Its blocks are not decoded."""
     with _damage_in(domain):
         body = body_of(domain)
         index = optional_path(body.get("index"))
@@ -179,14 +180,14 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
 
 
 def log_version(domain: DomainMetadata) -> int:
-    """The version of the newest record of a log domain; its blocks are not decoded."""
+    """The version of the newest record of a log domain. Its blocks are not decoded."""
     with _damage_in(domain):
         return whole_number(body_of(domain)["version"])
 
 
 class DecodedLogs:
-    """Log commits as they were decoded last. A version has most logs of the version before it, so that neither
-    a read after each commit nor each attempt of a commit decodes them all, and reads their indexes, anew."""
+    """The log commits that were decoded last. A version has most logs of the version before it. So a read after each
+    commit, and each attempt of a commit, only decodes logs and reads indexes that are new."""
 
     def __init__(self) -> None:
         self._known: Mapping[tuple[str, str], LogCommit] = {}
@@ -195,10 +196,9 @@ class DecodedLogs:
         return DecodedLogs, ()  # executors have no use for them
 
     def read(self, domains: Iterable[DomainMetadata], store: Store, kinds: KeyKinds) -> list[LogCommit]:
-        """The log commits of all log domains of a version, in their order; of those with a block index file, that is
-        read too.
+        """The log commits of all log domains of a version, in their order. Block index files are read.
 
-        :param kinds: of the table's keys.
+        :param kinds: the kinds of the table's keys.
         """
         known = self._known
         asked = {(domain.domain, domain.configuration): domain for domain in domains}
@@ -213,8 +213,8 @@ class DecodedLogs:
 
 
 def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> BlockCounts:
-    """What a log domain says of its blocks' sizes and places; as :class:`DecodedLogs`, but far cheaper
-    where blocks are many."""
+    """The sizes and places of a log domain's blocks. If there are many blocks, this is far cheaper than
+    :class:`DecodedLogs`."""
     schema = pa.schema([_INDEX_SCHEMA.field(name) for name in (*COUNT_COLUMNS, *KEY_COLUMNS)])
     with _damage_in(domain):
         body = body_of(domain)
@@ -344,9 +344,9 @@ def _from_index(
 
 
 def parsed_keys(column: pa.ChunkedArray, kinds: KeyKinds) -> list[Key | None]:
-    """Keys from the JSON of a block index, in one go: parsing each by itself takes five times as long.
+    """Keys from the JSON of a block index. All are parsed at once; to parse each by itself takes five times as long.
 
-    Raises :class:`ValueError` or :class:`TypeError` for what is none of these kinds.
+    Raises :class:`ValueError` or :class:`TypeError` for a key that is none of these kinds.
     """
     texts = ",".join(column.fill_null("null").to_pylist())
     bodies: list[Any] = orjson.loads(f"[{texts}]")
@@ -363,8 +363,8 @@ def _bound(body: object, kinds: KeyKinds) -> Key | None:
 
 
 def _stored(store: Store, path: str) -> bytes:
-    """A block index file. Fetched whole, so that a failing store is not taken for a damaged file: pyarrow reports
-    both as OSError."""
+    """A block index file. It is fetched whole, because pyarrow reports a failing store and a damaged file both as
+    OSError."""
     try:
         return store.get(path)
     except FileNotFoundError as error:

@@ -36,7 +36,7 @@ class TableConfig:
     ordering: tuple[str, ...]
     partition_by: tuple[str, ...]
     buckets: int | None
-    """``None`` until the first write has chosen it."""
+    """The bucket count; ``None`` until the first write has chosen it."""
     merger_id: str
     merger_name: str
     merger_options: Mapping[str, object]
@@ -46,8 +46,8 @@ class TableConfig:
         return TableShape(self.schema, self.key, self.ordering)
 
     def merger(self, registry: MergerRegistry) -> Merger:
-        """The table's merger, by strategy id. Raises where nobody registered it, or where its
-        options do not validate."""
+        """The table's merger, found by its strategy id. Raises an error if nobody registered it, or if its options are
+        not valid."""
         return registry.of_table(self.merger_id, self.merger_name).from_options(self.merger_options, self.shape)
 
     def configuration(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Consumers: followers of the change feed whose positions hold back vacuum.
+"""Consumers: followers of the change feed for which vacuum keeps old versions.
 
-Source: docs/table-format.md, section 7. That a consumer exists is a domain of the table. Where it stands is a small
-file that it overwrites without a commit: a follower that committed would follow itself. A position that is older than
-the real one is safe, as it holds more.
+Source: docs/table-format.md, section 7. A domain of the table says that a consumer exists. Its position is in a small
+file, which it overwrites without a commit: a follower that committed would follow its own commits. A position that is
+older than the real one is safe, because then more is kept.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A consumer as the table's log knows it."""
+    """A consumer, as the table's log has it."""
 
     name: str
     id: str
-    """Tells it from one of the same name that was dropped."""
+    """It differs from the id of a dropped consumer of the same name."""
     begin: Offset
     created_ms: int
     """UTC epoch milliseconds."""
     expires_after_ms: int
-    """So long without an advance, and it may be expired."""
+    """If it does not advance for so long, it may be expired."""
 
     @property
     def domain_name(self) -> str:
@@ -82,14 +82,14 @@ def check_consumer_name(name: object) -> str:
 
 
 def registrations_of(snapshot: Snapshot) -> dict[str, Registration]:
-    """By name."""
+    """The consumers by name."""
     domains = [d for name, d in snapshot.domains.items() if name.startswith(CONSUMER_DOMAIN_PREFIX)]
     return {found.name: found for found in sorted(map(_decode, domains), key=lambda found: found.name)}
 
 
 def stored_position(store: Store, registration: Registration) -> Offset:
-    """Where a consumer stands. A file that is missing, damaged or of an earlier consumer tells nothing: then it is
-    where the consumer began."""
+    """The position of a consumer. If the file is missing, damaged or of an earlier consumer, it is where the consumer
+    began."""
     try:
         body: Any = orjson.loads(store.get(registration.path))
         if body["id"] != registration.id:

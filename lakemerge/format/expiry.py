@@ -20,9 +20,9 @@ __all__ = ["Expiry", "expiries_of", "expiry_domain"]
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Once all records of versions up to and including ``version`` are folded, tombstones that were set
-    by records of versions up to and including ``horizon`` are gone. No log at or below the horizon was
-    live at ``version``, so all such tombstones stand in tombstone files."""
+    """One expiry. Once all records of versions up to and including ``version`` are folded, tombstones that were set by
+    records of versions up to and including ``horizon`` are gone. No log at or below the horizon was live at
+    ``version``, so all such tombstones are in tombstone files."""
 
     version: int
     horizon: int
@@ -35,7 +35,7 @@ def expiry_domain(expiries: Sequence[Expiry]) -> DomainMetadata:
 
 
 def expiries_of(snapshot: Snapshot) -> tuple[Expiry, ...]:
-    """Versions and horizons ascend."""
+    """The table's expiries. Versions and horizons ascend."""
     domain = snapshot.domains.get(EXPIRY_DOMAIN)
     if domain is None:
         return ()

@@ -1,8 +1,8 @@
-"""Where a reader of the change feed stands.
+"""The position of a reader of the change feed.
 
 An offset names what is read next: a version, and the place of a unit among the units of that version
-(:mod:`lakemerge.feed.units`). Both follow from the table alone. So a batch that is repeated has the same rows,
-whatever limits, settings or the table's tip have become meanwhile.
+(:mod:`lakemerge.feed.units`). Both follow from the table alone. So a batch that is repeated has the same rows, even if
+limits, settings or the table's tip have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class Offset:
 
     version: int
     position: int = 0
-    """Units of the version that were read before."""
+    """How many units of the version were read before."""
     of_rows: bool = False
-    """Whether the units are those of all rows of the version, with which a stream begins, not of its commit."""
+    """Whether the units are all rows of the version, with which a stream begins, and not the changes of its commit."""
 
     @property
     def needed_version(self) -> int:
-        """The oldest version that reading on takes: the one before the next commit, or the one whose rows are read."""
+        """The oldest version that the reader still needs: the one before the next commit, or the one whose rows are
+        read."""
         return self.version if self.of_rows else max(0, self.version - 1)
 
     def to_json(self) -> dict[str, object]:
@@ -36,7 +37,7 @@ class Offset:
 
     @staticmethod
     def of(body: Mapping[str, object]) -> Offset:
-        """Raises :class:`InputError` for what is no offset."""
+        """The offset in JSON. Raises :class:`InputError` if it is none."""
         try:
             version, position = whole_number(body["version"]), whole_number(body["position"])
             return Offset(version, position, of_rows=bool(body.get("snapshot", False)))

@@ -1,4 +1,4 @@
-"""What a table knows of the jobs that fill it from files: a domain for each, and the files that it names.
+"""The state of the jobs that fill a table from files: a domain for each job, and the files that the domain names.
 
 Source: docs/table-format.md, section 9.
 """
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A Parquet file of a ledger, or of rejects."""
+    """A ledger file or rejects file (Parquet)."""
 
     path: str
     size_bytes: int
@@ -39,18 +39,19 @@ class Ingest:
 
     name: str
     table_id: str
-    """The id of the table that the ledger tells about."""
+    """The id of the table that the ledger is about."""
     generation: int = 1
     """Raised when the job is reset."""
     window: int = 0
-    """The last one that was committed; never set back."""
+    """The last window that was committed. It is never set back."""
     restore_epoch: int = 0
-    """The table's, when the job began or was last reset. While the two agree, the ledger tells what the table has."""
+    """The table's restore epoch when the job began or was last reset. While the two are equal, the ledger says what is
+    in the table."""
     ledger: tuple[NamedFile, ...] = ()
-    """Oldest first; what a later file says of a piece of a source file counts."""
+    """The ledger files, oldest first. For each piece of a source file, the latest file counts."""
     rejects: tuple[NamedFile, ...] = ()
     source: Mapping[str, Any] | None = None
-    """What people may want to know of it: locations and format. No options of a store."""
+    """Locations and format of the source, for people. Options of a store are not kept."""
 
     @property
     def domain_name(self) -> str:

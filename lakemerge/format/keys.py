@@ -1,4 +1,4 @@
-"""Partitions, buckets and keys as values, and as they stand in JSON.
+"""Partitions, buckets and keys: as values, and in JSON.
 
 Source: docs/table-format.md, sections 2 and 3.
 """
@@ -34,15 +34,15 @@ Partition = tuple[str | None, ...]
 """Partition values in the order of the partition columns, as Delta serialises them."""
 
 Key = tuple[int | str | bytes | decimal.Decimal, ...]
-"""A key as comparable values in key order: integers for all integer-like types (dates in days,
-timestamps in microseconds, decimals of up to 18 digits unscaled)."""
+"""A key as a tuple that sorts in key order. All integer-like types are integers: dates are days, timestamps are
+microseconds, decimals of up to 18 digits are unscaled."""
 
 KeyKinds = tuple[type, ...]
-"""The types of a table's keys, value by value: keys of other types cannot be compared with them."""
+"""The Python types of the values of a table's keys. Keys of other types cannot be compared with them."""
 
 
 class BucketId(NamedTuple):
-    """A tuple, since plans look buckets up by the hundred thousand."""
+    """A bucket. It is a tuple for speed: plans look up buckets by the hundred thousand."""
 
     partition: Partition
     bucket: int
@@ -50,8 +50,8 @@ class BucketId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """Keys with ``low <= key < high``, as tuples compare: a bound that names the first columns only stands before
-    all keys that begin with it, one that is longer than a key just after the key that it begins with."""
+    """Keys with ``low <= key < high``, compared as tuples. So a bound with fewer values than a key is before all keys
+    that begin with it. A bound with more values than a key is just after the key with which it begins."""
 
     low: Key | None
     """``None``: open."""
@@ -66,8 +66,8 @@ class KeySpan:
     def may_hold(self, least: Key, greatest: Key) -> bool:
         """Whether a key of some rows may be in the span.
 
-        :param least: what the rows' smallest key begins with, as far as that is known; maybe nothing.
-        :param greatest: the same of the largest.
+        :param least: the known first values of the rows' smallest key; empty if none is known.
+        :param greatest: the same for the largest key.
         """
         if self.high is not None and least >= self.high:
             return False
@@ -102,7 +102,7 @@ def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
 
 
 def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
-    """The kinds of keys in these columns, as :func:`keys_at` gives them."""
+    """The kinds of the keys that :func:`keys_at` gives for these columns."""
     return tuple(_kind(column.type) for column in columns)
 
 
@@ -115,7 +115,7 @@ def _kind(kind: pa.DataType) -> type:
 
 
 def check_kinds(key: Key | None, kinds: KeyKinds) -> None:
-    """Raises :class:`TypeError` where a key is none of these kinds, and so cannot be compared with the table's."""
+    """Raises :class:`TypeError` if a key is not of these kinds, and so cannot be compared with the table's keys."""
     if key is not None and tuple(map(type, key)) != kinds:
         raise TypeError(f"the table has no such keys: {key!r}")
 
@@ -137,7 +137,7 @@ def _checked(value: object) -> int | str | bytes | decimal.Decimal:
 
 
 class SoughtKeys:
-    """Keys that a look-up asks for, ascending: as columns, and, once somebody needs them, as tuples."""
+    """The keys of a look-up, ascending: as columns, and as tuples once these are needed."""
 
     def __init__(self, columns: Sequence[pa.Array]) -> None:
         self.columns = tuple(columns)

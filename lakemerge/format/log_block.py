@@ -37,17 +37,18 @@ class LogBlock:
     data_bytes: int
     """The size of the records as Arrow data."""
     key_min: Key | None
-    """``None`` where the bound is not known."""
+    """The smallest key; ``None`` if it is not known."""
     key_max: Key | None
     version: int = -1
-    """The commit's version; -1 while it is not committed. Of a packed block, the newest of its records."""
+    """The commit's version; -1 while it is not committed. For a block of a consolidated log, the newest version of its
+    records."""
     packed_from: int | None = None
-    """The oldest version of a packed block's records, each of which names its own: a log compaction made it
-    of blocks of several commits. ``None`` for a block as it was committed."""
+    """For a block of a consolidated log, the oldest version of its records. Each of these records names its own
+    version. ``None`` for any other block."""
 
     @property
     def groups(self) -> range:
-        """Its row groups, by their numbers in the file; the file may have fewer."""
+        """The numbers of its row groups in the file. A damaged file may have fewer."""
         return range(self.first_row_group, self.first_row_group + self.row_groups)
 
     def covers(self, bucket_id: BucketId, buckets: int) -> bool:

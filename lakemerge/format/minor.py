@@ -1,8 +1,8 @@
-"""Minor compaction in the table: what was merged beside a base file, as a domain.
+"""Minor entries: the domain with the result of a minor compaction.
 
-A *minor entry* belongs to one base file. It names the positions of superseded rows (of the base file
-and of the entry's own earlier winner files), the *winner files* with the merged rows in their place,
-and the tombstones. Base minus positions plus winners is the file slice as of version ``through``.
+A *minor entry* belongs to one base file. It names the positions of superseded rows (of the base file and of the entry's
+own earlier winner files), the *winner files* with the merged rows in their place, and the tombstones. The base file
+without superseded rows, together with the winner files, is the file slice as of version ``through``.
 Source: docs/table-format.md, section 8.
 """
 
@@ -36,11 +36,11 @@ __all__ = [
 
 
 POSITIONS_SCHEMA = pa.schema([("file", pa.int32()), ("bits", pa.list_(pa.int64()))])
-"""Positions files: one row per file ordinal; bit ``p & 63`` of ``bits[p >> 6]`` is set where row ``p``
-is superseded. Files without such rows are left out, and so are words after the last set bit."""
+"""Positions files: one row for each file ordinal. Bit ``p & 63`` of ``bits[p >> 6]`` is set if row ``p`` is superseded.
+Files without such rows are left out, and so are words after the last set bit."""
 
 Positions = Mapping[int, npt.NDArray[np.bool_]]
-"""Per file ordinal, whether each row is superseded; rows past the end are not."""
+"""File ordinal -> whether each row is superseded. Rows past the end are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class Minor:
-    """What was merged beside one base file."""
+    """The minor entry of one base file."""
 
     base: str
-    """Path of the base file it is valid for."""
+    """The path of the base file for which it is valid."""
     base_ordinal: int
     through: int
     """Logs of versions up to and including this one are merged."""
     positions: str | None
-    """Path of the positions file; ``None`` where no row is superseded."""
+    """The path of the positions file; ``None`` if no row is superseded."""
     winners: tuple[RowFile, ...]
-    """Oldest first; keys of rows that are not superseded differ from file to file."""
+    """The winner files, oldest first. A key has a row that is not superseded in at most one file."""
     tombstones: str | None
-    """Path of the tombstones, in place of those of the base file."""
+    """The path of the tombstones, which replace those of the base file."""
     tombstone_bytes: int = 0
     """The size of that file."""
 
@@ -77,7 +77,7 @@ class Minor:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Every file the entry refers to, the base file aside."""
+        """Every file to which the entry refers, without the base file."""
         named = (self.positions, self.tombstones, *(winner.path for winner in self.winners))
         return frozenset(path for path in named if path is not None)
 
@@ -137,7 +137,7 @@ def packed_positions(positions: Positions) -> pa.Table:
 
 
 def read_positions(store: Store, path: str | None) -> dict[int, npt.NDArray[np.bool_]]:
-    """What :func:`write_positions` wrote; nothing for ``None``."""
+    """The positions that :func:`write_positions` wrote; empty for ``None``."""
     return {} if path is None else dict(_unpacked(positions_table(store, path)))
 
 

@@ -25,7 +25,7 @@ def records_domain(version: int) -> DomainMetadata:
 
 
 def records_from(snapshot: Snapshot) -> int:
-    """The version from which on the records of all commits are there: its own files, and the logs of later commits."""
+    """The version from which on all records are kept: its own files, and the logs of later commits."""
     oldest = State.of(snapshot).oldest_version
     domain = snapshot.domains.get(RECORDS_DOMAIN)
     if domain is None:

@@ -1,4 +1,4 @@
-"""The permanent domain of a table: its epochs, the ordinals that are taken, and what vacuum left.
+"""The permanent domain of a table: its epochs, its reserved ordinals, and the fence of vacuum.
 
 Source: docs/table-format.md, section 1.
 """
@@ -32,7 +32,7 @@ class State:
     fence_begin_version: int = 0
     """Transactions begun below this version cannot commit any more (set by vacuum)."""
     oldest_version: int = 0
-    """Versions below this one cannot be read any more, savepoints aside (set by vacuum)."""
+    """Versions below this one cannot be read any more, except savepoints (set by vacuum)."""
     restore_epoch: int = 0
     """Raised when an earlier version is restored."""
 

@@ -1,4 +1,4 @@
-"""Numbers and paths as they stand in JSON: each is checked before anything relies on it."""
+"""Numbers and paths in JSON. Each is checked before anything relies on it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ INT32_LIMIT = 2**31
 
 
 def whole_number(value: object, *, below: int = 2**63) -> int:
-    """A number that was stored; raises ``ValueError`` where it is not whole, negative or not ``below`` so much."""
+    """A stored number. Raises ``ValueError`` if it is not whole, is negative, or is not below ``below``."""
     if type(value) is not int or not 0 <= value < below:
         raise ValueError(f"a number must be whole, not negative and below {below}, not {value!r}")
     return value
 
 
 def bucket_count(value: object) -> int:
-    """A bucket count that was stored; raises ``ValueError`` where it is no power of two that a table may have."""
+    """A stored bucket count. Raises ``ValueError`` if it is no power of two that a table may have."""
     if type(value) is not int or not 1 <= value <= MAX_BUCKETS or value & (value - 1):
         raise ValueError(f"a bucket count must be a power of two from 1 to {MAX_BUCKETS}, not {value!r}")
     return value
 
 
 def stored_path(value: object) -> str:
-    """A path in JSON; raises :class:`TypeError` or :class:`ValueError` for what is no clean path inside the table."""
+    """A path in JSON. Raises :class:`TypeError` or :class:`ValueError` if it is no clean path inside the table."""
     if not isinstance(value, str):
         raise TypeError(f"a path must be a string, not {value!r}")
     try:

@@ -147,7 +147,7 @@ class IngestJob:
         """Begin a new generation: after a restore, or to take everything up again.
 
         :param seen: ``keep``: files of the ledger keep their state, whether their records are in the table or not;
-           ``forget``: all files are new, and are taken up once more.
+            ``forget``: all files are new, and are taken up once more.
         """
         if seen not in ("keep", "forget"):
             raise InputError(f"seen must be 'keep' or 'forget', not {seen!r}")
@@ -175,11 +175,11 @@ class IngestJob:
 
         :param windows: by default all.
         :param into: another table, or its path; each window lands in it once. By default it is the job's own table, if
-           its merger is replay-safe.
+            its merger is replay-safe.
         :param force: replay also where records may count twice: into the job's own table with a merger that is not
-           replay-safe, or into a table that has the window already.
+            replay-safe, or into a table that has the window already.
         :raises lakemerge.InputError: a file of a window is missing or was changed. Then nothing of that window was
-           written.
+            written.
         """
         from lakemerge.table import LakeTable
 

@@ -1,9 +1,9 @@
 """Which buckets a table has while its bucket count changes.
 
-Bucket counts are powers of two, so a key's bucket of a smaller count is its bucket of a larger one, modulo.
-A base file names the count it was written for, which is the table's or, from a rescale that has not come to it,
-a smaller one: it then is a bucket of its own, in the place of several of the table's. No two
-buckets share a key. Source: docs/table-format.md, section 2.
+Bucket counts are powers of two, so a key's bucket of a smaller count is its bucket of a larger count, modulo the
+smaller count. A base file names the count for which it was written. This is the table's count, or a smaller one if a
+rescale has not rewritten the file yet. Then the file is a bucket of its own, in the place of several of the table's
+buckets. No two buckets share a key. Source: docs/table-format.md, section 2.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ class Layout:
     """The buckets of a version."""
 
     buckets: int
-    """The table's count."""
+    """The table's bucket count."""
     coarse: Mapping[BucketId, int]
-    """Buckets of a smaller count, and that count."""
+    """Bucket of a smaller count -> that count."""
     counts: tuple[int, ...]
-    """The smaller counts there are."""
+    """The smaller counts that occur."""
 
     @staticmethod
     def of(base_files: Sequence[BaseFile], buckets: int) -> Layout:
-        """Raises :class:`TableDamagedError` for files of a larger count, or that share keys with another bucket."""
+        """The layout of base files. Raises :class:`TableDamagedError` if a file has a larger count, or shares keys with
+        another bucket."""
         counts = sorted({base.buckets for base in base_files} | {buckets})
         if counts == [buckets]:
             return Layout(buckets, {}, ())
@@ -54,7 +55,7 @@ class Layout:
         return Layout(buckets, coarse, tuple(counts[:-1]))
 
     def bucket_of(self, partition: Partition, bucket: int) -> BucketId:
-        """The bucket that holds the keys of a bucket of the table's count."""
+        """The bucket of this layout that holds the keys of a bucket of the table's count."""
         for count in self.counts:
             part = BucketId(partition, bucket % count)
             if self.coarse.get(part) == count:

@@ -17,7 +17,7 @@ __all__ = ["is_partitionable", "parse_partition_value", "partition_value"]
 
 
 def is_partitionable(kind: pa.DataType) -> bool:
-    """Integers, strings, booleans, dates, timestamps and decimals."""
+    """Whether a type can be that of a partition column: integers, strings, booleans, dates, timestamps and decimals."""
     return (
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)

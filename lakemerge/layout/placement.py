@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to: the one answer for writes and look-ups."""
+"""Finds the bucket of a row, for writes and look-ups alike."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["place_rows"]
 
 
 def place_rows(table: pa.Table, config: TableConfig, buckets: int) -> tuple[Ints, list[Partition]]:
-    """Per row, (partition number * buckets + bucket), and the partitions by number.
+    """For each row (partition number * buckets + bucket), and the partitions by number.
 
-    :param table: key columns without nulls, and any others.
-    :raises lakemerge.FrameError: a value cannot be that of a partition.
+    :param table: a table with the key columns, without nulls. It may have other columns.
+    :raises lakemerge.FrameError: a value cannot be a partition value.
     """
     bucket = bucket_numbers([table.column(name) for name in config.key], buckets).astype(np.int64)
     names = config.partition_by

@@ -1,4 +1,4 @@
-"""Which files the actions of a log refer to: what must not be deleted while a version is readable."""
+"""Finds the files to which the actions of a log refer. They must not be deleted while a version is readable."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:
 
 
 def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
-    """The paths of all files that adds and domains refer to; block indexes are read.
+    """The paths of all files to which adds and domains refer. Block indexes are read.
 
-    Raises :class:`UnsupportedFeatureError` for a domain of ours that this library does not know: it may
+    Raises :class:`UnsupportedFeatureError` for a domain of LakeMerge's that this library does not know, because it may
     refer to files.
     """
     for action in actions:
         if isinstance(action, AddFile):
-            # Only a tag that tells of tombstones is decoded; and files that others added have none.
+            # A tag is decoded only if it names tombstones. Files that other writers added have no tag.
             tells = '"tombstones"' in action.tags.get(SLICE_TAG, "")
             yield from paths_of(action) if tells else (action.path,)
         elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):

@@ -1,7 +1,7 @@
-"""Which versions of a table can be read, and finding one of them.
+"""Finds a version of a table, and says which versions can be read.
 
-Versions below the oldest that vacuum kept have lost files, and are refused even where their commits are
-still in the log; savepoints stay readable (docs/table-format.md, section 7).
+Versions below the oldest that vacuum kept have lost files. They are refused even if their commits are still in the log.
+Savepoints stay readable (docs/table-format.md, section 7).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def find_version(
     savepoint: str | None,
     tip: Snapshot | None = None,
 ) -> Snapshot:
-    """The snapshot at one of the three, or the latest where none is given.
+    """The snapshot at a version, timestamp or savepoint, or the latest if none is given.
 
-    :param tip: a recent snapshot, where the caller has one.
+    :param tip: a recent snapshot, if the caller has one.
     :raises InputError: more than one is given, or there is no such savepoint.
     :raises VersionNotFoundError: not in the history, or its files were vacuumed.
     """
@@ -61,7 +61,7 @@ def find_version(
             latest = log.snapshot() if tip is None else tip
             State.of(latest)
         except (TableDamagedError, UnsupportedFeatureError):
-            # Versions before the damage are the way out of it.
+            # The tip is damaged. Earlier versions must stay readable, because a user needs them to repair the table.
             return found
         check_kept(found.version, latest)
     return found
@@ -75,7 +75,7 @@ def check_version(version: object) -> None:
 def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
     """Raise :class:`VersionNotFoundError` for a version that ``tip`` says cannot be read any more.
 
-    :param savepoints: whether it is enough that the version has a savepoint.
+    :param savepoints: whether a version with a savepoint passes.
     """
     oldest = State.of(tip).oldest_version
     saved: Collection[int] = {point.version for point in savepoints_of(tip).values()} if savepoints else ()
@@ -91,8 +91,8 @@ def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
 
 @contextmanager
 def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
-    """For reads of ``snapshot``: raises :class:`lakemerge.TableReplacedError` where a file is missing because the
-    table was removed or re-created. Then nothing is damaged."""
+    """A context for reads of ``snapshot``. If a file is missing because the table was removed or re-created, it raises
+    :class:`lakemerge.TableReplacedError`, since the table is not damaged."""
     try:
         yield
     except (TableDamagedError, FileNotFoundError):
@@ -112,8 +112,9 @@ def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> 
 
 @contextmanager
 def unless_vacuumed(log: DeltaLog, begin: Snapshot) -> Iterator[None]:
-    """For work on the version ``begin``: raises :class:`CommitConflictError` where a file is missing because a vacuum
-    took that version meanwhile. Then the table is not damaged, and the work can be done on its present version."""
+    """A context for work on the version ``begin``. If a file is missing because a vacuum deleted it meanwhile, it
+    raises :class:`CommitConflictError`. The table is not damaged then, and the work can be done on its present
+    version."""
     try:
         yield
     except (TableDamagedError, FileNotFoundError) as error:

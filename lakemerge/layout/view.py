@@ -1,9 +1,9 @@
 """A version of a table as buckets: which base files and which live log blocks make up each.
 
-The unit of every merge is the *file slice*: one base file (or none), the key range it is responsible for,
-and the live log blocks that reach into that range. Liveness has one rule (docs/table-format.md,
-section 4): a log row is live iff its commit's version > ``merged_through`` of the file slice whose range
-holds its key: that of the base file or, where a minor compaction merged on, of its minor entry.
+The unit of every merge is the *file slice*: one base file (or none), its key range, and the live log blocks that reach
+into that range. Liveness has one rule (docs/table-format.md, section 4): a log row is live iff its commit's version is
+above ``merged_through`` of the file slice whose range holds its key. This value is from the base file or, after a minor
+compaction, from its minor entry.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ class FileSlice:
 
     bucket_id: BucketId
     buckets: int
-    """The bucket count of the bucket; the table's, but for buckets that a rescale has yet to come to."""
+    """The bucket count of the bucket. It is the table's, except in buckets that a rescale has not rewritten yet."""
     base: BaseFile | None = None
     lower: Key | None = None
-    """Included; ``None``: open."""
+    """The lower bound of its keys, included; ``None``: open."""
     upper: Key | None = None
-    """Excluded; ``None``: open."""
+    """The upper bound of its keys, excluded; ``None``: open."""
     blocks: tuple[LogBlock, ...] = ()
-    """In commit order."""
+    """The live log blocks, in commit order."""
     minor: Minor | None = None
-    """Present only with a base file; ``blocks`` are then those after it."""
+    """The minor entry, which needs a base file. ``blocks`` are then those after it."""
     wanted: KeySpan | None = None
-    """The keys that a read asks for, where it does not ask for all; it leaves out those beyond."""
+    """The span of the keys that a read wants; ``None``: all keys."""
     sought: SoughtKeys | None = field(default=None, repr=False, compare=False)
-    """The keys within ``wanted`` that a look-up asks for; it leaves out what lies between them."""
+    """The keys within ``wanted`` that a look-up wants; ``None``: all of them."""
     expiries: tuple[Expiry, ...] = ()
-    """What the table forgot of its tombstones, and when."""
+    """The table's tombstone expiries."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether the base file alone is the answer."""
+        """Whether the base file alone has all rows."""
         return not self.blocks and self.minor is None
 
     @property
     def is_merged(self) -> bool:
-        """Whether no log is left to fold: base file, positions and winners are the answer."""
+        """Whether no log is left to fold: base file, superseded positions and winner files give all rows."""
         return not self.blocks
 
     @property
@@ -116,12 +116,12 @@ class FileSlice:
 
     @property
     def stored_bytes(self) -> int:
-        """Parquet bytes a merge of the file slice reads, estimated."""
+        """An estimate of the Parquet bytes that a merge of the file slice reads."""
         return self.file_bytes + self.tombstone_bytes + self.log_bytes
 
 
 class TableView:
-    """What a snapshot holds, decoded once. ``store`` is read only for block index files."""
+    """The contents of a snapshot, decoded once. ``store`` is read only for block index files."""
 
     def __init__(
         self, snapshot: Snapshot, config: TableConfig, store: Store, decoded: DecodedLogs | None = None
@@ -155,7 +155,7 @@ class TableView:
         return key_kinds(self.config.schema.field(name) for name in self.config.key)
 
     def check_past(self, log_version: int) -> None:
-        """Raises :class:`TableDamagedError` for a log that says it is of a version to come."""
+        """Raises :class:`TableDamagedError` for a log with a version above this one."""
         if log_version > self.version:
             raise TableDamagedError(f"version {self.version} is damaged: it has a log of version {log_version}")
 
@@ -167,7 +167,8 @@ class TableView:
 
     @cached_property
     def log_commits(self) -> tuple[LogCommit, ...]:
-        """In version order. Raises :class:`TableDamagedError` for one whose records would have no key."""
+        """The log commits in version order. Raises :class:`TableDamagedError` if the records of one lack key
+        columns."""
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
         commits = self._decoded.read(domains, self.store, self.key_kinds)
         for commit in commits:

@@ -3,8 +3,8 @@
 XXH64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) with seed 42, chained: the
 hash of one column is the seed of the next, and a null leaves the seed as it is. Booleans, integers
 up to 32 bits and dates hash as 4 bytes, 64-bit integers and timestamps as 8, decimals of up to 18
-digits as the 8 bytes of their unscaled value, wider ones as its shortest big-endian two's
-complement, strings and binaries as their bytes.
+digits as the 8 bytes of their unscaled value. Wider decimals hash as the shortest big-endian two's complement of their
+unscaled value, strings and binaries as their bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     for p in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _BLOCK_ROWS = 1 << 14
-"""Rows hashed at a time: the temporaries of a block stay in the processor's cache."""
+"""How many rows are hashed at a time. The temporaries of so many rows stay in the processor's cache."""
 
 
 def hash_columns(columns: Sequence[_Column]) -> npt.NDArray[np.int64]:
@@ -88,7 +88,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _hash_array(array: pa.Array, seeds: _U64) -> _U64:
-    """Hashes of the values; rows that are null hold anything."""
+    """Hashes of the values. The hash of a null row is undefined."""
     kind = array.type
     if _is_bytes(kind):
         offset_type = np.int64 if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else np.int32
@@ -194,8 +194,8 @@ def _hash_bytes(
 ) -> _U64:
     """XXH64 of ``data[start : start + length]`` for each row, each with its own seed.
 
-    Rows are ordered by falling number of 32-byte stripes, so that the rows that still have a stripe
-    are always a prefix; the tail (words, then half a word, then bytes) selects rows by position.
+    Rows are sorted by their number of 32-byte stripes, largest first. So the rows that still have a stripe are always
+    at the front. The tail (words, then half a word, then bytes) selects rows by position.
     """
     if not len(starts):
         return np.empty(0, np.uint64)

@@ -118,7 +118,7 @@ class MergeSource:
         """Take up what changed in the datasets since the last run, and write the resulting changes to the output.
 
         :param full: look at everything, but write only differences. Needed if a dataset was removed, if a table was
-           restored, or if a dataset has no record of what changed.
+            restored, or if a dataset has no record of what changed.
         :param dry_run: write nothing; only say what a run would do.
         :param config: the configuration from this run on. It is kept only if the run succeeds.
         :raises lakemerge.MaxMergedError: more entities would become one than ``max_merged`` allows.

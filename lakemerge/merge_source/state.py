@@ -3,9 +3,9 @@
 It is one table, so that one commit changes all of it. Every record is found by its whole key:
 
 - ``e``, an entity: its cluster (known by its first member), the values that it holds, and the members if the cluster is
- small. The record of a first member always has all members, and the cluster's last output.
+  small. The record of a first member always has all members, and the cluster's last output.
 - ``v``, a value of an expression: how many entities hold it, and which. If they do not fit on one page, a hash of their
- ids spreads them over pages, so that one more holder costs one page even among a million.
+  ids spreads them over pages, so that one more holder costs one page even among a million.
 - ``d``, rows that were deleted from their tables, several in one Arrow stream.
 - ``r``, the output ids that the last run retired.
 - ``m``, the run's number, the configuration, and the version of each dataset that was taken up.

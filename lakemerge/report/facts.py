@@ -41,7 +41,7 @@ def written_by(entry: HistoryEntry) -> int:
 
 
 def growth_of(table: LakeTable, history: Sequence[HistoryEntry]) -> Growth:
-    """From the latest version backwards, so that it is right whatever of the log was cleaned up."""
+    """Computed from the latest version backwards, so that it is right even if a part of the log was cleaned up."""
     if not history:
         return Growth((), (), ())
     view, oldest = table.view, min(entry.version for entry in history)
@@ -74,13 +74,14 @@ def reasons_of(entry: HistoryEntry) -> str:
 
 
 def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict[str, Any]]]:
-    """Commits of ingest windows, with what they say of them; not those that note what became of files."""
+    """The commits of ingest windows, each with its ``commitInfo.ingest``. Commits that only note states of files are
+    left out."""
     told = [(entry, entry.info.get("ingest")) for entry in history]
     return [(entry, about) for entry, about in told if isinstance(about, dict) and "files" in about]
 
 
 def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
-    """Job, file, state and reason of what was not taken up."""
+    """Job, file, state and reason of the files that were not taken up."""
     return [
         (name, file.path, str(file.state), file.reason or "")
         for name in ingests_of(table.view.snapshot)
@@ -89,7 +90,7 @@ def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
 
 
 def due(table: LakeTable) -> list[tuple[str, str, str]]:
-    """By service: whether it would run now, and why."""
+    """For each service, whether it would run now, and why."""
     schedule = Schedule.of(table.view.snapshot.metadata.configuration)
     rows = []
     for name, strategy, minor in (

@@ -1,7 +1,7 @@
 """Plots as SVG texts, without any script: bars, points over time, stacked areas over time.
 
-Colours are those of the page's style sheet, by class ``c0`` to ``c5``. Exact values are in the title of each mark,
-which browsers show where the pointer rests.
+Colours are from the page's style sheet, by class ``c0`` to ``c5``. Exact values are in the title of each mark, which
+browsers show when the pointer rests on it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _TOP: Final = 14
 _BOTTOM: Final = 30
 _TICKS: Final = 5
 _POWERS: Final = 5
-"""Powers of two between the lines of a scale that grows by factors."""
+"""How many powers of two lie between the lines of a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of a bar chart; parts stand one behind the other."""
+    """A row of a bar chart. Its parts are drawn one after the other."""
 
     label: str
     parts: tuple[float, ...]
     note: str
-    """Behind the bar."""
+    """The text after the bar."""
     title: str
 
 
@@ -72,7 +72,7 @@ def bars(rows: Sequence[Bar]) -> str:
 
 
 def marks(points: Sequence[Mark]) -> str:
-    """Points over time, on a scale of bytes that grows by factors, so that small commits show beside large ones."""
+    """Points over time, on a logarithmic scale of bytes, so that small commits show beside large ones."""
     if not points:
         return ""
     first, last = min(p.at_ms for p in points), max(p.at_ms for p in points)

@@ -1,4 +1,4 @@
-"""What the calls of a table give back."""
+"""The values that the calls of a table return."""
 
 from lakemerge.results.findings import (
     CheckResult,

@@ -1,4 +1,4 @@
-"""What a check of a table finds."""
+"""The findings of a check of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Finding:
     """One thing that is wrong."""
 
     path: str | None
-    """The path of the file that it is about, inside the table."""
+    """The path of the file at fault, inside the table."""
     problem: str
     remedy: str
 
@@ -23,10 +23,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What a check looked at, and what is wrong."""
+    """What a check examined, and what is wrong."""
 
     version: int | None
-    """Checked; ``None`` where no version can be read."""
+    """The version that was checked; ``None`` if no version can be read."""
     commits: int
     checkpoints: int
     files: int

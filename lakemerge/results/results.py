@@ -1,4 +1,4 @@
-"""What operations tell of themselves."""
+"""The results of operations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class UpsertResult(Shown):
     version: int
     """The version of the table that holds the records."""
     rows: int
-    """Records given, duplicates included."""
+    """How many records were given, including duplicates."""
     files: int
-    """Objects written, the commit included."""
+    """How many objects were written, including the commit."""
     bytes: int
     """Bytes of the data files written."""
     mode: str
-    """``append``: log files; ``load``: base files, the first write of a table; ``repeated``:
-    nothing, since ``txn`` was already there."""
+    """What was written. ``append``: log files; ``load``: base files, on the first write of a table; ``repeated``:
+    nothing, because ``txn`` was already there."""
     seconds: float
 
     def __repr__(self) -> str:
@@ -48,26 +48,26 @@ class UpsertResult(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedTile:
-    """A key range of a bucket that a compaction left as it was, logs included: a total in it does not
-    fit its column. A later record that brings the total back into range lets the next one go on."""
+    """A key range of a bucket that a compaction left as it was, including its logs, because a total in it does not fit
+    its column. Once a later record brings the total back into range, the next compaction compacts it."""
 
     partition: tuple[str | None, ...]
     """Values of the partition columns, as Delta writes them."""
     bucket: int
     key: Mapping[str, object]
-    """A key that does not fit; there may be others in the file slice."""
+    """A key whose total does not fit. The file slice may have others."""
     column: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostGroup:
-    """A group of buckets that a compaction did not commit, because another one had changed a bucket of it
-    meanwhile. Its files were discarded; what the other one left is planned again by the next run."""
+    """A group of buckets that a compaction did not commit, because another compaction had changed one of its buckets
+    meanwhile. Its files were discarded. The next run plans the rest again."""
 
     slices: int
     bytes_read: int
-    """In vain."""
+    """How many bytes were read in vain."""
     reason: str
 
 
@@ -76,11 +76,11 @@ class CompactionResult(Shown):
     """What a compaction did; with nothing to do, no version was made."""
 
     plan: CompactionPlan
-    """What was to be done, and why."""
+    """The plan: what had to be done, and why."""
     version: int
-    """The version of its last commit, or the version read where there is none."""
+    """The version of its last commit; the version read if it made none."""
     commits: int
-    """One for each group of buckets that was merged."""
+    """How many commits it made: one for each group of buckets."""
     tiles: int
     """File slices whose logs were merged."""
     rows: int
@@ -94,14 +94,14 @@ class CompactionResult(Shown):
     replaced_files: int
     """Base files that left the table."""
     log_blocks: int
-    """Merged."""
+    """How many log blocks were merged."""
     seconds: float
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
     skipped: tuple[SkippedTile, ...] = ()
-    """File slices that could not be merged; reads of the keys named in them fail, writes do not."""
+    """File slices that could not be merged. Reads of the keys that they name fail; writes do not."""
     lost: tuple[LostGroup, ...] = ()
-    """Groups that another compaction was first to merge."""
+    """Groups that another compaction merged first."""
     stopped: bool = False
     """Whether it ended before all groups were done, because its caller asked it to."""
 
@@ -144,17 +144,17 @@ class LogCompactionResult(Shown):
     records: int
     """Records in them."""
     rows: int
-    """Records written: fewer where the merger lets those go that do not decide."""
+    """How many records were written. There are fewer if the merger allows to drop records that do not decide."""
     blocks: int
     """Log blocks written, one per bucket, or a few."""
     files: int
-    """Objects written, the commit aside."""
+    """How many objects were written, without the commit."""
     bytes: int
     """Bytes of the log files written."""
     bytes_read: int
     """Bytes of logs, uncompressed."""
     replaced_files: int
-    """Log files that reads of the new version need no more; earlier versions do."""
+    """Log files that reads of the new version do not need any more. Earlier versions need them."""
     seconds: float
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, sorting, writing) and ``commit``."""
@@ -184,10 +184,10 @@ class VacuumResult(Shown):
 
     dry_run: bool
     version: int
-    """The version with the fence; with a dry run, or nothing to delete, the version looked at."""
+    """The version with the fence; for a dry run, or if there was nothing to delete, the version looked at."""
     oldest_version: int
-    """The oldest version that stays readable, savepoints aside. What was begun below it cannot commit
-    any more."""
+    """The oldest version that stays readable, except for savepoints. A transaction begun below it cannot commit any
+    more."""
     files: Mapping[str, int]
     """Number of files by kind: ``base``, ``log``, ``merged``, ``tombstones``, ``unfinished`` (what killed writers
     left half-written) and ``delta log`` (commits and checkpoints)."""
@@ -196,7 +196,7 @@ class VacuumResult(Shown):
     """The paths of all these files."""
     seconds: float
     reasons: tuple[str, ...] = ()
-    """What goes and why, and what stays although a bound asks for less, a sentence each."""
+    """Sentences on what is deleted and why, and on what stays although a bound asks for less."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.files.items())
@@ -230,9 +230,9 @@ class ExpiryResult(Shown):
     """What a tombstone expiry did."""
 
     version: int
-    """The version from which on they are forgotten; the version looked at where nothing was due."""
+    """The version from which on the deletes are forgotten; if nothing was due, the version looked at."""
     horizon: int | None
-    """Deletes of versions up to and including this one are forgotten; ``None`` where nothing was due."""
+    """Deletes of versions up to and including this one are forgotten; ``None`` if nothing was due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,8 +262,8 @@ class RescaleResult(Shown):
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
     skipped: tuple[SkippedTile, ...] = ()
-    """Buckets that stay as they were, since a total in them does not fit its column; where buckets were to be
-    joined, the table then keeps its bucket count. Once such a total is back in range, call rescale again."""
+    """Buckets that stay as they were, because a total in them does not fit its column. If buckets should be joined, the
+    table then keeps its bucket count. Once the total is back in range, call rescale again."""
 
     def __repr__(self) -> str:
         skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
@@ -289,7 +289,7 @@ class RescaleResult(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult(Shown):
-    """What a maintenance did; ``None`` for services that were not due, or that lost to somebody else."""
+    """What a maintenance run did; ``None`` for services that were not due, or if somebody else was first."""
 
     version: int
     """The version that it left."""
@@ -299,15 +299,14 @@ class MaintenanceResult(Shown):
     tombstones: ExpiryResult | None
     vacuum: VacuumResult | None
     conflicts: tuple[str, ...]
-    """Services that somebody else made needless or impossible while they ran; they are due again if they
-    still are."""
+    """Services that somebody else made needless or impossible while they ran. The next run checks them again."""
     stopped: bool
     """Whether its caller asked it to end early."""
     seconds: float
 
     @property
     def done(self) -> tuple[CompactionResult | LogCompactionResult | ExpiryResult | VacuumResult, ...]:
-        """What the services that ran did, in their order."""
+        """The results of the services that ran, in their order."""
         results = (self.compaction, self.minor, self.logs, self.tombstones, self.vacuum)
         return tuple(result for result in results if result is not None)
 

@@ -1,7 +1,7 @@
 """When table services are due: table properties, as typed values.
 
-The thresholds of compactions are those of :class:`lakemerge.CompactionStrategy`; ``off`` switches one
-off, and a service without any is never due.
+The thresholds of compactions are those of :class:`lakemerge.CompactionStrategy`. ``off`` switches a threshold off. A
+service without any threshold is never due.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ SCHEDULE_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "lakemerge.maintenance.inline": "false",
     }
 )
-"""Every property of the schedule, with the value it has where a table does not set it."""
+"""Every property of the schedule, with its default."""
 
 _WHOLE = ("afterCommits", "afterBytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What :meth:`lakemerge.LakeTable.maintain` goes by. ``None``: that service is never due."""
+    """The schedule of :meth:`lakemerge.LakeTable.maintain`. ``None``: that service is never due."""
 
     compaction: CompactionStrategy | None
     minor: CompactionStrategy | None
     logs_after_commits: int | None
-    """Commits with live logs in the table."""
+    """Log compaction is due when so many commits have live logs in the table."""
     vacuum_after_minutes: float | None
-    """Since the last one that a schedule asked for."""
+    """Vacuum is due so long after the last one that a schedule asked for."""
     inline: bool
-    """Whether each upsert and delete is followed by what is due."""
+    """Whether services that are due run after each upsert and delete."""
 
     @staticmethod
     def of(configuration: Mapping[str, str]) -> Schedule:

@@ -1,7 +1,7 @@
 """Lossless conversion of a frame's columns to a table's types.
 
-:func:`castable` decides from types alone, so that a write is refused before any data is read;
-:func:`safe_cast` converts, and checks the values where a type alone does not tell.
+:func:`castable` decides from types alone, so a write is refused before any data is read. :func:`safe_cast` converts,
+and checks the values if types alone do not decide.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
 def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
     """Whether values of ``from_type`` have equal ones in the table's type ``to_type``.
 
-    Integers, floats, decimals and timestamps of every width count as castable to those of every other, and integers
-    to floats and decimals; whether each has an equal there is checked on the values. Struct fields match by name,
-    whatever their case and order; nullable ones that ``from_type`` lacks are null.
+    Integers, floats, decimals and timestamps of every width count as castable to their kind in every other width, and
+    integers to floats and decimals; :func:`safe_cast` then checks each value. Struct fields match by name, whatever
+    their case and order. A nullable field that ``from_type`` lacks is null.
     """
     if pa.types.is_null(from_type):
         return True
@@ -77,14 +77,14 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
 def safe_cast(batch: pa.RecordBatch, target: pa.Schema, first_row: int = 0) -> pa.RecordBatch:
     """The columns of ``target`` from ``batch``, in its order and types, without loss.
 
-    Columns match by name, whatever their case; columns of ``batch`` that ``target`` lacks are left
-    out. Nulls inside non-nullable struct fields, elements and map values are refused; nulls at the
-    top level are not looked at, because only some writes refuse them.
+    Columns match by name, whatever their case. Columns of ``batch`` that ``target`` lacks are left out. Nulls inside
+    non-nullable struct fields, elements and map values are refused. Nulls at the top level are not checked here,
+    because only some writes refuse them.
 
-    Raises :class:`FrameError` that lists every column at fault in ``problems``: missing, given
-    twice, of another type, or with a value that does not fit, the first of which is named with its row.
+    Raises a :class:`FrameError` that lists every column at fault in ``problems``: it is missing, given twice, of
+    another type, or has a value that does not fit. The first such value is named with its row.
 
-    :param first_row: the number of the batch's first row, for what errors say.
+    :param first_row: the number of the batch's first row, for error texts.
     """
     places: dict[str, list[int]] = {}
     for index, name in enumerate(batch.schema.names):
@@ -148,8 +148,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int | None] | None:
-    """For each field of ``to_type`` its index in ``from_type``, or ``None`` where that has none; ``None`` for
-    all if ``from_type`` has others, or one twice."""
+    """For each field of ``to_type`` its index in ``from_type``, or ``None`` if that lacks it. Instead of the list
+    ``None`` if ``from_type`` has other fields, or one twice."""
     places = {from_type.field(i).name.lower(): i for i in range(from_type.num_fields)}
     matches = [places.get(field.name.lower()) for field in to_type]
     found = {index for index in matches if index is not None}
@@ -157,7 +157,7 @@ def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int 
 
 
 def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
-    """``array`` as ``to``, where the types are castable."""
+    """``array`` as ``to``. The types must be castable."""
     kind = array.type
     if kind == to:
         return array
@@ -191,12 +191,12 @@ def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
 
 def _convert_to_decimal(array: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_integer(array.type):
-        # Arrow refuses by the type alone what it looks at for decimals.
+        # For integers Arrow refuses by the type alone; for decimals it checks the values.
         array = array.cast(_ANY_INTEGER)
     scale = array.type.scale
     digits = to.precision - to.scale + scale
     if to.scale > scale and array.type.precision > digits:
-        # Arrow multiplies without a look at what 128 bits hold, so that digits before the point have to fit first.
+        # Arrow multiplies without checking for overflow of 128 bits, so the digits before the point are checked first.
         array = array.cast(pa.decimal128(max(1, digits), scale))
         if not digits and pc.any(pc.not_equal(array, pa.scalar(0, array.type))).as_py():
             raise pa.ArrowInvalid("a number before the point, where only zero fits")
@@ -218,7 +218,7 @@ def _convert_to_float(array: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _holds_exactly(integers: pa.Array, digits: int) -> bool:
-    """Whether each has at most so many binary digits before the zeros at its end."""
+    """Whether each integer has at most so many binary digits, zeros at its end not counted."""
     if integers.type.bit_width <= digits:
         return True
     wide = pa.int64() if pa.types.is_signed_integer(integers.type) else pa.uint64()
@@ -247,7 +247,7 @@ def _convert_struct(array: pa.Array, to: pa.DataType) -> pa.Array:
 def _nest(
     array: pa.Array, offsets: npt.NDArray[np.integer], values: pa.Array, to: pa.DataType, child: pa.DataType
 ) -> pa.Array:
-    """The list or map ``array`` rebuilt as ``to`` over the part of ``values`` that its rows use."""
+    """The list or map ``array``, rebuilt as ``to`` over the part of ``values`` that its rows use."""
     if not len(array):
         return pa.nulls(0, to)
     first, last = int(offsets[0]), int(offsets[-1])

@@ -20,7 +20,8 @@ from lakemerge.errors import SchemaError
 __all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
 
 PLACEHOLDER = pa.bool_()
-"""Stands for a refused type until all problems are known. Arrow's null type would not do: it cannot be NOT NULL."""
+"""It stands for a refused type until all problems are known. Arrow's null type cannot be used: it cannot be NOT
+NULL."""
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 
@@ -90,7 +91,7 @@ def parse_ddl(text: str) -> pa.Schema:
 
 
 def parse_columns(text: str) -> list[tuple[tuple[str, ...], pa.Field]]:
-    """As :func:`parse_ddl`, of columns whose names may be dotted: each field with the names before its own."""
+    """As :func:`parse_ddl`, but names of columns may be dotted: each field comes with the names before its own."""
     parser = _Parser(text)
     columns = [parser.dotted()]
     while parser.skip(","):
@@ -283,7 +284,7 @@ def _unescape(literal: str) -> str:
     def replace(match: re.Match[str]) -> str:
         escaped = match[1]
         if escaped is None:
-            # A doubled quote stands for one only inside quotes of its own kind.
+            # A doubled quote stands for one quote only inside quotes of the same kind.
             return match[0][0] if match[0][0] == literal[0] else match[0]
         return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPED.get(escaped, escaped)
 

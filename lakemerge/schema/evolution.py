@@ -1,8 +1,8 @@
 """How a table's schema may change while its files stay: pure functions from schema to schema.
 
-What was written under an earlier schema stays readable under each that these make: columns and fields of
-structs are added (nullable, so null in what lacks them), may become nullable, may get comments and wider types, and
-columns may change places. Readers find columns and fields by name.
+Files written under an earlier schema stay readable under each schema that these functions make. Columns and fields of
+structs are added (they are nullable, and null in older files), may become nullable, may get comments and wider types,
+and columns may change places. Readers find columns and fields by name.
 Source: docs/table-format.md, section 4.
 """
 
@@ -38,8 +38,9 @@ _Path = Sequence[str]
 
 
 def with_columns(schema: pa.Schema, columns: str | pa.Schema) -> pa.Schema:
-    """With nullable columns at its end, or nullable fields at the end of structs: a dotted name of the DDL
-    (``address.zip``), or a struct column that is there with further fields. Raises :class:`SchemaError`."""
+    """The schema with new nullable columns at its end, or new nullable fields at the end of structs. A new field is
+    given by a dotted name (``address.zip``), or by an existing struct column with further fields. Raises
+    :class:`SchemaError`."""
     if isinstance(columns, str):
         added = [(path, to_arrow_schema(pa.schema([field])).field(0)) for path, field in parse_columns(columns)]
     else:
@@ -54,10 +55,10 @@ def with_columns(schema: pa.Schema, columns: str | pa.Schema) -> pa.Schema:
 
 
 def with_columns_of_frame(schema: pa.Schema, frame: pa.Schema, *, kind_column: str | None) -> pa.Schema:
-    """With the columns, and the fields inside of columns, that only a frame has, as nullable ones.
+    """The schema with the columns and fields that only a frame has, as nullable ones.
 
-    What both have stays as the table has it; whether the frame fits is for :func:`plan_frame` to say.
-    Raises :class:`SchemaError` for names and types that no table has.
+    Columns and fields that both have stay as in the table. :func:`plan_frame` checks whether the frame fits. Raises
+    :class:`SchemaError` for names and types that no table has.
     """
     kind = None if kind_column is None else kind_column.lower()
     given = pa.struct([field for field in frame if field.name.lower() != kind])
@@ -65,14 +66,14 @@ def with_columns_of_frame(schema: pa.Schema, frame: pa.Schema, *, kind_column: s
 
 
 def with_schema(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """With the columns and fields that only another schema has. Where the two disagree in what both have,
-    the result does not :func:`carries` the other."""
+    """The schema with the columns and fields that only another schema has. If the two disagree in a column that both
+    have, :func:`carries` is false for the result and the other schema."""
     return pa.schema(list(_union(pa.struct(list(schema)), pa.struct(list(other)), lambda field: field)))
 
 
 def common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds every value of both: the wider of the two. A struct gets the fields of both.
-    ``None`` where no type does. Both must be :func:`nullable_throughout`."""
+    """The type that holds every value of both: the wider of the two. A struct gets the fields of both. ``None`` if
+    there is no such type. Both must be :func:`nullable_throughout`."""
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         fields = list(kind)
         places = {field.name.lower(): place for place, field in enumerate(fields)}
@@ -111,7 +112,8 @@ def nullable_throughout(field: pa.Field) -> pa.Field:
 
 
 def with_comments(schema: pa.Schema, comments: Mapping[str, str | None]) -> pa.Schema:
-    """With comments on columns or fields (dotted names); ``None`` takes one away. Raises :class:`SchemaError`."""
+    """The schema with comments on columns or fields (dotted names). ``None`` removes one. Raises
+    :class:`SchemaError`."""
     root = _root(schema)
     for name, comment in comments.items():
         if comment is not None and not isinstance(comment, str):
@@ -121,7 +123,7 @@ def with_comments(schema: pa.Schema, comments: Mapping[str, str | None]) -> pa.S
 
 
 def with_nullable(schema: pa.Schema, columns: Sequence[str], key: Sequence[str]) -> pa.Schema:
-    """With columns or fields (dotted names) that may be null from now on. Raises :class:`SchemaError`."""
+    """The schema with columns or fields (dotted names) made nullable. Raises :class:`SchemaError`."""
     root = _root(schema)
     for name in _names(columns, "nullable"):
         path = _path(schema, name)
@@ -132,8 +134,8 @@ def with_nullable(schema: pa.Schema, columns: Sequence[str], key: Sequence[str])
 
 
 def with_types(schema: pa.Schema, types: Mapping[str, str | pa.DataType], key: Sequence[str]) -> pa.Schema:
-    """With columns, fields, elements of lists or values of maps (dotted names) of wider types, as DDL or Arrow types.
-    Raises :class:`SchemaError`."""
+    """The schema with wider types, given as DDL or Arrow types, for columns, fields, elements of lists or values of
+    maps (dotted names). Raises :class:`SchemaError`."""
     root = _root(schema)
     for name, wanted in types.items():
         path = _path(schema, name)
@@ -146,7 +148,8 @@ def with_types(schema: pa.Schema, types: Mapping[str, str | pa.DataType], key: S
 
 
 def with_order(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
-    """With the named columns first, in that order; the others follow as they stand. Raises :class:`SchemaError`."""
+    """The schema with the named columns first, in that order. The others keep their order. Raises
+    :class:`SchemaError`."""
     places = {name.lower(): place for place, name in enumerate(schema.names)}
     first: list[int] = []
     for name in _names(order, "order"):
@@ -161,8 +164,8 @@ def with_order(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
 
 
 def carries(kind: pa.DataType, part: pa.DataType) -> bool:
-    """Whether ``kind`` has all that ``part`` has, of the same types: wherever in a struct, nullable or not,
-    and whatever other fields there are."""
+    """Whether ``kind`` has all fields of ``part``, with the same types. Places in structs, nullability and further
+    fields do not matter."""
     if pa.types.is_struct(kind) and pa.types.is_struct(part):
         there = {field.name: field.type for field in kind}
         return all(field.name in there and carries(there[field.name], field.type) for field in part)
@@ -174,13 +177,13 @@ def carries(kind: pa.DataType, part: pa.DataType) -> bool:
 
 
 def new_columns(before: pa.Schema, after: pa.Schema) -> list[str]:
-    """Dotted names of the columns and fields that only ``after`` has; of a new struct only its own."""
+    """Dotted names of the columns and fields that only ``after`` has. For a new struct, only its own name."""
     old = set(_paths(before))
     return [".".join(path) for path in _paths(after) if path not in old and (len(path) == 1 or path[:-1] in old)]
 
 
 def _root(schema: pa.Schema) -> pa.Field:
-    """The schema as one field, so that columns are fields of it like any others."""
+    """The schema as one struct field, so that columns are fields like any others."""
     return pa.field("", pa.struct(list(schema)))
 
 
@@ -195,7 +198,8 @@ def _checked(grown: pa.Schema, before: pa.Schema) -> pa.Schema:
 
 
 def _path(schema: pa.Schema, name: Any) -> _Path:
-    """A column's own name first, so that one with a dot in it needs no back quotes."""
+    """The path for a name. A column with exactly this name goes first, so a name with a dot in it needs no back
+    quotes."""
     if isinstance(name, str) and name.lower() in (column.lower() for column in schema.names):
         return (name,)
     return parse_path(name)
@@ -210,7 +214,7 @@ def _type(name: str, wanted: Any) -> pa.DataType:
 
 
 def _depth_of_field(kind: pa.DataType, path: _Path) -> int:
-    """How many names of a path lead to the last field of a struct on it; what follows goes into lists and maps."""
+    """How many names of a path lead to the last struct field on it. The names after it go into lists and maps."""
     depth = 0
     for place, name in enumerate(path, 1):
         if pa.types.is_struct(kind):
@@ -244,7 +248,8 @@ def _names(columns: Any, parameter: str) -> Sequence[str]:
 
 
 def _edited(field: pa.Field, path: _Path, edit: Callable[[pa.Field], pa.Field], outer: _Path = ()) -> pa.Field:
-    """With one field changed, below ``field``; elements of lists are named as in Spark: ``element``, ``value``."""
+    """``field`` with one field below it changed. Elements of lists and values of maps are named as in Spark:
+    ``element``, ``value``."""
     if not path:
         return edit(field)
     name, kind = path[0], field.type
@@ -292,7 +297,7 @@ def _union(
     other: pa.DataType,
     take: Callable[[pa.Field], pa.Field],
 ) -> pa.DataType:
-    """``kind`` with the fields of structs that only ``other`` has, each as ``take`` makes it."""
+    """``kind`` with the struct fields that only ``other`` has, each as changed by ``take``."""
     if isinstance(other, pa.DictionaryType | pa.RunEndEncodedType):
         return _union(kind, other.value_type, take)
     if pa.types.is_struct(kind) and pa.types.is_struct(other):

@@ -1,7 +1,7 @@
-"""Structs that are null, of a type whose fields may not be.
+"""Null structs whose type has NOT NULL fields.
 
-Where a struct is null its fields hold no values, declared NOT NULL or not (Spark and Parquet agree). Arrow's functions
-make such structs with fields that are null beside them, and Arrow's casts and its Parquet writer refuse those.
+If a struct is null, its fields hold no values, declared NOT NULL or not; Spark and Parquet agree on that. Arrow's
+functions make such structs with null fields, which Arrow's casts and its Parquet writer refuse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["settled"]
 
 
 def settled(rows: pa.Table) -> pa.Table:
-    """The same rows, whose NOT NULL fields of structs say of no value that it is null."""
+    """The same rows, in which the NOT NULL fields of null structs hold some value instead of null."""
     for place, field in enumerate(rows.schema):
         if _declares(field.type):
             chunks = [_settled(chunk) for chunk in rows.column(place).chunks]
@@ -40,7 +40,7 @@ def _settled(array: pa.Array) -> pa.Array:
 
 
 def _without_validity(array: pa.Array) -> pa.Array:
-    """With some value or other where there was none."""
+    """The array with any value in place of each null."""
     if pa.types.is_struct(array.type):
         children = [array.field(place) for place in range(array.type.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(array.type))

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 HIDDEN_PREFIX = "_lm_"
-"""Names of columns that LakeMerge keeps for itself in files."""
+"""LakeMerge's own columns in files have names with this prefix."""
 
 _DELTA_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -207,7 +207,7 @@ def _levels(path: str, kind: pa.DataType) -> Iterator[tuple[str, list[str]]]:
 def _canonical_field(field: pa.Field, path: str, problems: list[str], *, name: str | None = None) -> pa.Field:
     metadata: dict[str | bytes, str | bytes] = {}
     for key, value in (field.metadata or {}).items():
-        # What readers of Parquet and IPC files note about the file is not part of a table's schema.
+        # Notes that readers of Parquet and IPC files make about the file are not part of a table's schema.
         if key.startswith((b"PARQUET:", b"ARROW:")):
             continue
         try:

@@ -1,7 +1,8 @@
-"""What Arrow takes on trust: that text is UTF-8, offsets and indices lead somewhere, decimals have no digits too many.
+"""Checks what Arrow does not: that text is UTF-8, that offsets and indices are in range, that decimals are not too
+long.
 
-pandas, polars and Arrow's own functions make arrays that are so. Buffers, other programs and Spark (where text is
-cast from binary) need not, and an array does not tell where it comes from: so each is looked at, by Arrow itself.
+Arrays from pandas, polars and Arrow's own functions are always sound. Arrays from buffers, other programs and Spark
+(which casts binary to text) may not be. An array does not say where it comes from, so Arrow itself validates each one.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Flaw:
 
     column: str
     row: int | None
-    """The first row at fault; ``None`` where Arrow does not tell rows apart, as in runs."""
+    """The first row at fault; ``None`` if Arrow does not say which row it is, as in run-end encoded arrays."""
     problem: str
     is_text: bool
-    """Whether it is text that is not UTF-8."""
+    """Whether the flaw is text that is not UTF-8."""
 
 
 def find_flaw(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> Flaw | None:
@@ -55,13 +56,13 @@ def find_flaw(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> Flaw | Non
 def check_sound(array: pa.Array) -> None:
     """Raise :class:`pyarrow.ArrowInvalid` for what Arrow's full validation refuses in the array's own rows.
 
-    Arrow itself looks at all values of a nested array, also where the array is a few rows of a large one, so that a
-    table written in small portions would be looked at once a portion.
+    Arrow looks at all values of a nested array, even if the array is a slice of a few rows of a large one. A table
+    written in small portions would then be checked as a whole for each portion.
     """
     array.validate()
     kind = array.type
     if isinstance(kind, pa.DictionaryType):
-        # The same indices into nulls: Arrow looks at the indices alone.
+        # The same indices into an array of nulls, so that Arrow checks only the indices.
         pa.DictionaryArray.from_arrays(array.indices, pa.nulls(len(array.dictionary)), safe=False).validate(full=True)
         _check_dictionary(array)
     elif isinstance(kind, pa.StructType):
@@ -76,8 +77,8 @@ def check_sound(array: pa.Array) -> None:
 
 
 def first_bad_row(array: pa.Array, check: Callable[[pa.Array], object]) -> int | None:
-    """The first row for which ``check`` raises :class:`pyarrow.ArrowInvalid`; ``None`` where it raises for no row, or
-    for an array without rows, too."""
+    """The first row for which ``check`` raises :class:`pyarrow.ArrowInvalid`; ``None`` if it raises for no row, or also
+    for an array without rows."""
     if _fails(check, array.slice(0, 0)) or not _fails(check, array):
         return None
     low, high = 0, len(array)
@@ -103,7 +104,7 @@ def _check_dictionary(array: pa.Array) -> None:
     except pa.ArrowInvalid as error:
         if not (_is_text(array.type.value_type) and _tells_of_text(error)):
             raise
-        # Rows need not use all values of a dictionary.
+        # Rows may not use all values of a dictionary.
         check_sound(_decoded(array))
 
 
@@ -113,7 +114,7 @@ def _check_lists(array: pa.Array) -> None:
     is_map = pa.types.is_map(array.type)
     children = [array.keys, array.items] if is_map else [array.values]
     own = array.buffers()[: 3 if isinstance(array.type, _VIEWS) else 2]
-    # The same lists of nulls: Arrow looks at the offsets alone.
+    # The same offsets into an array of nulls, so that Arrow checks only the offsets.
     kind = _LISTS[type(array.type)](pa.null())
     lists = pa.Array.from_buffers(kind, len(array), own, offset=array.offset, children=[pa.nulls(len(children[0]))])
     lists.validate(full=True)

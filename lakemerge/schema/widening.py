@@ -1,7 +1,7 @@
-"""Wider types of columns, as Delta's table feature ``typeWidening`` has them.
+"""Wider types of columns, as in Delta's table feature ``typeWidening``.
 
-Files keep the types that they were written with, and readers convert. The changes that a column went through
-are noted in the metadata of the nearest field of a struct, so that a reader can tell that it knows them all.
+Files keep the types with which they were written, and readers convert. The changes of a column's type are noted in the
+metadata of the nearest struct field, so a reader can check that it knows all of them.
 Source: Delta protocol, "Type Widening".
 """
 
@@ -32,11 +32,11 @@ _CHANGES = "delta.typeChanges"
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WHOLE_DIGITS: Mapping[pa.DataType, int] = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
-"""Digits before the point that a decimal needs to take the place of an integer."""
+"""Integer type -> how many digits before the point a decimal needs to replace it."""
 
 
 def is_wider(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether Delta lets a column of one type become one of another."""
+    """Whether Delta allows a column of one type to become a column of the other."""
     if pa.types.is_decimal(after):
         if pa.types.is_decimal(before):
             more, scale = after.precision - before.precision, after.scale - before.scale
@@ -50,7 +50,7 @@ def is_wider(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def check_wider(name: str, before: pa.DataType, after: pa.DataType) -> None:
-    """Raise :class:`SchemaError` for what is no wider type."""
+    """Raise :class:`SchemaError` if the type is not wider."""
     if not is_wider(before, after):
         raise SchemaError(
             f"column {name!r} cannot become {type_ddl(after)}, since it is {type_ddl(before)}. Wider types are: of "
@@ -61,7 +61,7 @@ def check_wider(name: str, before: pa.DataType, after: pa.DataType) -> None:
 
 
 def with_type_change(field: pa.Field, before: pa.DataType, after: pa.DataType, inside: Sequence[str]) -> pa.Field:
-    """The field of a struct with a note that its type, or that of what ``inside`` it names, changed.
+    """The struct field with a note that its type changed, or the type at the place ``inside`` it.
 
     :param inside: ``element`` and ``value``, from the outside in; empty for the field itself.
     """
@@ -79,7 +79,7 @@ def with_feature(protocol: Protocol, schema: pa.Schema) -> Protocol:
 
 
 def check_type_changes(schema: pa.Schema) -> None:
-    """Raise :class:`UnsupportedFeatureError` where a column went through a change that readers here do not know."""
+    """Raise :class:`UnsupportedFeatureError` if a column's type changed in a way that this library does not know."""
     for field in schema:
         _check_changes(field, field.name)
 

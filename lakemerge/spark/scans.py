@@ -65,7 +65,7 @@ def scan_minor(
     scans as their bitmaps allow.
 
     :param condition: a condition on the wanted rows. It is evaluated before the bitmaps, so also on superseded rows. It
-       must not fail for any row.
+        must not fail for any row.
     """
     scans = []
     policy = handle.settings.reads

@@ -93,7 +93,7 @@ class S3Client:
         :meth:`call`.
 
         :param etag: the ETag of the version to read. If the object has another version, :class:`StoreError` is raised
-           with an ``s3_code`` of :data:`CONDITION_FAILED`.
+            with an ``s3_code`` of :data:`CONDITION_FAILED`.
         """
         try:
             if etag is not None:

@@ -1,1 +1,1 @@
-"""Suites and doubles for those who extend LakeMerge; they need pytest."""
+"""Test suites and test doubles for those who extend LakeMerge. They need pytest."""

@@ -1,4 +1,4 @@
-"""A store that counts what it is asked, for benchmarks and for tests of how much is read."""
+"""A store that counts its calls, for benchmarks and for tests of how much is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counts:
 
 
 class CountingStore(Store):
-    """Passes everything on to ``store``. Calls that raise count too.
+    """Passes everything on to ``store``. Calls that raise an error count, too.
 
     A pickle holds the store, not the counts: each process counts its own.
     """
@@ -49,7 +49,7 @@ class CountingStore(Store):
         return type(self), (self._store,)
 
     def counts(self) -> Counts:
-        """What was counted since the store was made or :meth:`reset`."""
+        """The counts since the store was made or :meth:`reset`."""
         with self._lock:
             return Counts(
                 calls=MappingProxyType(self._calls.copy()),

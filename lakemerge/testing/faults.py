@@ -1,4 +1,4 @@
-"""A store that fails, dies or lets something else happen, at chosen calls or by lot, for tests of what survives."""
+"""A store that fails, kills the process or does something else, at chosen calls or at random, for tests of failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Answer:
     """What an action returns to change what the caller gets."""
 
     of: Callable[[Any], Any]
-    """From the answer of the store to the caller's; before the effect, from ``None``, and the store is not asked."""
+    """Makes the caller's answer from the store's answer. If the fault comes before the effect, the store is not called,
+    and it gets ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """What a file system refuses with ``code`` of :mod:`errno`, such as a full disk or a read-only one."""
+    """A refusal of a file system with ``code`` of :mod:`errno`, such as on a full disk or a read-only one."""
 
     code: int
 
@@ -85,7 +86,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """An object store that is asked too often and gives up: S3's ``503 SlowDown``, as its store reports it."""
+    """The error of a throttling object store: S3's ``503 SlowDown``, as its store reports it."""
 
     def __call__(self, call: Call) -> Answer:
         if call.method == "put_if_absent":
@@ -117,7 +118,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """A read that gives half of the bytes there are."""
+    """A read that gives only half of the bytes."""
 
     def __call__(self, call: Call) -> Answer:
         return Answer(lambda data: data[: len(data) // 2])
@@ -151,16 +152,16 @@ class Fault:
     action: Callable[[Call], object]
     """Called in the thread of the call; may raise, may return an :class:`Answer`, and may use other stores."""
     at: int = 1
-    """The how-manieth of the calls that fit, from 1 on."""
+    """The number of the call among those that fit, from 1 on."""
     method: str | None = None
     """Only calls of this method; ``None``: of any but ``read`` and ``write``."""
     path: str = ""
     """Only calls whose path contains this."""
     after: bool = False
-    """Once the call has had its effect, or has failed by itself; else in its place if the action
-    raises or answers, or before it."""
+    """Whether the fault comes after the call has had its effect or failed by itself. Otherwise it comes before the
+    call, or replaces it if the action raises or answers."""
     lasting: bool = False
-    """At every later call that fits as well."""
+    """Whether it also comes at every later call that fits."""
 
     def fits(self, call: Call) -> bool:
         named = call.method == self.method or (self.method is None and call.method not in ("read", "write"))
@@ -172,10 +173,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:
-    """Faults by lot: at each call one of those that fit is due with the probability ``rate``, whatever its ``at``.
+    """Random faults: at each call one of the faults that fit comes with the probability ``rate``, whatever its ``at``.
 
-    The lot depends on the seed, on method and path of the call (ids of transactions aside) and on how many such
-    calls there were, so that it is the same in every run, also where threads take turns.
+    The random choice depends on the seed, on method and path of the call (without ids of transactions) and on the
+    number of such calls before. So it is the same in every run, even if threads run in another order.
     """
 
     seed: object
@@ -195,7 +196,7 @@ class Chance:
 
 
 def store_faults() -> tuple[Fault, ...]:
-    """What a store may do at any call without breaking its contract: nothing of it is damage."""
+    """Faults that a store may have at any call without breaking its contract. None of them is damage."""
     lost = (ConnectionError("connection reset by peer"), TimeoutError("no answer in time"))
     return (
         *(Fault(action=Fail(error), after=after) for error in lost for after in (False, True)),
@@ -217,8 +218,8 @@ _REQUESTS = ("put_if_absent", "put", "get", "stat", "list", "delete", "open_inpu
 class FaultStore(Store):
     """Passes everything on to ``store``, with faults. Calls are counted before anything happens.
 
-    A pickle holds the store and the faults, not the counts: each process counts its own. A fault on
-    ``open_input`` concerns the opening alone, not the reads.
+    A pickle holds the store and the faults, not the counts: each process counts its own calls. A fault on
+    ``open_input`` is at the opening, not at the reads.
     """
 
     def __init__(self, store: Store, *faults: Fault | Chance) -> None:
@@ -239,13 +240,13 @@ class FaultStore(Store):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """What was called, in order, those that failed included."""
+        """The calls in order, including those that failed."""
         with self._lock:
             return tuple(self._calls)
 
     @property
     def injected(self) -> Counter[str]:
-        """How many faults there were, by method of the call."""
+        """Method of the call -> how many faults there were."""
         with self._lock:
             return self._injected.copy()
 
@@ -269,7 +270,7 @@ class FaultStore(Store):
         return self._do("stat", path, lambda: self._store.stat(path))
 
     def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
-        # Listed whole, so that "after" has a meaning also where the caller stops early.
+        # The folder is listed completely, so that "after" has a meaning even if the caller stops early.
         return iter(self._do("list", folder, lambda: [*self._store.list(folder, start_after=start_after)]))
 
     def delete(self, paths: Sequence[str]) -> None:
@@ -323,7 +324,7 @@ class FaultStore(Store):
         return result
 
     def _due(self, call: Call) -> tuple[Fault, ...]:
-        """Note the call; the faults that are due at it."""
+        """Note the call. Returns the faults that are due at it."""
         due = []
         with self._lock:
             self._calls.append(call)

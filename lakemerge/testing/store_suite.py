@@ -1,4 +1,4 @@
-"""What every store must do, as tests: subclass :class:`StoreSuite` and give it a ``store`` fixture.
+"""The contract of stores as tests: subclass :class:`StoreSuite` and give it a ``store`` fixture.
 
 The race starts processes, so the store's class must be importable and its instances picklable.
 """
@@ -166,7 +166,7 @@ class StoreSuite:
         assert [file.path for file in store.list("")] == ["b/d"]
 
     def test_a_clean_up_leaves_what_is_written(self, store: Store) -> None:
-        """However old, and also what is being written, if it is young."""
+        """Finished files stay, however old. A file that is being written stays if it is young."""
         store.put("folder/file", b"x")
         later_ms = store_time_ms(store) + 60_000
         assert store.clean_up(before_ms=later_ms, dry_run=False) == ()
@@ -294,12 +294,12 @@ def _read_at(file: Any, start: int, size_bytes: int) -> bytes:
 
 
 def _race_content(process: int, path: str) -> bytes:
-    # Lengths differ, so that a mixture of two contents would show.
+    # The contents have different lengths, so that a mixture of two would show.
     return f"{process} created {path}\n".encode() * (100 + process)
 
 
 def _race(store: Store, paths: Sequence[str], processes: int) -> dict[int, list[str]]:
-    """What each process, by number, got for each path; all of them ask for a path at the same time."""
+    """Number of the process -> its outcome for each path. All processes request a path at the same time."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     results: SimpleQueue[tuple[int, list[str]]] = context.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Open files of a store whose reads and writes somebody watches."""
+"""Open files of a store, whose reads and writes are passed to a watcher."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class WatchedOutput(io.RawIOBase):
         return size_bytes
 
     def give_up(self) -> None:
-        """What is written from now on goes nowhere: a writer that failed is ended by the garbage collector, which
-        may run anywhere, also within ``watch``."""
+        """Discard all later writes. The garbage collector ends a writer that failed, and may run anywhere, even within
+        ``watch``."""
         self._is_given_up = True

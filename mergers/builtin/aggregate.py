@@ -43,7 +43,7 @@ class Aggregate(Merger):
     ignore_retract: tuple[str, ...] = ()
     remove_record_on_delete: bool = False
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """The function of every column that is neither key nor ordering: what the options come to."""
+    """The function of every column that is neither key nor ordering, from the options."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
@@ -58,7 +58,7 @@ class Aggregate(Merger):
         removes = reader.flag("remove_record_on_delete")
         functions = functions_of(reader, columns, choices, _DEFAULT if default is None else default)
         if not irretractable(functions, ignored):
-            # Whatever it ignores: the first record of a key may be one, and carry no value at all.
+            # Also for ignored columns: a retraction may be the first record of a key, and carry no value at all.
             reader.nullable(shape.values, "a delete or retraction of an absent key leaves null in it")
         else:
             blanking = [name for name, function in functions.items() if function.blanks]
@@ -82,8 +82,8 @@ class Aggregate(Merger):
         functions = self.functions.values()
         commutative = all(function.commutative for function in functions)
         exact = all(function.associative and not _rounds(function) for function in functions)
-        # With an ordering, a late record must not hide behind a newer one: neither may it matter on
-        # which side a value is added, nor may a delete that comes late have removed anything.
+        # With an ordering, combining records hides that one of them is late. So it must not matter on which side a
+        # value is added, and deletes must not remove rows.
         in_any_order = commutative and not self.remove_record_on_delete
         return Laws(
             associative=exact and (in_any_order or not shape.ordering),
@@ -139,7 +139,7 @@ class Aggregate(Merger):
         return Merged(status=history.status, winner=history.winner, columns=columns)
 
     def _deletes(self, groups: Groups) -> tuple[Bools, Bools, Bools]:
-        """Records that retract, remove with an ordering, and remove whatever came before."""
+        """Records that retract, records that remove by ordering, and records that remove everything before them."""
         deletes = (groups.kinds == RowKind.DELETE) & ~groups.stored
         retractions = groups.kinds == RowKind.UPDATE_BEFORE
         placed = groups.has_ordering
@@ -151,7 +151,7 @@ class Aggregate(Merger):
 
     @property
     def _retracting(self) -> tuple[RowKind, ...]:
-        """Kinds that call a function's retraction."""
+        """The kinds that call a function's retraction."""
         return (RowKind.UPDATE_BEFORE,) if self.remove_record_on_delete else (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Choices = Mapping[str, object]
-"""Column to what the option says: a name, or an object of ``function`` and its options."""
+"""Column -> the option's entry: a name, or an object of ``function`` and its options."""
 
 
 def read_choices(reader: OptionReader, columns: Sequence[str], what: str) -> Choices:
@@ -42,7 +42,7 @@ def read_choices(reader: OptionReader, columns: Sequence[str], what: str) -> Cho
 def functions_of(
     reader: OptionReader, columns: Iterable[str], choices: Choices, default: object
 ) -> Mapping[str, Function]:
-    """The function of each column; ``default`` is for those without a choice, ``None`` leaves them out."""
+    """The function of each column. ``default`` is for columns without a choice; ``None`` leaves them out."""
     functions = {}
     for column in columns:
         choice = choices.get(column, default)
@@ -56,12 +56,12 @@ def functions_of(
 
 
 def irretractable(functions: Mapping[str, Function], ignored: Sequence[str]) -> list[str]:
-    """Columns for whose sake a table takes no retractions."""
+    """The columns because of which a table takes no retractions."""
     return [name for name, function in functions.items() if not function.retractable and name not in ignored]
 
 
 def check_retraction_kinds(functions: Mapping[str, Function], ignored: Sequence[str], kinds: Iterable[RowKind]) -> None:
-    """Raise :class:`RecordRefusedError` where ``kinds`` retract and some function cannot."""
+    """Raise :class:`RecordRefusedError` if ``kinds`` retract and some function cannot."""
     symbols = sorted(kind.symbol for kind in kinds)
     stuck = [f"{column!r} ({functions[column].name})" for column in irretractable(functions, ignored)]
     if symbols and stuck:
@@ -80,7 +80,7 @@ def check_values(
     kinds: Kinds | None,
     retracting: Sequence[RowKind],
 ) -> None:
-    """Raise :class:`RecordRefusedError` for values that a function cannot add, or not take back."""
+    """Raise :class:`RecordRefusedError` for values that a function cannot add or take back."""
     retracts = np.zeros(rows.num_rows, dtype=np.bool_) if kinds is None else np.isin(kinds, list(retracting))
     upserts = np.ones(rows.num_rows, dtype=np.bool_)
     if kinds is not None:
@@ -103,7 +103,7 @@ def described(
     record: Mapping[str, object],
     kind: RowKind,
 ) -> Mapping[str, str]:
-    """See :meth:`mergers.Merger.describe_step`. Functions that take the record's own value compute nothing."""
+    """See :meth:`mergers.Merger.describe_step`. Functions that take the record's own value are left out."""
     if before is None:
         return {}
     adds = kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)

@@ -42,7 +42,7 @@ def _op_column(reader: OptionReader) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Capture(Merger):
-    """What the presets with an operation column share."""
+    """The common base of presets with an operation column."""
 
     op_column: str = ""
 
@@ -161,7 +161,7 @@ class DebeziumPostgres(_Capture):
         return cls(column)
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        """A frame of all columns is partial as soon as one holds the marker."""
+        """The laws. A frame of all columns counts as partial, because a column may hold the marker."""
         marked = any(marker_of(_UNAVAILABLE, shape.schema.field(n).type) for n in shape.values if n != self.op_column)
         return EventTime().laws(shape, full_frames=full_frames and not marked)
 

@@ -1,4 +1,4 @@
-"""The option ``delete_when``: an upsert that holds one of some values in a column is a delete."""
+"""The option ``delete_when``: an upsert with one of the given values in a column is a delete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeleteWhen:
 
     @classmethod
     def parse(cls, reader: OptionReader) -> DeleteWhen | None:
-        """``None`` where the option is not given."""
+        """``None`` if the option is not given."""
         option, shape, problems = reader.options.get("delete_when"), reader.shape, reader.problems
         if option is None:
             return None

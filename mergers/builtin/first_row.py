@@ -43,7 +43,7 @@ class FirstRow(Merger):
         return {"ignore_delete": True} if self.ignore_delete else {}
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        # With an ordering, a lower record overlays the row, so that partial ones mix their columns.
+        # With an ordering, a lower record overlays the row, so partial records mix their columns.
         return Laws(associative=full_frames or not shape.ordering, replay_safe=True, selective=full_frames)
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
@@ -66,7 +66,7 @@ class FirstRow(Merger):
         applied = self._applied(groups, segments)
         winner = segments.last(applied)
         status = np.where(winner < 0, Status.ABSENT, Status.ROW).astype(np.int8)
-        # What an earlier merger deleted stays as it is until a row comes.
+        # A tombstone of an earlier merger stays until a row comes.
         kept = (winner < 0) & groups.stored[segments.starts]
         status[kept] = Status.TOMBSTONE
         winner[kept] = segments.starts[kept]
@@ -80,8 +80,8 @@ class FirstRow(Merger):
         return Merged(status=status, winner=winner, columns=columns)
 
     def combine(self, groups: Groups) -> Bools:
-        """The deciding upsert of each key: all records of a frame carry the same columns, so it
-        overlays whatever the frame's earlier ones would have left."""
+        """Keep the deciding upsert of each key. All records of a frame carry the same columns, so it overlays
+        everything that the frame's earlier records would have left."""
         segments = Segments.of(groups.offsets)
         keep = np.zeros(len(groups.kinds), dtype=np.bool_)
         winner = segments.last(self._applied(groups, segments))
@@ -90,14 +90,14 @@ class FirstRow(Merger):
 
     @staticmethod
     def _applied(groups: Groups, segments: Segments) -> Bools:
-        """Upserts that create the row, or have a lower ordering than every one before."""
+        """Upserts that create the row, or have a lower ordering than all upserts before."""
         upserts = (groups.kinds == RowKind.INSERT) | (groups.kinds == RowKind.UPDATE_AFTER)
         if not groups.shape.ordering:
             applied = np.zeros(len(upserts), dtype=np.bool_)
             first = segments.first(upserts)
             applied[first[first >= 0]] = True
             return applied
-        # ~code orders backwards and, unlike -code, exists for every int64. Among equals the first counts.
+        # ~code reverses the order and, unlike -code, exists for every int64. Among equals the first counts.
         backwards = ~order_codes([groups.column(name) for name in groups.shape.ordering])
         lowest = segments.at_highest(backwards, upserts)
         before = segments.last_before(lowest)

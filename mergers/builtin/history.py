@@ -1,8 +1,8 @@
-"""What becomes of each key, before any column is looked at: which records act on its row.
+"""Decides for each key which records act on its row, before any column is looked at.
 
-Shared by the column mergers that go by the table's ordering, or by arrival. A record is *newer*
-when its ordering is not below the state's, else *older*; an older record acts on a row, but does
-nothing to a tombstone. Source: docs/merge-semantics.md, sections 4 and 5.
+The mergers that fold columns by the table's ordering, or by arrival, share this. A record is *newer* if its ordering is
+not below the state's, else *older*. An older record acts on a row, but does nothing to a tombstone. Source:
+docs/merge-semantics.md, sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ __all__ = ["Events", "History", "carried", "replay", "upserts_of"]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Records of some groups by what they do to the row. Masks have one entry a record."""
+    """The records of some groups, by what they do to the row. Masks have one entry for each record."""
 
     acts: Bools
-    """Records that fold columns: upserts, and retractions where the merger has them."""
+    """Records that fold columns: upserts, and retractions if the merger has them."""
     removes: Bools
     """Deletes that leave a tombstone when they are newer."""
     resets: Bools
-    """Deletes that leave nothing, whatever came before."""
+    """Deletes that leave nothing, not even a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The fold of each group as far as rows, not columns, are concerned."""
+    """The fold of the rows of each group, without their columns."""
 
     segments: Segments
     live: Bools
-    """Records whose columns go into the row: none where the key has no row in the end."""
+    """Records whose columns go into the row. There are none if the key has no row in the end."""
     newer: Bools
     """Live records that are not older than the row they meet."""
     creator: Ints
-    """Per group, the live record that makes the row; -1 where there is no row."""
+    """For each group, the live record that makes the row; -1 if there is no row."""
     status: Kinds
     winner: Ints
     """As in :class:`mergers.contract.Merged`: the record whose ordering the state has."""
@@ -70,8 +70,8 @@ def replay(groups: Groups, events: Events) -> History:
         return _history(segments, valid, valid, np.zeros_like(valid))
     codes = order_codes([groups.column(name) for name in ordering])
     placed = groups.has_ordering
-    # A retraction that carries no ordering starts a row where there is none, and that row has no
-    # ordering: after a tombstone, all later records have to be compared anew.
+    # A retraction without an ordering starts a row if there is none, and that row has no ordering. So after a
+    # tombstone, all later records have to be compared anew.
     valid = (acts | removes) & (segments.index >= segments.spread(start))
     loose = valid & acts & ~placed
     if loose.any() and removes.any():
@@ -82,11 +82,11 @@ def replay(groups: Groups, events: Events) -> History:
 
 
 def _last_restarts(segments: Segments, codes: Ints, placed: Bools, removes: Bools, loose: Bools) -> Ints:
-    """Per group, the last record in ``loose`` that meets a tombstone; -1 where none does.
+    """For each group, the last record in ``loose`` that meets a tombstone; -1 if none does.
 
-    From each record that carries an ordering there is one way on: to the next that is not below it, or,
-    where it leaves a tombstone that one in ``loose`` meets before, to the record after the latter,
-    whatever it is. The walk from the first of them goes in strides that double.
+    From each record with an ordering there is one next record: the next one that is not below it. But if it leaves a
+    tombstone, and a record in ``loose`` comes earlier, the record after that one is next. The walk from the first
+    record takes strides that double.
     """
     counts = segments.any(removes) & segments.any(loose)
     part, records, groups = segments.within(np.repeat(counts, segments.sizes))

@@ -11,10 +11,10 @@ __all__ = ["OptionReader"]
 
 
 class OptionReader:
-    """The options of one merger as they stand in the table's configuration.
+    """The options of one merger in the table's configuration.
 
-    Each getter notes in :attr:`problems` what is wrong and then returns the default, so that one
-    pass reports everything; :meth:`finish` raises.
+    If an option is wrong, its getter adds to :attr:`problems` and returns the default. So one pass reports everything;
+    :meth:`finish` raises the error.
     """
 
     def __init__(self, merger: str, options: Mapping[str, object], shape: TableShape, known: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ class OptionReader:
         ]
 
     def flag(self, name: str) -> bool:
-        """A boolean; false where it is not given."""
+        """A boolean; false if it is not given."""
         value = self.options.get(name, False)
         if not isinstance(value, bool):
             self.problems.append(f"{name} must be true or false, not {value!r}")

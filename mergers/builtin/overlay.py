@@ -1,10 +1,9 @@
 """The fold that ``event-time`` and ``commit-time`` share: later records overlay earlier ones.
 
-A record is *applied* when its ordering is not below that of any record applied before it (with no
-ordering: always), so the last applied record of a group decides; the columns that it lacks come
-from the applied upserts before it, back to the last applied delete. An unconditional delete voids
-all before it. A few passes of numpy over the records; per-column work only where frames are
-partial.
+A record is *applied* if its ordering is not below that of any record applied before it; without an ordering it always
+is. So the last applied record of a group decides. The columns that it lacks come from the applied upserts before it,
+back to the last applied delete. An unconditional delete voids everything before it. This takes a few passes of numpy
+over the records, and work for each column only if frames are partial.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ __all__ = ["Overlay"]
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Records of some groups as the overlay sees them; one entry a record."""
+    """The records of some groups, with one entry for each record."""
 
     groups: Groups
     codes: Ints
-    """Ordering codes (:func:`mergers.ordering.order_codes`); all equal where arrival alone decides."""
+    """Ordering codes (:func:`mergers.ordering.order_codes`). They are all equal if only arrival decides."""
     deletes: Bools
     """Records that delete, unconditional deletes included."""
     resets: Bools
     """Unconditional deletes."""
     unset: Mapping[str, Bools] = field(default_factory=dict)
-    """Columns of which some records carry no value although their frame has one; the records."""
+    """Column -> the records that carry no value for it, although their frame has the column."""
 
     def fold(self) -> Merged:
         """The state of every group."""
@@ -66,11 +65,11 @@ class Overlay:
         return Merged(status=status, winner=winner, columns=columns)
 
     def combine(self) -> Bools:
-        """Which records of one frame to keep: the deciding one, where that is safe over any state.
+        """Which records of one frame to keep: only the deciding one, if that is safe over any state.
 
-        Safe are groups without deletes, groups that end in an unconditional delete, and groups
-        without unconditional deletes that an ordered delete decides. In any other group a delete in
-        the middle resets columns or orderings, so its records stay as they are.
+        It is safe for groups without deletes, groups that end in an unconditional delete, and groups without
+        unconditional deletes that an ordered delete decides. In any other group a delete in the middle resets columns
+        or orderings, so all its records stay.
         """
         segments = Segments.of(self.groups.offsets)
         winner = segments.last(segments.highest(self.codes, self._valid(segments)))

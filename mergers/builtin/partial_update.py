@@ -66,8 +66,8 @@ class PartialUpdate(Merger):
         return given | {name: True for name, value in flags.items() if value}
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
-        # With an ordering an older record fills what is null in the row it meets; with groups a
-        # retraction does nothing where there is no row. Neither is known before the base is.
+        # With an ordering, an older record fills nulls of the row that it meets. With groups, a retraction does nothing
+        # if there is no row. Both depend on the base, which is not known here.
         return Laws(associative=self.groups is None and not shape.ordering)
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
@@ -123,7 +123,7 @@ class PartialUpdate(Merger):
         return Merged(status=history.status, winner=history.winner, columns=columns)
 
     def _picks(self, groups: Groups, history: History, name: str) -> Ints:
-        """Per group, the record whose value the column has; -1 for null."""
+        """For each group, the record whose value the column has; -1 for null."""
         segments, creator = history.segments, history.creator
         states = history.live & self.unset.sets(groups, name)
         if not groups.shape.ordering:
@@ -132,13 +132,13 @@ class PartialUpdate(Merger):
         empty = self.unset.empty(groups, name)
         newer, older = states & history.newer, states & ~history.newer
         picks = settle(segments, newer & ~empty, newer & empty, older & ~empty)
-        # Nothing but null or the default: the last that wrote one, an older null over a default included.
+        # All values are null or the default: the last record that wrote one counts, also an older null over a default.
         hollow = segments.last(states & empty)
         hollow = np.where(hollow >= 0, hollow, self._made(groups, creator, name))
         return np.where(picks >= 0, picks, hollow)
 
     def _made(self, groups: Groups, creator: Ints, name: str) -> Ints:
-        """The creating record where it brings a default into a new row; else -1."""
+        """The creating record if it brings a default into a new row; else -1."""
         if not self.unset.has_defaults:
             return np.full_like(creator, -1)
         carried: Bools | None = groups.is_set(name)

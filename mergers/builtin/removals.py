@@ -1,4 +1,4 @@
-"""Deletes that remove a row because they are newer in a sequence group, and start everything over."""
+"""Deletes that remove a row because they are newer in a sequence group. Everything then starts over."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ class Turns:
 
 
 def last_removals(segments: Segments, upserts: Bools, deletes: Bools, removing: Sequence[Turns]) -> Ints:
-    """Per group, the last record that removed the row, or one less than its first record.
+    """For each group, the last record that removed the row, or one less than the group's first record.
 
-    A delete removes where there is a row and where it is not older, in one of the groups of columns
-    given, than what that row has seen since it was made. So whether it does hangs on the removal
-    before it. For every record the removal is found that would follow if it made the row; the
-    removals that did happen are then a walk from the first of these records, in strides that double.
+    A delete removes a row if, in one of the given groups of columns, it is not older than all records since the row was
+    made. So it depends on the removal before it. For every record we find the removal that would follow if that record
+    made the row. The actual removals are then a walk from the first record, in strides that double.
     """
     result = segments.starts - 1
     if not removing:
@@ -63,9 +62,9 @@ def last_removals(segments: Segments, upserts: Bools, deletes: Bools, removing: 
 
 
 def _removals(segments: Segments, deletes: Bools, removing: Sequence[Turns]) -> Ints:
-    """Per record, the delete that removes the row that this record makes; one outside its group if none does."""
+    """For each record, the delete that would remove the row made by it; a record outside its group if none would."""
     longest = int(segments.sizes.max())
-    # A delete removes a row that was made after the last record that is newer than the delete.
+    # A delete removes a row if the row was made after the last record that is newer than the delete.
     after = np.full(len(deletes), len(deletes), dtype=np.int64)
     for turns in removing:
         newer = last_above(np.where(turns.there, turns.codes, _LOWEST), turns.codes, longest)

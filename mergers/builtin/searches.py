@@ -1,7 +1,7 @@
 """Searches from every record at once, for folds that start over in the middle of a group.
 
-A search looks at blocks of 1, 2, 4, ... records, so that it takes as many passes of numpy as the longest
-group has binary digits, whatever the records hold.
+A search looks at blocks of 1, 2, 4, ... records. So the number of numpy passes is the number of binary digits of the
+longest group's length, whatever the records hold.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["first_from", "last_above", "next_below"]
 
 
 def last_above(values: Ints, bounds: Ints, longest: int) -> Ints:
-    """Per record, the last one before it whose value is above the record's bound.
+    """For each record, the last one before it whose value is above the record's bound.
 
-    Where there is none within ``longest`` records, a record that is further back, or -1.
+    If there is none within ``longest`` records, a record that is further back, or -1.
     """
     blocks = [values]
     """Entry ``i`` of block ``n``: the highest of the ``2**n`` values from ``i`` on."""
@@ -34,16 +34,16 @@ def last_above(values: Ints, bounds: Ints, longest: int) -> Ints:
 
 
 def next_below(values: Ints, bounds: Ints, longest: int) -> Ints:
-    """Per record, the first one after it whose value is below the record's bound.
+    """For each record, the first one after it whose value is below the record's bound.
 
-    Where there is none within ``longest`` records, a record that is further on, or the number of records.
+    If there is none within ``longest`` records, a record that is further on, or the number of records.
     """
     return len(values) - 1 - last_above(~values[::-1], ~bounds[::-1], longest)[::-1]
 
 
 def first_from(mask: Bools) -> Ints:
-    """Per record, the first one in the mask from it on; the number of records where there is none, which
-    an entry more stands for."""
+    """For each record, the first one in the mask from it on; the number of records if there is none. The result has one
+    more entry at its end, for the place after the last record."""
     count = len(mask)
     found = np.append(np.where(mask, np.arange(count, dtype=np.int64), count), count)
     return np.asarray(np.minimum.accumulate(found[::-1])[::-1])

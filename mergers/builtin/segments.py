@@ -18,15 +18,15 @@ _CODE_SPACE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where groups begin and end. Masks and codes given to the methods have one entry a record."""
+    """Where groups begin and end. Masks and codes given to the methods have one entry for each record."""
 
     offsets: Ints
-    """Group ``i`` holds the records ``offsets[i]`` to ``offsets[i + 1]``, end excluded; none is empty."""
+    """Group ``i`` holds the records ``offsets[i]`` to ``offsets[i + 1]``, end excluded. No group is empty."""
     sizes: Ints
     index: Ints
     """0, 1, ... up to the number of records."""
     group: Ints
-    """Per record, the number of its group."""
+    """For each record, the number of its group."""
 
     @classmethod
     def of(cls, offsets: Ints) -> Segments:
@@ -36,19 +36,19 @@ class Segments:
 
     @property
     def starts(self) -> Ints:
-        """Per group, its first record."""
+        """For each group, its first record."""
         return self.offsets[:-1]
 
     def spread(self, per_group: Ints) -> Ints:
-        """A value a group as a value a record."""
+        """Values of groups, repeated for each of their records."""
         return np.repeat(per_group, self.sizes)
 
     def last(self, mask: Bools) -> Ints:
-        """Per group, the last record in the mask; -1 where there is none."""
+        """For each group, the last record in the mask; -1 if there is none."""
         return np.maximum.reduceat(np.where(mask, self.index, -1), self.starts)
 
     def first(self, mask: Bools) -> Ints:
-        """Per group, the first record in the mask; -1 where there is none."""
+        """For each group, the first record in the mask; -1 if there is none."""
         end = len(self.index)
         found = np.minimum.reduceat(np.where(mask, self.index, end), self.starts)
         return np.where(found == end, -1, found)
@@ -60,7 +60,7 @@ class Segments:
         return np.add.reduceat(mask.astype(np.int64), self.starts)
 
     def last_before(self, mask: Bools) -> Ints:
-        """Per record, the last record in the mask of its group that comes before it; -1 if none."""
+        """For each record, the last record in the mask that comes before it in its group; -1 if there is none."""
         if not len(self.index):
             return self.index
         before = np.empty_like(self.index)
@@ -83,7 +83,7 @@ class Segments:
             span = len(values) + 1
             ranks = np.zeros(len(codes), dtype=np.int64)
             ranks[mask] = dense + 1
-        # Ranks made larger from group to group, so that one accumulate never carries over.
+        # Ranks get larger from group to group, so that one accumulate never carries over.
         lifted = ranks + self.group * span
         return mask & (lifted == np.maximum.accumulate(lifted))
 
@@ -93,8 +93,8 @@ class Segments:
         return mask & (codes == self.spread(best))
 
     def within(self, mask: Bools) -> tuple[Segments, Ints, Ints]:
-        """The groups that have a record in the mask, of those records only: the segments, the
-        records' numbers here, and the groups' numbers here."""
+        """The groups that have a record in the mask, reduced to these records. Returns the new segments, and the
+        numbers that its records and its groups have here."""
         records = np.flatnonzero(mask)
         counts = self.count(mask) if len(mask) else np.empty(0, dtype=np.int64)
         groups = np.flatnonzero(counts)

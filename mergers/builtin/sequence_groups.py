@@ -1,4 +1,4 @@
-"""Sequence groups of ``partial-update``: columns that go by a sequence of their own.
+"""Sequence groups of ``partial-update``: columns with a sequence of their own.
 
 Source: docs/merge-semantics.md, section 5, ``partial-update``, rules 3 to 5 and 7.
 """
@@ -55,7 +55,7 @@ class SequenceGroups:
     ignore_retract: tuple[str, ...] = ()
     removing: tuple[str, ...] = ()
     functions: Mapping[str, Function] = field(default_factory=dict)
-    """Of the members that have one: what the options come to."""
+    """The functions of the members that have one, from the options."""
 
     @classmethod
     def parse(cls, reader: OptionReader) -> Self | None:
@@ -91,7 +91,8 @@ class SequenceGroups:
         sequences = {name for group in self.groups for name in group.sequence}
         unset.require_nullable(reader, [name for name in reader.shape.values if name not in sequences])
         for group in self.groups:
-            # An upsert brings what is NOT NULL, so it can skip the group only if all of its sequence may be null.
+            # An upsert has values for NOT NULL columns. So it can skip the group only if the whole sequence may be
+            # null.
             if all(schema.field(name).nullable for name in group.sequence if name in schema.names):
                 reader.nullable(group.members, f"a record without sequence {group.name!r} leaves null in it")
                 continue
@@ -106,7 +107,7 @@ class SequenceGroups:
                     for name, function in functions.items()
                     if function is None or (function.forgets and name not in self.ignore_retract)
                 ]
-                # A delete may hold nulls in its sequence, though not in the first column: it would not be newer.
+                # A delete that is newer may hold nulls in its sequence, but not in the first column.
                 reader.nullable([*group.sequence[1:], *emptied], "a delete or retraction may leave null in it")
 
     def options(self) -> Mapping[str, object]:
@@ -134,7 +135,7 @@ class SequenceGroups:
     def _lost(
         group: SequenceGroup, shape: TableShape, before: Mapping[str, object], record: Mapping[str, object]
     ) -> str | None:
-        """Why the record does not count as newer in a group, where it carries its sequence."""
+        """Why the record does not count as newer in a group; the record carries the group's sequence."""
         if not set(group.sequence) <= record.keys():
             return None
         if all(record[name] is None for name in group.sequence):
@@ -148,7 +149,7 @@ class SequenceGroups:
         return "group {}: {} is older than {}".format(group.name, *sides)
 
     def needs(self, columns: Collection[str]) -> frozenset[str]:
-        """The sequence of every group that shows in ``columns`` or decides whether there is a row."""
+        """The sequence columns of every group that has one of ``columns``, or that decides whether there is a row."""
         needed = set(columns)
         for group in self.groups:
             if group.name in self.removing or not needed.isdisjoint((*group.sequence, *group.members)):
@@ -156,7 +157,7 @@ class SequenceGroups:
         return frozenset(needed)
 
     def check_frame(self, rows: pa.RecordBatch) -> None:
-        """Raise :class:`RecordRefusedError` where a frame has a part of a sequence."""
+        """Raise :class:`RecordRefusedError` if a frame has only a part of a sequence."""
         names = set(rows.schema.names)
         problems = [
             f"the sequence {group.name!r} lacks {', '.join(c for c in group.sequence if c not in names)}"
@@ -214,7 +215,7 @@ class SequenceGroups:
             if name not in groups.rows.column_names:
                 continue
             sets = unset.sets(groups, name, nulls=True)
-            # A stored row has a value, if only null, whatever its sequence is.
+            # A stored row always has a value, which may be null, whatever its sequence is.
             adds = (counted | (live & groups.stored)) & upserts & sets
             function = self.functions.get(name)
             if function is None:

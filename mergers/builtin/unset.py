@@ -89,21 +89,21 @@ class Unset:
         return self.mode == "default"
 
     def vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
-        """Values that a new row does not take over."""
+        """The values that a new row does not take over."""
         if self.marker is None:
             return {}
         marked = {name: marker_of(self.marker, shape.schema.field(name).type) for name in shape.values}
         return {name: value for name, value in marked.items() if value is not None}
 
     def require_nullable(self, reader: OptionReader, columns: Collection[str]) -> None:
-        """Note which of ``columns`` a marker may leave null: in a new row it stands for nothing."""
+        """Note which of ``columns`` a marker may leave null: in a new row it gives no value."""
         marked = [name for name in self.vetoes(reader.shape) if name in columns]
         reader.nullable(marked, f"the marker {self.marker!r} leaves null in it where the row is new")
 
     def sets(self, groups: Groups, name: str, *, nulls: bool = False) -> Bools:
-        """Which records set the column. A stored row sets what is in it.
+        """Which records set the column. A stored row sets all its columns.
 
-        ``nulls``: null is a value also where it counts as unset (within a sequence group).
+        ``nulls``: whether null counts as a value even if it is unset elsewhere (within a sequence group).
         """
         there = carried(groups, name)
         values = groups.column(name)
@@ -128,6 +128,6 @@ class Unset:
         wanted = typed_array(default, values.type)
         if not pa.types.is_nested(values.type) and not pa.types.is_floating(values.type):
             return pc.is_in(values, value_set=wanted).to_numpy(zero_copy_only=False)
-        # Arrow compares no nested values, and tells zeros by their sign.
+        # Arrow cannot compare nested values, and it distinguishes 0.0 and -0.0.
         codes = equality_codes(pa.concat_arrays([wanted, values]))
         return np.asarray(codes[1:] == codes[0])

@@ -13,8 +13,8 @@ __all__ = ["frozen", "thawed", "typed_array", "typed_value"]
 
 
 def typed_value(value: object, kind: pa.DataType) -> object:
-    """A JSON value as Python value of a column's type: dates and timestamps are ISO strings, decimals
-    strings, binary ``{"b64": ...}``. Raises :class:`TypeError` or :class:`ValueError`."""
+    """A JSON value as a Python value of a column's type. In JSON, dates and timestamps are ISO strings, decimals are
+    strings and binary is ``{"b64": ...}``. Raises :class:`TypeError` or :class:`ValueError`."""
     if isinstance(value, bool) != pa.types.is_boolean(kind):
         raise TypeError(f"{value!r} is not a {kind}")
     if pa.types.is_integer(kind) and value is not None and not (isinstance(value, int) and -(2**63) <= value < 2**63):
@@ -32,8 +32,8 @@ def typed_value(value: object, kind: pa.DataType) -> object:
 
 
 def typed_array(value: object, kind: pa.DataType) -> pa.Array:
-    """One JSON value as array of a column's type. Structs are objects, maps lists of pairs; what is in
-    nested values is written as anywhere else.
+    """One JSON value as an array of a column's type. Structs are objects, maps are lists of pairs; values inside them
+    are written as anywhere else.
 
     Raises :class:`TypeError`, :class:`ValueError`, a decimal or a pyarrow exception.
     """

@@ -1,4 +1,4 @@
-"""Checks of mergers, for those who write them. Needs hypothesis: ``pip install lakemerge[testing]``."""
+"""Checks of mergers, for authors of mergers. They need hypothesis: ``pip install lakemerge[testing]``."""
 
 from __future__ import annotations
 

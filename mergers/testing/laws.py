@@ -24,14 +24,14 @@ Law = Literal["associative", "commutative", "replay_safe", "selective"]
 
 @dataclass(frozen=True)
 class Counterexample:
-    """The smallest history found that breaks a law. Printed, it is the whole story."""
+    """The smallest history found that breaks a law. Its text shows all of it."""
 
     merger: str
     law: Law
     before: tuple[Step, ...]
-    """Records that make the state, a commit each."""
+    """The records that make the state, each in its own commit."""
     records: tuple[Step, ...]
-    """The records that the law is about."""
+    """The records to which the law is applied."""
     expected: str
     found: str
 
@@ -54,11 +54,12 @@ def find_counterexample(
 ) -> Counterexample | None:
     """Search for records that break a law, whether or not the merger declares it.
 
-    :param full_frames: upserts carry every column; else any columns beside key and ordering.
-    :param values: per column the values to draw from, null among them if it may be, where a merger
-        does not take any of the column's type.
-    :param max_examples: histories to try. The search draws the same ones each time.
-    :returns: the smallest found; ``None`` is no proof.
+    :param full_frames: whether upserts carry every column. Otherwise they carry any columns in addition to key and
+        ordering.
+    :param values: column -> the values to draw from (with null, if it may be null), if a merger does not take every
+        value of the column's type.
+    :param max_examples: how many histories to try. The search draws the same ones each time.
+    :returns: the smallest counter-example found. ``None`` is no proof.
     """
     checker = _CHECKERS[law]
     search = _Search(merger, shape, values or {}, full_frames)
@@ -91,12 +92,11 @@ class _Search:
 
     @property
     def combines(self) -> bool:
-        """Whether the merger has a pre-combining of its own, which is then what must be lawful within a
-        frame."""
+        """Whether the merger has its own pre-combining. Then this must obey the law within a frame."""
         return type(self.merger).combine is not Merger.combine
 
     def histories(self, law: Law) -> st.SearchStrategy[tuple[list[Step], list[Step]]]:
-        """Records before, and the records the law is about; all of one key."""
+        """The records before, and the records to which the law is applied; all of one key."""
         one = steps(self.merger, self.shape, self.domain, full_frames=self.full_frames)
         upsert = steps(self.merger, self.shape, self.domain, full_frames=self.full_frames, only_upserts=True)
         pair = st.lists(upsert, min_size=2, max_size=2)
@@ -143,7 +143,7 @@ def _associative(search: _Search, before: list[Step], about: list[Step]) -> _Fou
 
 
 def _combined_by_itself(search: _Search, start: State, about: list[Step], each: State) -> _Found:
-    """What the merger keeps of a frame, also over a state that has taken up the first few of its records."""
+    """Check the records that the merger keeps of a frame, also over a state that has taken up the first few of them."""
     merger, shape = search.merger, search.shape
     frame = frame_of(shape, about)
     keep = combine(merger, shape, frame, full=len(about[0].values) == len(shape.schema))
@@ -163,8 +163,8 @@ def _combined_by_itself(search: _Search, start: State, about: list[Step], each: 
 
 
 def _combined(search: _Search, about: list[Step]) -> Frame | None:
-    """Upserts folded onto nothing, as a record of the columns that they carry; ``None`` where that
-    leaves no row, which no plan combines."""
+    """Upserts folded onto nothing, as a record with the columns that they carry; ``None`` if that gives no row, because
+    no plan combines such records."""
     alone = State.empty(search.shape).after(search.merger, search.shape, about)
     if alone.rows.num_rows != 1:
         return None
@@ -193,7 +193,7 @@ def _selective(search: _Search, before: list[Step], about: list[Step]) -> _Found
     full = [[step.values.get(name) for name in search.shape.schema.names] for step in about]
     inputs = [repr(row) for row in full] + [repr(list(row.values())) for row in start.rows.to_pylist()]
     for row in end.rows.to_pylist():
-        # Types may print a value another way than the one it was drawn as: compare what Arrow gives.
+        # A type may print a value in another form than it was drawn in, so the values that Arrow gives are compared.
         given = {repr(list(r.values())) for step in about for r in _rows_of(search, step)}
         if repr(list(row.values())) not in given | set(inputs):
             return "the row must be one of the inputs, whole", f"it is {row}"

@@ -19,7 +19,7 @@ from mergers.kernel import VERSION_COLUMN, Frame, fold, overlay_rows, tombstone_
 __all__ = ["Domain", "State", "Step", "frame_of", "frames", "steps"]
 
 Domain = Mapping[str, Sequence[Any]]
-"""Per column the values to draw from, where the column's type alone does not tell which make sense."""
+"""Column -> the values to draw from, if not all values of the column's type make sense."""
 
 _UPSERTS = (RowKind.UPDATE_AFTER, RowKind.INSERT)
 
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class State:
-    """What is stored of some keys."""
+    """The stored state of some keys."""
 
     rows: pa.Table
     tombstones: pa.Table
@@ -45,12 +45,12 @@ class State:
 
     @staticmethod
     def empty(shape: TableShape) -> State:
-        # As files are read: whether a column may be null is checked by writers.
+        # All columns are nullable, as when files are read. Writers check for nulls.
         schema = pa.schema([field.with_nullable(True) for field in shape.schema])
         return State(schema.empty_table(), tombstone_schema(shape).empty_table())
 
     def fold(self, merger: Merger, shape: TableShape, frames: Sequence[Frame]) -> State:
-        """The state after the frames, which count their versions from this state's."""
+        """The state after the frames. Their versions count from this state's version."""
         numbered = [
             Frame(frame.rows, frame.kinds, self.version + 1 + i, frame.columns) for i, frame in enumerate(frames)
         ]
@@ -60,7 +60,7 @@ class State:
         return State(rows, folded.tombstones, self.version + len(frames))
 
     def after(self, merger: Merger, shape: TableShape, history: Sequence[Step]) -> State:
-        """The state after records that are a commit each."""
+        """The state after records, each in its own commit."""
         return self.fold(merger, shape, [frame_of(shape, [step]) for step in history])
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def _column(shape: TableShape, domain: Domain, name: str) -> st.SearchStrategy[A
 
 
 def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """A few values of a type: equal ones must meet often."""
+    """A few values of a type. There are few, so that equal ones meet often."""
     if pa.types.is_boolean(kind):
         return st.booleans()
     if pa.types.is_integer(kind):

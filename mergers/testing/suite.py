@@ -1,4 +1,4 @@
-"""What every merger must do, as tests: subclass :class:`MergerSuite` and name the merger."""
+"""The contract of mergers as tests: subclass :class:`MergerSuite` and name the merger."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class MergerSuite:
     key: ClassVar[Sequence[str]]
     ordering: ClassVar[Sequence[str]] = ()
     values: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """Per column the values to draw from, where the merger does not take any of the column's type."""
+    """Column -> the values to draw from, if the merger does not take every value of the column's type."""
     max_examples: ClassVar[int] = 60
-    """Histories that each test tries; they are the same each time."""
+    """How many histories each test tries. They are the same each time."""
 
     @property
     def shape(self) -> TableShape:
@@ -46,7 +46,7 @@ class MergerSuite:
         return TableShape(pa.schema(fields), tuple(self.key), tuple(self.ordering))
 
     def test_options_survive_the_table(self) -> None:
-        """Through real JSON, as a table keeps them."""
+        """Options survive real JSON, as which a table keeps them."""
         options = json.loads(json.dumps(dict(self.merger.options())))
         again = type(self.merger).from_options(options, self.shape)
         assert json.loads(json.dumps(dict(again.options()))) == options, f"{options} came back as {again.options()}"
@@ -91,7 +91,7 @@ class MergerSuite:
         assert not broken, "\n".join(broken)
 
     def test_fold_may_be_split_anywhere(self) -> None:
-        """What is stored on the way, as by a compaction, must not show in the end."""
+        """The result is the same if a state is stored on the way, as by a compaction."""
 
         def split(history: Sequence[Step]) -> None:
             whole = State.empty(self.shape).after(self.merger, self.shape, history)
@@ -121,7 +121,7 @@ class MergerSuite:
         self._check(alone)
 
     def test_needs_is_honest(self) -> None:
-        """A read of some columns, which fetches only what ``needs`` asks for, gives the same values."""
+        """A read of some columns, which fetches only the columns in ``needs``, gives the same values."""
 
         def projected(history: Sequence[Step]) -> None:
             half = len(history) // 2

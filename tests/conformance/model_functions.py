@@ -35,13 +35,13 @@ class Function:
         return True
 
     def agg(self, acc: Any, x: Any) -> Any:
-        """Of two values in fold order."""
+        """The aggregate of two values, in fold order."""
         if acc is None or x is None:
             return x if acc is None else acc
         return self.both(acc, x)
 
     def both(self, acc: Any, x: Any) -> Any:
-        """Of two values that are not null, in fold order."""
+        """The aggregate of two values that are not null, in fold order."""
         raise AssertionError
 
     def fold(self, acc: Any, x: Any, *, newer: bool, first: bool) -> Any:

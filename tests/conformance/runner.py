@@ -90,7 +90,7 @@ class Write:
     number: int | None
     refused: Literal["no", "write", "write-or-read"] = "no"
     types: Mapping[str, str] = field(default_factory=dict)
-    """Of columns that the frame has in another type than the table's, as DDL."""
+    """Column -> its type in the frame as DDL, if that is not the table's."""
 
 
 @dataclass(frozen=True)

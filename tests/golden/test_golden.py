@@ -113,7 +113,7 @@ def test_the_log_without_its_checkpoint_says_the_same(golden: Golden) -> None:
 
 
 def test_tombstones_keep_stale_records_out(tmp_path: Path) -> None:
-    """Of the keys that the event-time table deleted before its compaction."""
+    """The event-time table deleted some keys before its compaction."""
     golden = Golden("event-time", tmp_path)
     table = LakeTable.open(golden.path)
     assert any(base.tombstones is not None for base in table.view.base_files)

@@ -101,7 +101,7 @@ class Case:
 
     @property
     def sent(self) -> pa.Schema:
-        """Of a frame: Paimon takes no nullable key."""
+        """The schema of frames. The key is not nullable, because Paimon takes no nullable key."""
         kind = [pa.field("kind", pa.string())] if self.kinds else []
         return pa.schema([f.with_nullable(f.name != "k") for f in self.schema] + kind)
 

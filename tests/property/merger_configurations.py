@@ -1,7 +1,7 @@
 """Configurations of the built-in mergers, the records that hypothesis draws for them, and the fold.
 
-A history is folded two ways: record by record by the plain-Python model, and by the kernel with
-commits cut where the history says, stored state fed back, and frames pre-combined where laws allow.
+A history is folded in two ways. The plain-Python model folds it record by record. The kernel folds it in the history's
+commits, onto its own stored state, with pre-combined frames if the laws allow that.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _VALUES: dict[str, Sequence[Any]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """A table. ``kinds``: what its records may be."""
+    """A table's configuration. ``kinds``: the row kinds that its records may have."""
 
     name: str
     ddl: str
@@ -82,7 +82,7 @@ class Configuration:
     ordering: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ("+U",)
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values of columns that do not take those of their type."""
+    """Column -> its values, if it does not take the values of :data:`_VALUES` for its type."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -308,7 +308,7 @@ def _commits(draw: st.DrawFn, configuration: Configuration) -> Commit:
 
 
 def check(configuration: Configuration, history: History) -> None:
-    """The kernel's rows are the model's, after every commit; and so they are in a projection."""
+    """Check that the kernel's rows are the model's after every commit, also in a projection."""
     merger, shape = configuration.built(), configuration.shape
     model = ModelTable(
         configuration.schema,
@@ -348,7 +348,7 @@ def check(configuration: Configuration, history: History) -> None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a table holds: stored state and the frames since."""
+    """The contents of a table: its stored state, and the frames since."""
 
     base: pa.Table
     tombstones: pa.Table
@@ -358,7 +358,7 @@ class _Stored:
         return _Stored(self.base, self.tombstones, (*self.frames, frame))
 
     def folded(self, merger: Merger, shape: TableShape, columns: Sequence[str]) -> _Stored:
-        """All of it compacted, of these columns."""
+        """The contents compacted, with these columns."""
         names = merger.needs(shape, columns) | set(shape.key) | set(shape.ordering)
         needed = [name for name in shape.schema.names if name in names]
         base = self.base.select(needed)

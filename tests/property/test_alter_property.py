@@ -1,7 +1,7 @@
 """Random histories that change the merger between compactions, against the plain-Python model.
 
-The state that one merger leaves is what the next one folds onto: rows that it would never have made
-itself, and tombstones that it may not know.
+The next merger folds onto the state that the last one left. It may hold rows that the next merger would never have
+made, and tombstones that it does not know.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_the_next_merger_folds_onto_what_the_last_one_left(family: str, seed: in
 
 
 def batch(rng: random.Random, ordering: Sequence[str]) -> tuple[list[str], list[dict[str, Any]], list[str]]:
-    """Columns, rows and kinds of one frame; some lack columns, most hold upserts alone."""
+    """Columns, rows and kinds of one frame. Some frames lack columns, and most hold only upserts."""
     columns = list(VALUES)
     if rng.random() < 0.4:
         columns = [name for name in columns if name in ("k", "o", *ordering) or rng.random() < 0.5]

@@ -26,7 +26,7 @@ from tests.property.effort import some
 STEPS = 18
 KEYS = 8
 Fields = Mapping[str, pa.DataType]
-"""Of a struct, by name."""
+"""The fields of a struct, by name."""
 
 
 class Story:

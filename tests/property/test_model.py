@@ -27,7 +27,7 @@ _RECORDS = st.tuples(
 @settings(max_examples=examples(60), deadline=None, database=None)
 @given(st.lists(_RECORDS, max_size=20), st.sampled_from(["event-time", "commit-time"]))
 def test_full_frames_are_a_window_function(records: list[tuple[Any, ...]], merger: str) -> None:
-    """Of full records with ordered deletes the highest wins, the later of equals: a sort in DuckDB."""
+    """With full records and ordered deletes the highest record wins, and the later of equals: a sort in DuckDB."""
     schema = arrow_schema(FULL)
     model = ModelTable(schema, key=["k"], ordering=["a", "b"], merger=merger)
     rows = [dict(zip(schema.names, record[1:], strict=True)) for record in records]

@@ -1,4 +1,4 @@
-"""What the world itself must not mistake for a defect."""
+"""Behaviour of stores that the world of property tests must not report as a defect."""
 
 from __future__ import annotations
 

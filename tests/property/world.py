@@ -272,7 +272,7 @@ class World:
         self.verified += len(rows)
 
     def news(self) -> list[HistoryEntry]:
-        """Of the log, what the model has not been told of, oldest first."""
+        """The commits that the model does not know yet, oldest first."""
         told = max(self.numbers)
         commits = sorted(int(commit.stem) for commit in (self.path / "_delta_log").glob("*.json"))
         assert commits == [*range(commits[0], commits[-1] + 1)], f"the log has a gap: {commits}"

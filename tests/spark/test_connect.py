@@ -95,7 +95,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert said["load"] == ["load", 1, 100]
     assert said["append"] == ["append", 2, 10]
     assert "key column 'id' is null in 1 row(s)" in said["refused"]
-    # Of ids 45 to 49 the appended records are older, of ids 50 to 54 they are not; key 0 is deleted.
+    # The appended records of ids 45 to 49 are older, those of ids 50 to 54 are not; key 0 is deleted.
     rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
     assert said["premerged"] == [True, 0]
     assert said["joined"] == 99

@@ -98,7 +98,7 @@ class Deed(ABC):
 
 
 class StallFirstAttempt(Deed):
-    """Of the second task, until everything is over."""
+    """Stalls the first attempt of the second task until everything is over."""
 
     def act(self, context: TaskContext) -> None:
         if context.partitionId() == 1 and self.signals.set("stalled"):

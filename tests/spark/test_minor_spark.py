@@ -88,7 +88,7 @@ def test_a_read_by_position(spark: SparkSession, tmp_path: Path, policy: ReadPol
 
 
 def test_later_logs_are_merged_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """Of four buckets one has logs since: it goes through the kernel, the others are read by position."""
+    """One of four buckets has later logs: it goes through the kernel, and the others are read by position."""
     table, rows = played(spark, tmp_path / "t")
     table.upsert(frame(spark, {21: (21, 50, "latest")}))
     rows[21] = (21, 50, "latest")
@@ -167,7 +167,7 @@ def test_a_look_up_decodes_pages_and_not_row_groups(spark: SparkSession, tmp_pat
 
 
 def test_pages_of_a_bulk_load_hold_whole_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Of 4,096 rows, which Spark reads at a time; parquet-mr alone ends a page after 20,000."""
+    """Spark reads batches of 4,096 rows. Without our setting parquet-mr ends a page after 20,000."""
     table = LakeTable.create(tmp_path / "t", "id BIGINT", key=["id"], buckets=1, spark=spark)
     assert table.upsert(spark.range(100_000)).mode == "load"
     for key, page in {0: 32_768, 40_000: 32_768, 99_999: 100_000 - 3 * 32_768}.items():

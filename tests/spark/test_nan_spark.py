@@ -55,7 +55,7 @@ def test_nan_is_found_above_every_number(column: str, table: LakeTable, spark: S
 
 @pytest.mark.parametrize("writer", ["loaded by Arrow", "compacted", "loaded by Spark"])
 def test_minus_zero_is_found_as_zero(writer: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Of the many rows that a dictionary pays for."""
+    """There are so many rows that a dictionary pays."""
     table = LakeTable.create(tmp_path, DDL, key=["id"], buckets=1, spark=spark)
     zeros = [-0.0] * 500
     nested = pa.array([{"f": zero} for zero in zeros], NESTED)

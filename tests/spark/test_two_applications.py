@@ -21,7 +21,7 @@ class Told:
     """What an application was told."""
 
     versions: dict[str, int]
-    """Of its batches."""
+    """Batch -> its version."""
     modes: list[str]
     compacted: int
     """Tiles."""

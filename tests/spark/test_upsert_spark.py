@@ -434,7 +434,7 @@ def test_partitions(spark: SparkSession, tmp_path: Path) -> None:
             found = table.to_df(filter=f"c = '{place}' AND day < DATE'2000-01-01'")
             assert sorted(map(tuple, found.collect())) == [r for r in expected if r[0] == place and r[1] == days[1]]
         table.compact()
-    # Of six files, one is opened.
+    # One of six files is opened.
     assert len(table.view.snapshot.files) == 6
     (name,) = table.to_df(filter="c = 'x/y=%z' AND day = DATE'2024-01-01'").inputFiles()
     (add,) = (

@@ -127,7 +127,7 @@ def test_statistics_never_hide_a_row(tmp_path: Path) -> None:
 
 
 def test_nan_is_above_every_bound(tmp_path: Path) -> None:
-    """Of a clean file too: nothing says that its floats end at 1.0."""
+    """This holds for a clean file, too: no statistics say that its floats end at 1.0."""
     table = create(tmp_path, schema="k BIGINT, o BIGINT, v DOUBLE", buckets=1)
     table.upsert(frame([(1, 1, "1.0"), (2, 1, "NaN")]).set_column(2, "v", pa.array([1.0, math.nan])))
     assert rows_of(table.to_arrow(columns=["k"], filter="v > 100")) == [(2,)]

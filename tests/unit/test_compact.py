@@ -20,7 +20,7 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, thr
 
 
 def tiles_of(table: LakeTable) -> list[FileSlice]:
-    """Of the only bucket, in key order."""
+    """The file slices of the only bucket, in key order."""
     file_slices = sorted(
         table.view.file_slices, key=lambda file_slice: () if file_slice.lower is None else file_slice.lower
     )

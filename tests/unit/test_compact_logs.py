@@ -29,7 +29,7 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, write_budget_bytes=1, in
 
 
 def packed_rows(path: Path, table: LakeTable) -> list[list[Row]]:
-    """Of each packed log: its rows in the order of the file, with kinds and versions."""
+    """The rows of each consolidated log in the order of the file, with kinds and versions."""
     found = []
     for commit in table.view.log_commits:
         assert commit.packed_from is not None

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[pa.DataType, Any, list[tuple[str, list[Any]]], list[Any]]
 
 
 def plain(value: Any) -> Any:
-    """With a word for NaN, which equals nothing, and one zero."""
+    """The value with a text in place of NaN, which equals nothing, and with 0.0 in place of -0.0."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
@@ -109,7 +109,7 @@ NESTED = pa.struct({"l": FLOATS, "m": pa.map_(pa.string(), pa.int64())})
     ids=str,
 )
 def test_values_that_equal_a_default_are_unset(kind: pa.DataType, default: Any, same: Any, others: Any) -> None:
-    """The stored value stays under a record of the default."""
+    """A record with the default value leaves the stored value as it is."""
     shape = shape_of({"c": kind})
     merger = build("partial-update", {"unset": "default", "defaults": {"c": default}}, shape)
     stored = others[0]

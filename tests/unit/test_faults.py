@@ -59,7 +59,7 @@ def test_a_file_is_published_or_not(method: str, after: bool, there: bool, tmp_p
 
 
 def test_what_a_failed_writer_writes_later_goes_nowhere(tmp_path: Path) -> None:
-    """The garbage collector ends it, at any moment: such writes are no calls."""
+    """The garbage collector may end a failed writer at any moment. Its writes must not count as calls."""
     store = FaultStore(LocalStore(tmp_path), Fault(action=Fail(OSError("no")), method="write"))
     with pytest.raises(OSError, match="no"), store.open_output("f") as output:
         output.write(b"1")

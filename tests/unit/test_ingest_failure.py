@@ -1,4 +1,5 @@
-"""What cannot be taken up: whole windows fail, records are set aside with their place, nothing is dropped."""
+"""Files and records that cannot be taken up: windows fail as a whole, records are set aside with their place, and
+nothing is dropped."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_without_bins_a_window_fails_whole(table: LakeTable, landing: Path) -> N
 
 
 def test_a_file_that_fails_in_its_middle_goes_on_from_there(tmp_path: Path, landing: Path) -> None:
-    """The table sums: a block that came twice would show."""
+    """The table sums values, so a block that came twice would show."""
     options = {"aggregates": {"n": "sum"}}
     table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="aggregate", options=options)
     records = "".join(f'{{"k":1,"n":1,"x":{number}}}\n' for number in range(30, 60))

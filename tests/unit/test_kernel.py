@@ -203,7 +203,7 @@ KEYS: Mapping[str, tuple[list[pa.DataType], list[tuple[Any, ...]]]] = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_every_key_type(name: str) -> None:
-    """Of sorted keys every other one is stored: the first is updated, a missing one is new, the last is deleted."""
+    """Every other one of the sorted keys is stored. The first is updated, a missing one is new, the last is deleted."""
     kinds, keys = KEYS[name]
     names = tuple(f"k{i}" for i in range(len(kinds)))
     schema = pa.schema([*zip(names, kinds, strict=True), ("o", pa.int64()), ("v", pa.string())])

@@ -77,7 +77,7 @@ def test_many_keys_by_frame(tmp_path: Path, kind: pa.DataType, listed: int, monk
 
 
 def test_a_key_costs_one_bucket(tmp_path: Path) -> None:
-    """Of eight base files one is opened, of the logs only those whose keys reach over the one asked for."""
+    """One of eight base files is opened, and only the logs whose range of keys has the wanted key."""
     keyed(tmp_path / "t").compact()
     LakeTable.open(tmp_path / "t").upsert(frame([(4, 30, "x")]))
     table, store = open_over(tmp_path / "t")
@@ -114,7 +114,7 @@ def test_only_row_groups_that_can_hold_the_key_are_read(tmp_path: Path) -> None:
         store.reset()
         read(table)
         sizes[name] = store.counts().bytes_read
-    # Of each file the last 64 KiB are read for the footer; here that is all of it, once. Rows come on top.
+    # For the footer the last 64 KiB of each file are read, which is the whole file here. Rows are read in addition.
     files = [tmp_path / "t" / path for path in table.view.snapshot.files]
     whole = sum(file.stat().st_size for file in files)
     rows = sum(_compressed_bytes(file) for file in files)

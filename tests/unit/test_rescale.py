@@ -288,7 +288,7 @@ def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> No
 
 
 def test_coarse_slices_take_the_place_of_several() -> None:
-    """Of 8 buckets, 1 and 5 are still the one bucket 1 of 4; by hand."""
+    """The table has 8 buckets. Buckets 1 and 5 are still the one bucket 1 of 4. Worked out by hand."""
     files = [base(None, bucket=1), base(None, bucket=0, buckets=8)]
     found = file_slices(files, [block(1, 2, bucket=5, buckets=8), block(3, 4, bucket=1, buckets=2)], buckets=8)
     assert {(bucket, file_slice.buckets, len(file_slice.blocks)) for (bucket, _), file_slice in found.items()} == {

@@ -58,7 +58,7 @@ def test_empty_runs_and_empty_batches() -> None:
 
 
 def test_a_run_is_read_no_further_than_needed() -> None:
-    """While the first run is below, the second keeps the one batch it has."""
+    """While the keys of the first run are below those of the second, the second run reads no further batch."""
     read: list[int] = []
     ranges = key_ranges([run([1], [2], [3]), run([50], [60], log=read)])
     for _ in range(2):
@@ -70,7 +70,8 @@ _PATIENCE_S = 60
 
 
 def test_the_first_rows_of_several_files_are_fetched_at_once() -> None:
-    """The first run of each of three files waits until all three are asked for; no two of one file ever are."""
+    """The first runs of three files wait until all three are requested. Two runs of one file are never requested at
+    once."""
     everybody = threading.Barrier(3)
     in_use = {path: threading.Lock() for path in "abc"}
 
@@ -109,7 +110,7 @@ def test_what_one_of_them_raises_is_raised() -> None:
 
 
 class _FarAway(LocalStore):
-    """Answers for log files when three of them are asked for."""
+    """Answers requests for log files only when three of them are requested at once."""
 
     reads_at_once: ClassVar[int] = 8
     together: ClassVar[threading.Barrier] = threading.Barrier(3)
@@ -175,7 +176,7 @@ def test_memory_is_bounded_by_the_budget(tmp_path: Path) -> None:
     table = LakeTable.create(
         tmp_path / "t", "k BIGINT, o BIGINT, v BINARY", key=["k"], ordering=["o"], buckets=1, settings=written
     )
-    # Bytes that no codec shrinks, so that sizes in files and in memory are alike.
+    # Bytes that no codec can compress, so that sizes in files and in memory are equal.
     noise = np.random.default_rng(1).integers(0, 256, rows * 512, dtype=np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * 512
     values = pa.Array.from_buffers(

@@ -37,7 +37,7 @@ def pinned() -> dict[str, str]:
 
 
 def asked() -> list[Requirement]:
-    """Of the project: at run time, and by its extras."""
+    """The project's requirements, at run time and of its extras."""
     tables = project()["project"]
     extras = [line for extra in tables["optional-dependencies"].values() for line in extra]
     return [Requirement(line) for line in [*tables["dependencies"], *extras]]

@@ -51,8 +51,8 @@ FUNCTIONS: Mapping[str, type[Function]] = {function.name: function for function 
 
 
 def function_of(choice: object, kind: pa.DataType) -> Function:
-    """The function that an option names for a column of type ``kind``: a name, or an object of
-    ``function`` and its options. Raises :class:`ValueError` that says what is wrong."""
+    """The function that an option names for a column of type ``kind``. The option is a name, or an object of
+    ``function`` and its options. Raises a :class:`ValueError` that says what is wrong."""
     options = dict(choice) if isinstance(choice, Mapping) else {"function": choice}
     name = options.pop("function", None)
     if not isinstance(name, str) or name not in FUNCTIONS:

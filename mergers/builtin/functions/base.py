@@ -1,4 +1,4 @@
-"""What an aggregate function is: a left fold of one column, over all groups at once.
+"""The contract of an aggregate function: a left fold of one column, over all groups at once.
 
 Source: the table in docs/merge-semantics.md, section 5, ``aggregate``.
 """
@@ -22,21 +22,21 @@ __all__ = ["ColumnEvents", "Function"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnEvents:
-    """What records do to one column. Masks have one entry a record.
+    """What records do to one column. Masks have one entry for each record.
 
-    The accumulator of a group starts as null. A stored row is an addition, newer than nothing.
+    The accumulator of a group starts as null. A stored row counts as an addition that is newer than nothing.
     """
 
     groups: Groups
     segments: Segments
     column: str
     adds: Bools
-    """Records that add their value: ``agg(acc, x)`` where newer, else ``agg(x, acc)``."""
+    """Records that add their value: ``agg(acc, x)`` if newer, else ``agg(x, acc)``."""
     retracts: Bools
     """Records that take their value back."""
     newer: Bools
     first: Bools
-    """Additions before which nothing was folded; the stored one is."""
+    """Additions before which nothing was folded. A stored row is one."""
     values: pa.Array
 
     @property
@@ -46,8 +46,8 @@ class ColumnEvents:
 
     @property
     def front_to_back(self) -> Ints:
-        """A rank a record, ascending in the order in which values stand: an older one goes in front of
-        all that came before it, a newer one behind."""
+        """A rank for each record, in the order in which values stand. An older record goes in front of all records
+        before it, a newer one behind them."""
         return np.where(self.newer, self.segments.index, ~self.segments.index)
 
     def key_of(self, group: int) -> dict[str, object]:
@@ -83,18 +83,18 @@ class Function(ABC):
 
     name: ClassVar[str]
     types: ClassVar[str]
-    """For people: the types it takes."""
+    """The types that it takes, for people."""
     retractable: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     associative: ClassVar[bool] = True
     idempotent: ClassVar[bool] = False
-    """Adding the same value again changes nothing, wherever it comes."""
+    """Whether adding the same value again changes nothing, wherever it comes."""
     keeps_lone: ClassVar[bool] = True
-    """Any single value added to nothing is the result, as it is; :meth:`check_additions` refuses none."""
+    """Whether a single value added to nothing is the result unchanged, and :meth:`check_additions` refuses no value."""
     blanks: ClassVar[bool] = False
-    """Values that are not null may come to null when they are added."""
+    """Whether adding values that are not null may give null."""
     forgets: ClassVar[bool] = False
-    """A retraction may leave null where there was a value."""
+    """Whether a retraction may turn a value into null."""
 
     kind: pa.DataType = field(default_factory=pa.null)
 
@@ -104,17 +104,17 @@ class Function(ABC):
 
     @classmethod
     def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> Function:
-        """Raises :class:`ValueError` that says what is wrong with the options."""
+        """The function. Raises a :class:`ValueError` that says what is wrong with the options."""
         if options:
             raise ValueError(f"{cls.name} has no option {', '.join(map(repr, sorted(options)))}")
         return cls(kind)
 
     def check_additions(self, values: pa.Array) -> str | None:
-        """Why values of a frame cannot be added; ``None`` where they can. Called before a commit."""
+        """Why values of a frame cannot be added; ``None`` if they can. Called before a commit."""
         return None
 
     def check_retractions(self, values: pa.Array) -> str | None:
-        """Why values of a frame cannot be taken back; ``None`` where they can. Called before a commit."""
+        """Why values of a frame cannot be taken back; ``None`` if they can. Called before a commit."""
         return None
 
     @abstractmethod

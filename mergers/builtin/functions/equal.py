@@ -15,9 +15,9 @@ __all__ = ["equality_codes", "grouped"]
 
 
 def equality_codes(values: pa.Array) -> Ints:
-    """Small integers that are equal where the values are: null equals null, NaN equals NaN and -0.0
-    equals 0.0, at any depth. Maps are equal with the same entries in the same order. Comparable only
-    within one call."""
+    """Small integers that are equal if the values are. Null equals null, NaN equals NaN and -0.0 equals 0.0, at any
+    depth. Maps are equal if they have the same entries in the same order. Codes can be compared only within one
+    call."""
     if is_orderable(values.type):
         return np.unique(order_codes([values]), return_inverse=True)[1].astype(np.int64)
     if pa.types.is_struct(values.type):
@@ -27,15 +27,15 @@ def equality_codes(values: pa.Array) -> Ints:
         return codes
     if pa.types.is_map(values.type):
         values = values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
-    # Arrow compares no lists: the codes of their elements do.
+    # Arrow cannot compare lists, so the codes of their elements are compared.
     lengths = pc.fill_null(pc.list_value_length(values), -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return grouped(lengths + 1, _sequence_codes(equality_codes(pc.list_flatten(values)), np.maximum(lengths, 0)))
 
 
 def _sequence_codes(codes: Ints, lengths: Ints) -> Ints:
-    """One small integer for each run of so many codes; among runs of one length, equal where the runs are.
+    """One small integer for each run of so many codes. For runs of one length the integers are equal if the runs are.
 
-    Neighbours are paired until one code is left of each run: a round for each binary digit of the longest.
+    Neighbours are paired until one code is left for each run. That takes a round for each binary digit of the longest.
     """
     result = np.zeros(len(lengths), dtype=np.int64)
     runs = np.flatnonzero(lengths)
@@ -55,6 +55,6 @@ def _sequence_codes(codes: Ints, lengths: Ints) -> Ints:
 
 
 def grouped(outer: Ints, codes: Ints) -> Ints:
-    """One small integer for each pair of codes; their order is that of the pairs."""
+    """One small integer for each pair of codes, in the order of the pairs."""
     width = int(codes.max(initial=0)) + 1
     return np.unique(outer * width + codes, return_inverse=True)[1].astype(np.int64)

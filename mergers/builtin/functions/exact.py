@@ -1,4 +1,4 @@
-"""Exact sums over groups, whatever the intermediate totals are."""
+"""Exact sums over groups, however large the intermediate totals are."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LOW = (1 << _HALF) - 1
 
 
 def sum_integers(segments: Segments, values: Ints, adds: Bools, retracts: Bools) -> tuple[Ints, Bools]:
-    """Per group the sum of what is added minus what is retracted, and whether it is not within int64.
+    """For each group the sum of added minus retracted values, and whether it is outside int64.
 
-    Where it is not, the sum given is meaningless. Groups have fewer than 2**31 records.
+    If it is outside, the sum is meaningless. Groups have fewer than 2**31 records.
     """
-    # As two halves of 32 bits, either of which cannot overflow on its own.
+    # The values are summed as two halves of 32 bits, whose sums cannot overflow.
     low, high = _signed_sums(segments, [values & _LOW, values >> _HALF], adds, retracts)
     high = high + (low >> _HALF)
     outside = (high < -(1 << 31)) | (high >= 1 << 31)
@@ -30,7 +30,7 @@ def sum_integers(segments: Segments, values: Ints, adds: Bools, retracts: Bools)
 
 
 def sum_decimals(segments: Segments, values: pa.Array, adds: Bools, retracts: Bools) -> tuple[pa.Array, Bools]:
-    """As :func:`sum_integers` for decimals: within the precision of their type, or not."""
+    """As :func:`sum_integers` for decimals, and whether the sum is outside the precision of their type."""
     limbs = _signed_sums(segments, limbs_of(values), adds, retracts)
     for place in range(3):
         limbs[place + 1] = limbs[place + 1] + (limbs[place] >> _HALF)
@@ -41,8 +41,8 @@ def sum_decimals(segments: Segments, values: pa.Array, adds: Bools, retracts: Bo
 
 
 def limbs_of(values: pa.Array) -> list[Ints]:
-    """Unscaled decimals as four limbs of 32 bits, lowest first; all but the highest are unsigned.
-    Nulls give whatever stands in their place."""
+    """Unscaled decimals as four limbs of 32 bits, lowest first. All except the highest are unsigned. The limbs of a
+    null are undefined."""
     words = np.frombuffer(values.buffers()[1], dtype=np.uint32).reshape(-1, 4)
     words = words[values.offset : values.offset + len(values)]
     return [*(words[:, i].astype(np.int64) for i in range(3)), words[:, 3].view(np.int32).astype(np.int64)]
@@ -57,9 +57,9 @@ def decimals_of(limbs: list[Ints], kind: pa.DataType) -> pa.Array:
 
 
 def exceeds(values: pa.Array) -> Bools:
-    """Decimals that have more digits than their type."""
+    """Which decimals have more digits than their type allows."""
     kind = values.type
-    # Compared as the widest type: a limit of the type's own precision could not be written down.
+    # Compared in the widest type, because a decimal of the type's own precision cannot hold the limit.
     wide = pa.decimal128(38, kind.scale)
     largest = decimal.Decimal((0, (9,) * kind.precision, -kind.scale))
     limit, floor = pa.scalar(largest, wide), pa.scalar(largest.copy_negate(), wide)

@@ -30,7 +30,7 @@ class _Entries:
     segments: Segments
     """One for each key of each group."""
     group: Ints
-    """Per segment, its group."""
+    """For each segment, its group."""
     record: Ints
     keys: pa.Array
     items: pa.Array
@@ -42,7 +42,7 @@ class _Entries:
         offsets = maps.offsets.to_numpy()
         sizes = np.diff(offsets)
         record = np.repeat(records, sizes)
-        # A map that names a key twice means the last; in front of the others that one must come first.
+        # If a map has a key twice, the last entry counts. If the map goes in front of others, it must come first.
         segments, order = slots_of(events, record, equality_codes(maps.keys))
         record = record[order]
         group = events.segments.group[record[segments.starts]]
@@ -50,7 +50,8 @@ class _Entries:
         return _Entries(segments, group, record, maps.keys.take(taken), maps.items.take(taken))
 
     def maps(self, picks: Ints, there: Bools, kind: pa.DataType) -> pa.Array:
-        """A map a group of the picked entries, one a segment; -1 picks none. Null where not ``there``."""
+        """For each group a map of the picked entries, one for each segment; -1 picks none. Null if the group is not
+        ``there``."""
         chosen = picks >= 0
         counts = np.bincount(self.group[chosen], minlength=len(there))
         taken = pa.array(picks[chosen])
@@ -83,9 +84,9 @@ class MergeMap(Function):
 
 @dataclass(frozen=True, slots=True)
 class MergeMapWithKeytime(Function):
-    """``ts_field``: the field of the map's values that says which is newest; equal: the later one.
+    """``ts_field`` is the field of the map's values that says which value is newest; among equals the later one is.
 
-    A null value removes the key, and is not remembered: an entry that comes after it stands again.
+    A null value removes the key, and is not remembered: an entry that comes after it counts again.
     """
 
     name = "merge_map_with_keytime"
@@ -118,7 +119,7 @@ class MergeMapWithKeytime(Function):
         timed = times.is_valid().to_numpy(zero_copy_only=False) & present
         cleared = segments.last(~present & newer)
         timed &= segments.index > segments.spread(cleared)
-        # An older map removes nothing that was there before, only what it names itself further in front.
+        # An older map removes no entry that was there before. It removes only its own entries further in front.
         removed = segments.last_before(~present)
         timed &= newer | (removed < 0) | (entries.record[removed] != entries.record)
         ties = segments.highest(order_codes([times]), timed)

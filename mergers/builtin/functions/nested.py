@@ -1,8 +1,8 @@
 """``collect`` and ``nested_update``: arrays folded element by element.
 
-Elements compete for a slot with those that they are equal to, or share a nested key with: what an
-addition or a retraction does to one slot has nothing to do with any other. So the slots of all groups
-are decided at once, and what stands in the end is brought into order.
+Elements that are equal, or that share a nested key, compete for one slot. An addition or retraction in one slot does
+not affect other slots. So the slots of all groups are decided at once, and then the remaining elements are put in
+order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Arrays(Function):
 
     @abstractmethod
     def standing(self, events: ColumnEvents, elements: pa.Array, record: Ints) -> tuple[Ints, Ints]:
-        """The elements of the results: for each the number of the one whose place it has, and of the one
-        whose value it has. ``record`` is that of each element, and numbers ascend from front to back."""
+        """The elements of the results: for each the number of the element whose place it has, and of the element whose
+        value it has. ``record`` is the record of each element, and numbers ascend from front to back."""
 
     def fold(self, events: ColumnEvents) -> pa.Array:
         segments, added = events.segments, events.adds & events.filled
@@ -78,7 +78,8 @@ class Collect(_Arrays):
             return kept, kept
         segments, order = slots_of(events, record, equality_codes(elements))
         adds, newer = events.adds[record[order]], events.newer[record[order]]
-        # An older element goes to the front, wherever an equal one stands; a newer one does nothing then.
+        # An older element goes to the front, wherever an equal one stands. A newer one has no effect if there is an
+        # equal one.
         picks = settle(segments, adds & ~newer, ~adds, adds & newer)
         kept = order[picks[picks >= 0]]
         return kept, kept
@@ -86,7 +87,7 @@ class Collect(_Arrays):
 
 @dataclass(frozen=True, slots=True)
 class NestedUpdate(_Arrays):
-    """``nested_key``: the fields that tell elements apart; without it every element is appended."""
+    """``nested_key``: the fields that identify an element. Without it every element is appended."""
 
     name = "nested_update"
     types = "arrays of structs"
@@ -115,13 +116,13 @@ class NestedUpdate(_Arrays):
             return kept, kept
         segments, order = slots_of(events, record, self._keys(elements))
         adds, newer = events.adds[record[order]], events.newer[record[order]]
-        # A newer element takes the value and leaves the place, an older one the other way round.
+        # A newer element gives its value and keeps the old place. An older one gives its place and keeps the old value.
         places = settle(segments, adds & ~newer, ~adds, adds & newer)
         values = settle(segments, adds & newer, ~adds, adds & ~newer)
         return order[places[places >= 0]], order[values[places >= 0]]
 
     def _keys(self, elements: pa.Array) -> Ints:
-        """Small integers, equal for elements of one key."""
+        """Small integers, equal for elements with the same key."""
         fields = dict(zip((f.name for f in elements.type), elements.flatten(), strict=True))
         keys = np.zeros(len(elements), dtype=np.int64)
         for name in self.nested_key:
@@ -132,8 +133,9 @@ class NestedUpdate(_Arrays):
 def _appended(
     events: ColumnEvents, elements: pa.Array, record: Ints, left: Callable[[Segments, Bools, Bools], Bools]
 ) -> Ints:
-    """The elements that stand where each one added has a place of its own. ``left`` says which ones are
-    left of a slot of equal elements, of which some are added, of those some newer, and the rest taken back."""
+    """The remaining elements if each added element has a place of its own. ``left`` decides which elements remain in a
+    slot of equal elements. Its arguments say which elements are added (the others are taken back), and which are
+    newer."""
     adds = events.adds[record]
     part = np.flatnonzero(events.segments.any(events.retracts & events.filled)[events.segments.group[record]])
     if len(part):
@@ -144,34 +146,34 @@ def _appended(
 
 
 def _since_retraction(segments: Segments, adds: Bools, newer: Bools) -> Bools:
-    """A retraction takes back all that stand."""
+    """The elements that remain if a retraction takes back all elements before it."""
     return adds & (segments.index > segments.spread(segments.last(~adds)))
 
 
 def _not_taken_back(segments: Segments, adds: Bools, newer: Bools) -> Bools:
-    """A retraction takes back the one in front, if any: newer ones queue up behind, and are taken only
-    when no older one is stacked up in front of them."""
+    """The elements that remain if a retraction takes back the one in front, if any. Newer elements queue up behind;
+    they are taken back only if no older element is stacked in front of them."""
     stacked, queued = adds & ~newer, adds & newer
     height = _counts(segments, stacked, ~adds)
     span = len(adds) + 1
     lifted = height + segments.group * span
-    # What is stacked stays unless the stack gets lower than it was with it.
+    # A stacked element stays unless the stack later gets lower than it was with this element.
     left = stacked & (lifted == np.minimum.accumulate(lifted[::-1])[::-1])
     before = np.concatenate([[0], height[:-1]])
     before[segments.starts] = 0
     ends = segments.offsets[1:] - 1
     length = _counts(segments, queued, ~adds & (before == 0))[ends]
-    # Of the queue, the last ones stay.
+    # The last elements of the queue stay.
     joined = np.cumsum(queued, dtype=np.int64)
     behind = segments.spread(joined[ends]) - joined
     return np.asarray(left | (queued & (behind < segments.spread(length))))
 
 
 def _counts(segments: Segments, comes: Bools, goes: Bools) -> Ints:
-    """How many there are after each entry; one that goes where there is none changes nothing."""
+    """How many elements there are after each entry. A removal without an element changes nothing."""
     steps = comes.astype(np.int64) - goes
     walk = np.cumsum(steps)
     walk -= segments.spread(walk[segments.starts] - steps[segments.starts])
-    # Lower from segment to segment, so that one accumulate never carries over.
+    # The values get lower from segment to segment, so that one accumulate never carries over.
     drop = segments.group * (2 * len(steps) + 1)
     return walk - np.minimum(np.minimum.accumulate(walk - drop) + drop, 0)

@@ -28,7 +28,7 @@ def _integers(values: pa.Array) -> Ints:
 
 
 def _integer_column(events: ColumnEvents, totals: Ints, outside: Bools, there: Bools, function: str) -> pa.Array:
-    """Totals as the column's type, null where there is none. Raises for those that do not fit."""
+    """Totals in the column's type, null if there is none. Raises an error if one does not fit."""
     kind = events.values.type
     limit = _LIMITS[kind.bit_width]
     if kind.bit_width < 64:
@@ -38,7 +38,7 @@ def _integer_column(events: ColumnEvents, totals: Ints, outside: Bools, there: B
 
 
 def _floats(events: ColumnEvents, *, by: str) -> pa.Array:
-    """The fold in the column's own precision, one step after the other: rounding depends on the order."""
+    """The fold in the column's own precision, step by step, because rounding depends on the order."""
     values = pc.fill_null(events.values, 0).to_numpy(zero_copy_only=False)
     there = events.filled & (events.adds | events.retracts)
     kind = values.dtype
@@ -47,7 +47,7 @@ def _floats(events: ColumnEvents, *, by: str) -> pa.Array:
         totals = fold_steps(events.segments, signed, there, np.add)
         counted = events.segments.any(there)
     else:
-        # A retraction from null stays null: a product begins with its first addition.
+        # A retraction from null gives null: a product begins with its first addition.
         begun = events.segments.first(there & events.adds)
         there &= (events.segments.spread(begun) >= 0) & (events.segments.index >= events.segments.spread(begun))
         totals = fold_steps(events.segments, values, there, np.multiply, inverse=(events.retracts, np.divide))
@@ -81,14 +81,14 @@ class Sum(Function):
 
 @dataclass(frozen=True, slots=True)
 class Count(Function):
-    """The stored value is the count so far; the value of any other record does not matter."""
+    """The stored value is the count so far. The values of other records do not matter."""
 
     name = "count"
     types = "integers"
     retractable = True
     commutative = True
     associative = False
-    """Of records as they are: counting needs a count of its own to be combined with."""
+    """False: records are combined as they are, and a record cannot hold a partial count."""
     keeps_lone = False
 
     @classmethod

@@ -32,8 +32,8 @@ def take(values: pa.Array, picks: Ints) -> pa.Array:
 
 
 def settle(segments: Segments, sets: Bools, clears: Bools, fills: Bools) -> Ints:
-    """The record that decides a slot which ``sets`` overwrite, ``clears`` empty and ``fills`` take only
-    while it is empty. -1: it stays empty. Applied in record order; ``sets`` and ``fills`` are disjoint."""
+    """The record that decides a slot; -1: it stays empty. Applied in record order, ``sets`` overwrite the slot,
+    ``clears`` empty it, and ``fills`` take it only while it is empty. ``sets`` and ``fills`` are disjoint."""
     last = segments.last(sets | clears)
     decided = (last >= 0) & sets[last]
     filled = segments.first(fills & (segments.index > segments.spread(last)))
@@ -103,7 +103,7 @@ class FirstNonNullValue(Function):
 
 @dataclass(frozen=True, slots=True)
 class _Extreme(Function):
-    """Null-skipping; of equal values (0.0 and -0.0) the one that stands in front."""
+    """The smallest or largest value. Nulls are skipped. Of equal values (0.0 and -0.0) the one in front is taken."""
 
     types = "anything that can be compared"
     commutative = True
@@ -114,13 +114,13 @@ class _Extreme(Function):
         return is_orderable(kind)
 
     def codes(self, events: ColumnEvents) -> Ints:
-        """Codes of which the highest wins."""
+        """Codes for the values: the highest wins."""
         return order_codes([events.values])
 
     def fold(self, events: ColumnEvents) -> pa.Array:
         segments, adds = events.segments, events.adds & events.filled
         ties = segments.highest(self.codes(events), adds)
-        # In front: the last older one, else the first of all.
+        # The one in front is the last older one, or else the first of all.
         older = segments.last(ties & ~events.newer)
         return take(events.values, np.where(older >= 0, older, segments.first(ties)))
 

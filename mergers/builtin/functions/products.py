@@ -1,6 +1,6 @@
-"""Exact products over groups: every step rounded to the column's scale, however large it gets.
+"""Exact products over groups. Every step is rounded to the column's scale, however large it gets.
 
-Magnitudes and signs go separate ways, for rounding treats both signs alike.
+Magnitudes and signs are computed separately, because rounding treats both signs alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["multiply_exactly"]
 _SAFE = 2.0**62
 _LOW = (1 << 32) - 1
 _FEW = 16
-"""So few groups that still have steps are folded one after the other."""
+"""If no more than so many groups still have steps, they are folded one after the other."""
 _Sizes = np.ndarray[Any, Any]
 """Magnitudes of unscaled values, as int64 or as Python's integers."""
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
@@ -31,9 +31,8 @@ _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 def multiply_exactly(
     segments: Segments, values: pa.Array, there: Bools, retracts: Bools
 ) -> tuple[Ints | pa.Array, Bools]:
-    """Per group the product of the values in the mask, and whether it is too large for its type's
-    physical form. Records in ``retracts`` divide; the first of a group does not. Integers come as
-    int64, decimals as they are.
+    """For each group the product of the values in the mask, and whether it is too large for its type's physical form.
+    Records in ``retracts`` divide; the first record of a group does not. Integers come as int64, decimals as they are.
     """
     rounds = pa.types.is_decimal(values.type)
     one = 10**values.type.scale if rounds else 1
@@ -41,8 +40,8 @@ def multiply_exactly(
     taken = values.take(pa.array(records))
     small, sizes, negative = _magnitudes(taken)
     back = retracts[records]
-    # Zero stays zero, whatever comes after it. One changes nothing; nor does a zero that is taken back,
-    # which no frame may hold.
+    # Zero stays zero, whatever comes after it. A one changes nothing. A zero that is taken back changes nothing
+    # either, and no frame may hold one.
     nothing = small & (sizes == 0)
     zero = part.any(nothing & ~back)
     moves = ~nothing & ~(small & (sizes == one)) & ~np.repeat(zero, part.sizes)
@@ -64,15 +63,15 @@ def multiply_exactly(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What multiplies or, in ``back``, divides the totals of some groups, of which the first is the start.
-    Nothing else is zero."""
+    """The values that multiply or, in ``back``, divide the totals of some groups. The first value of a group is its
+    start. Only the start may be zero."""
 
     segments: Segments
     sizes: _Sizes
     back: Bools
     one: int
     rounds: bool
-    """Half up; else what does not divide is cut off."""
+    """Whether steps round half up; else they truncate."""
 
     def step(self, totals: _Sizes, at: Ints) -> _Sizes:
         """The totals of some groups after one step each."""
@@ -80,7 +79,7 @@ class _Steps:
         return self._rounded(totals * np.where(back, self.one, sizes), np.where(back, sizes, self.one))
 
     def fits(self, totals: Ints, at: Ints) -> Bools:
-        """Whether int64 holds all that such a step takes."""
+        """Whether int64 holds all intermediate values of such a step."""
         back, sizes = self.back[at], self.sizes[at].astype(np.float64)
         products = totals.astype(np.float64) * np.where(back, self.one, sizes) + np.where(back, sizes, self.one)
         return np.asarray(products < _SAFE)
@@ -97,7 +96,8 @@ class _Steps:
         return total
 
     def limits(self, bits: int) -> Ints:
-        """Per step, how many bits a total may have after it that the steps to come could bring back to ``bits``."""
+        """For each step, how many bits a total may have after it, so that the steps to come could bring it back to
+        ``bits``."""
         size, unit = np.log2(self.sizes.astype(np.float64)), math.log2(self.one)
         down = np.cumsum(np.maximum(np.where(self.back, size - unit, unit - size), 0.0))
         to_come = self.segments.spread(down[self.segments.offsets[1:] - 1]) - down
@@ -108,8 +108,8 @@ class _Steps:
 
 
 def _multiply_small(steps: _Steps, small: Bools) -> tuple[Ints, Bools]:
-    """The totals in int64, and the groups for which that is not enough, or which are so few that steps of
-    all of them at once are not worth while."""
+    """The totals in int64, and the groups that are not done: int64 is too small for them, or they are too few to be
+    worth vectorised steps."""
     part = steps.segments
     wide = part.any(~small) | ((part.sizes > 1) & (steps.one >= _SAFE))
     totals = steps.sizes[part.starts]
@@ -127,11 +127,11 @@ def _multiply_small(steps: _Steps, small: Bools) -> tuple[Ints, Bools]:
 
 
 def _multiply_large(steps: _Steps, bits: int) -> _Sizes:
-    """The totals in Python's integers; of a group whose total will not have ``bits`` or less any more,
-    one that has more.
+    """The totals in Python's integers. If the total of a group cannot come back to ``bits`` or less, some total with
+    more bits is given.
 
-    All groups take a step at a time, until they are few. Those have long histories, and every step has to
-    know what the one before left after rounding: no way around taking them one after the other.
+    All groups take a step at a time, until they are few. These have long histories. Every step needs the rounded result
+    of the step before, so their steps have to be taken one after the other.
     """
     part, limits = steps.segments, steps.limits(bits)
     totals = steps.sizes[part.starts]
@@ -151,8 +151,8 @@ def _multiply_large(steps: _Steps, bits: int) -> _Sizes:
 def _put_together(
     kind: pa.DataType, count: int, parts: Iterable[tuple[Ints, _Sizes]], bits: int
 ) -> tuple[Ints | pa.Array, Bools]:
-    """The totals of some groups at a time as those of all; zero where a group is in no part, or its total
-    has more bits. The latter groups come with them."""
+    """Put the totals of parts together. A total is zero if its group is in no part, or if it has too many bits; the
+    latter groups are returned, too."""
     limbs = [np.zeros(count, dtype=np.int64) for _ in range(4)]
     outside = np.zeros(count, dtype=np.bool_)
     for groups, totals in parts:
@@ -169,7 +169,7 @@ def _put_together(
 
 
 def _magnitudes(values: pa.Array) -> tuple[Bools, Ints, Bools]:
-    """Which values have a magnitude in int64, the magnitudes, and which values are negative."""
+    """Which values have a magnitude that fits int64, the magnitudes, and which values are negative."""
     if not pa.types.is_decimal(values.type):
         whole = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return np.abs(whole) >= 0, np.abs(whole), whole < 0

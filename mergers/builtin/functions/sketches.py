@@ -1,4 +1,4 @@
-"""Unions of sketches and bitmaps: one library call a value, for Arrow has none.
+"""Unions of sketches and bitmaps. They take one library call for each value, because Arrow has no such function.
 
 Both libraries come with the extra ``lakemerge[sketches]`` and load on first use. Sketches are in the
 serialised forms of Apache DataSketches, bitmaps in the portable format of Roaring.
@@ -23,7 +23,7 @@ from mergers.errors import InstallError
 __all__ = ["HllSketch", "RoaringBitmap", "ThetaSketch"]
 
 _DAMAGED = (ValueError, RuntimeError, IndexError, MemoryError)
-"""What the libraries raise for bytes that they cannot read."""
+"""The errors that the libraries raise for bytes that they cannot read."""
 
 
 @functools.cache
@@ -56,7 +56,7 @@ class _Union(Function):
 
     @abstractmethod
     def parse(self, value: bytes) -> object:
-        """Raises one of ``_DAMAGED`` where the bytes are nothing of the kind."""
+        """Parse a value. Raises one of ``_DAMAGED`` if the bytes are no such value."""
 
     @abstractmethod
     def unite(self, values: Iterable[object]) -> bytes:

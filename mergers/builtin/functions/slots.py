@@ -1,4 +1,4 @@
-"""Slots: what entries of maps and elements of arrays compete for, a segment each."""
+"""Slots, for which entries of maps or elements of arrays compete. Each slot is a segment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ __all__ = ["slots_of"]
 
 
 def slots_of(events: ColumnEvents, record: Ints, codes: Ints) -> tuple[Segments, Ints]:
-    """Entries by slot, one for each code of each group: the segments, and the entry numbers in their order.
+    """The entries by slot: the segments, and the entry numbers in their order. Each code of each group has a slot.
 
-    Entries are numbered as they stand in their records; ``record`` says which one that is. A slot has
-    them in fold order, those of an older record from its last to its first, for it goes in front of
-    all that came before.
+    Entries are numbered in the order of their records; ``record`` is the record of each entry. A slot has its entries
+    in fold order. The entries of an older record are reversed, because each goes in front of all that came before.
     """
     slot = grouped(events.segments.group[record], codes)
     place = np.arange(len(record), dtype=np.int64)

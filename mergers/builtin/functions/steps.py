@@ -1,4 +1,4 @@
-"""Folding step by step, all groups at once: for what rounds, so that the order of the steps counts."""
+"""Folds step by step, all groups at once, for functions that round: for these the order of the steps matters."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def fold_steps(
     *,
     inverse: tuple[Bools, np.ufunc] | None = None,
 ) -> np.ndarray[Any, Any]:
-    """The left fold of the values in the mask, per group, in their own type; 0 where there are none.
+    """The left fold of the values in the mask for each group, in their own type; 0 if there are none.
 
-    The first value of a group is taken as it is. ``inverse``: records that take the other function; the
-    first of a group is none of them.
+    The first value of a group is taken as it is. ``inverse`` marks records that use the inverse function. The first
+    record of a group is never marked.
     """
     part, records, groups = segments.within(there)
     taken = values[records]
     back = np.zeros(len(records), dtype=np.bool_) if inverse is None else inverse[0][records]
     folded = taken[part.starts]
-    # Runs of one function: even ones take the one, odd ones the other. All first runs are folded at once,
-    # then all second ones, and so on; each record is touched in its own run alone.
+    # Records are cut into runs of one function; even runs use the one, odd runs the other. All first runs are folded
+    # at once, then all second runs, and so on. Each record is touched only in its own run.
     turns = np.diff(back, prepend=False)
     turns[part.starts] = False
     run = np.cumsum(turns)
@@ -43,7 +43,7 @@ def fold_steps(
     with np.errstate(all="ignore"):
         for chosen in np.split(order, np.flatnonzero(np.diff(run[order])) + 1) if len(order) else ():
             function = inverse[1] if inverse is not None and run[chosen[0]] % 2 else step
-            # ``at`` takes one element after the other, from left to right, where ``reduceat`` adds in pairs.
+            # ``at`` takes one element after the other, from left to right; ``reduceat`` would add in pairs.
             function.at(folded, part.group[chosen], taken[chosen])
     result = np.zeros(len(segments.sizes), dtype=values.dtype)
     result[groups] = folded

@@ -17,8 +17,8 @@ __all__ = ["Listagg"]
 
 @dataclass(frozen=True, slots=True)
 class Listagg(Function):
-    """Blank texts (white space only) are skipped. ``distinct`` keeps the first of equal parts, where a
-    part is what stands between delimiters."""
+    """Joins texts. Blank texts (white space only) are skipped. ``distinct`` keeps the first of equal parts; a part is
+    the text between delimiters."""
 
     name = "listagg"
     types = "strings"
@@ -62,7 +62,7 @@ class Listagg(Function):
         return pc.if_else(pa.array(counts > 0), joined, pa.scalar(None, self.kind))
 
     def _first_of_each(self, texts: pa.Array, group: Ints, groups: int) -> tuple[pa.Array, Ints]:
-        """The parts of all texts in order, each once a group, and their number a group."""
+        """The parts of all texts in order, each once in its group, and the number of parts of each group."""
         split = pc.split_pattern(texts, self.delimiter)
         parts, parents = pc.list_flatten(split), group[pc.list_parent_indices(split).to_numpy()]
         codes = parts.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -71,8 +71,8 @@ class Listagg(Function):
         return parts.take(pa.array(first)), np.bincount(parents[first], minlength=groups).astype(np.int64)
 
     def _without_hollow(self, events: ColumnEvents, adds: Bools) -> Bools:
-        """What to fold where a text comes down to a blank once each part is kept once, such as a lone
-        delimiter: the next addition finds a blank accumulator, and skips it."""
+        """The texts to fold. If a text becomes blank once each part is kept once, such as a lone delimiter, the next
+        addition finds a blank accumulator and skips it."""
         segments = events.segments
         texts = adds | (events.adds & events.groups.stored & events.filled)
         records = np.flatnonzero(texts)
