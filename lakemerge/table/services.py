@@ -27,7 +27,7 @@ from lakemerge.results.results import (
     RescaleResult,
     VacuumResult,
 )
-from lakemerge.results.schedule import Schedule
+from lakemerge.results.schedule import Auto, Schedule
 from lakemerge.table.opening import open_handle
 from lakemerge.table.session import TableSession
 from mergers import Merger
@@ -227,14 +227,39 @@ class TableServices(ABC):
         """What a write does in the end; for writers of streams. Not part of the public API."""
         self._maintain_inline()
 
-    def _maintain_inline(self) -> None:
+    def _maintain_inline(self, version: int | None = None) -> None:
         """After a write, where a table property asks for it. The write has landed, so what fails here must not
-        make it look like a failure; it is due still."""
+        make it look like a failure; it is due still.
+
+        :param version: that of the write; by default the one where the table stands.
+        """
+        landed = self._view.version if version is None else version
         try:
-            if Schedule.of(self._view.snapshot.metadata.configuration).inline:
+            schedule = Schedule.of(self._view.snapshot.metadata.configuration)
+            if schedule.inline:
                 self.maintain()
+            elif schedule.auto is not None:
+                self._maintain_automatically(schedule.auto, landed)
         except Exception:
             _logger.warning("maintenance of %s after a write failed", self._handle.store.url, exc_info=True)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
+            raise
+
+    def _maintain_automatically(self, auto: Auto, version: int) -> None:
+        from compaction import after_write
+
+        with unless_vacuumed(self._handle.log, self._view.snapshot):
+            decision = after_write(self._handle, self._view, auto, version=version, spark=self._session.of_services())
+        if decision is not None and decision.service != "nothing":
+            self._follow()
+
+    @staticmethod
+    def _maintenance_told(view: TableView) -> str:
+        """What writes are followed by, in words."""
+        from compaction import told
+
+        return told(view)
 
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
         """Merge the logs of many commits into few packed logs, without touching base files: hundreds of

@@ -239,7 +239,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance, 
                 delete=deleting(self._handle, self._session.of_services(), condition, info or {}),
             )
         self._follow()
-        self._maintain_inline()
+        self._maintain_inline(result.version)
         return result
 
     def to_arrow(
@@ -326,8 +326,10 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance, 
         return slices_of(self._current())
 
     def detail(self) -> TableDetail:
-        """The version at a glance: its definition, sizes, pending logs and read amplification."""
-        return detail_of(self._handle, self._current())
+        """The version at a glance: its definition, sizes, pending logs, read amplification, and what maintenance
+        would do after a write now."""
+        view = self._current()
+        return detail_of(self._handle, view, maintenance=self._maintenance_told(view))
 
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
@@ -349,7 +351,7 @@ class LakeTable(TableServices, TableVersions, TableDefinition, TableProvenance, 
         else:
             result = upsert_arrow(self._handle, begin, frame, request)
         self._follow()
-        self._maintain_inline()
+        self._maintain_inline(result.version)
         return result
 
     def _current(self) -> TableView:
