@@ -165,3 +165,15 @@ def test_deletes_of_rows_by_a_condition_count_too(tmp_path: Path) -> None:
     LakeTable.open(path).delete_where("k = 999")
     assert "COMPACT" in operations(path)
     assert len(state_of(path)) == 999
+
+
+def test_new_tables_have_it_and_tables_without_the_property_do_not(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    assert Schedule.of(table.view.snapshot.metadata.configuration).auto == Auto(
+        reads_per_write=1, logs_after_commits=100
+    )
+    table.alter(properties={"lakemerge.maintenance": None})
+    assert Schedule.of(table.view.snapshot.metadata.configuration).auto is None
+    table.upsert(frame([(k, 0, "base") for k in range(100)]))
+    write(tmp_path / "t", 20)
+    assert "COMPACT" not in operations(tmp_path / "t")
