@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast, overload
 
+from lakemerge.errors import CommitConflictError
 from lakemerge.format.ingests import check_job_name
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
@@ -240,6 +241,8 @@ class TableServices(ABC):
                 self.maintain()
             elif schedule.auto is not None:
                 self._maintain_automatically(schedule.auto, landed)
+        except CommitConflictError as conflict:
+            _logger.info("maintenance of %s after a write: somebody was first: %s", self._handle.store.url, conflict)
         except Exception:
             _logger.warning("maintenance of %s after a write failed", self._handle.store.url, exc_info=True)
         except KeyboardInterrupt as interrupt:
