@@ -75,7 +75,7 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
         key=list(LINEITEM.key),
         ordering=[LINEITEM.ordering],
         buckets=_BUCKETS,
-        properties={"delta.checkpointInterval": "1000000"},
+        properties={"delta.checkpointInterval": "1000000", "lakemerge.maintenance": "off"},
     )
     handle, snapshot, config, state = table.handle, table.view.snapshot, table.view.config, table.view.state
     stats = file_statistics(footer, table.schema)

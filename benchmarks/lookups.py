@@ -130,7 +130,7 @@ def _write(path: Path, *, rows: int, commits: int, commit_rows: int, keys: int) 
     ]
     changed = rng.choice(pa.concat_tables(changes).column("k").to_numpy(), keys // 2)
     sampled = _Sampled([*changed.tolist(), *rng.integers(0, rows * 5 // 4, keys - len(changed)).tolist()])
-    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"])
+    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], properties={"lakemerge.maintenance": "off"})
 
     def base() -> Iterator[pa.RecordBatch]:
         for first in range(0, rows, _CHUNK_ROWS):

@@ -135,7 +135,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
 def _write(path: Path, *, rows: int, records: int, keys: int) -> list[int]:
     """A base of ``rows`` keys and pending commits of random ones; keys that are in some of these."""
     rng = np.random.default_rng(1)
-    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"])
+    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], properties={"lakemerge.maintenance": "off"})
 
     def base() -> Iterator[pa.RecordBatch]:
         for first in range(0, rows, _CHUNK_ROWS):

@@ -108,7 +108,15 @@ def measure(report: Report, folder: Path, *, rows: int, rounds: int) -> None:
 def _changed(path: Path, rows: int, settings: Settings, *, share: float, newest: float) -> _Changed:
     """:param share: of the rows that all commits together change; ``newest``: of the keys, the highest, that
     they are drawn from."""
-    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], buckets=_BUCKETS, settings=settings)
+    table = LakeTable.create(
+        path,
+        SCHEMA,
+        key=["k"],
+        ordering=["ts"],
+        buckets=_BUCKETS,
+        settings=settings,
+        properties={"lakemerge.maintenance": "off"},
+    )
     rng = np.random.default_rng(7)
     frames = [random_rows(rng, np.arange(rows), 0)]
     first, count = int(rows * (1 - newest)), int(rows * share / _COMMITS)

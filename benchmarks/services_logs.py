@@ -117,7 +117,15 @@ def _rows(path: Path) -> pa.Table:
 
 def _write(path: Path, merger: str, *, commits: int, rows: int) -> None:
     """A base of as many rows as all commits bring, and then the commits: four in five records update a key."""
-    table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], merger=merger, buckets=_BUCKETS)
+    table = LakeTable.create(
+        path,
+        SCHEMA,
+        key=["k"],
+        ordering=["ts"],
+        merger=merger,
+        buckets=_BUCKETS,
+        properties={"lakemerge.maintenance": "off"},
+    )
     rng = np.random.default_rng(1)
     table.upsert(random_rows(rng, np.arange(commits * rows), 0))
     for number in range(1, commits + 1):

@@ -45,7 +45,7 @@ def large_table(
     """
     table = LakeTable.create(
         path, "day STRING, k BIGINT, v STRING", key=["day", "k"], partition_by=["day"], buckets=_BUCKETS,
-        properties={"delta.checkpointInterval": "1000000"},
+        properties={"delta.checkpointInterval": "1000000", "lakemerge.maintenance": "off"},
     )  # fmt: skip
     parts = [BucketId((f"day {number // _BUCKETS}",), number % _BUCKETS) for number in range(slices)]
     _commit(

@@ -63,7 +63,9 @@ def _problems(found: VacuumResult, *, oldest: int, dead: int) -> list[str]:
 
 
 def _table(folder: Path, commits: int) -> LakeTable:
-    table = LakeTable.create(folder, "k BIGINT, v STRING", key=["k"], buckets=1)
+    table = LakeTable.create(
+        folder, "k BIGINT, v STRING", key=["k"], buckets=1, properties={"lakemerge.maintenance": "off"}
+    )
     tip, config, state = table.view.snapshot, table.view.config, table.view.state
     before: tuple[list[AddFile], LogCommit] | None = None
     for number in range(commits):

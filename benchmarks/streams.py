@@ -195,7 +195,8 @@ def _work_parallel(given: argparse.Namespace) -> list[float]:
 
     spark, path = _session(int(given.worker.partition(":")[2])), Path(given.path) / "t"
     if not path.exists():
-        table = LakeTable.create(path, _COLUMNS, key=["k"], ordering=["o"], buckets=4, spark=spark)
+        by_hand = {"lakemerge.maintenance": "off"}
+        table = LakeTable.create(path, _COLUMNS, key=["k"], ordering=["o"], buckets=4, properties=by_hand, spark=spark)
         for number in range(11):
             rows = _records(
                 spark.range(number, number + (_KEYS if number == 0 else 50_000)).toDF("value"), f"{number}L"

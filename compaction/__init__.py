@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compaction.automatic import after_write, told
 from compaction.check.check import check_table
 from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain
@@ -12,6 +13,7 @@ from compaction.run.run import compact
 from compaction.vacuum import vacuum
 
 __all__ = [
+    "after_write",
     "check_table",
     "compact",
     "compact_logs",
@@ -19,5 +21,6 @@ __all__ = [
     "maintain",
     "plan_compaction",
     "rescale",
+    "told",
     "vacuum",
 ]

@@ -39,7 +39,11 @@ class FileSliceLoad:
     file: str | None
     """Path of the base file."""
     base_bytes: int
+    base_rows: int
     winner_bytes: int
+    winner_files: int
+    new_tombstone_bytes: int
+    """What tombstones grew by since the base file was written."""
     log_blocks: int
     """Live."""
     log_commits: int
@@ -120,11 +124,15 @@ def _distinct(codes: Integers) -> Integers:
 def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int, oldest: int) -> FileSliceLoad:
     if file_slice.base is not None and file_slice.minor is not None:
         oldest = min(oldest, file_slice.base.merged_through + 1)
+    base, winners = file_slice.base, () if file_slice.minor is None else file_slice.minor.winners
     return FileSliceLoad(
         bucket_id=file_slice.bucket_id,
-        file=None if file_slice.base is None else file_slice.base.add.path,
-        base_bytes=0 if file_slice.base is None else file_slice.base.add.size_bytes,
-        winner_bytes=0 if file_slice.minor is None else sum(winner.size_bytes for winner in file_slice.minor.winners),
+        file=None if base is None else base.add.path,
+        base_bytes=0 if base is None else base.add.size_bytes,
+        base_rows=0 if base is None else base.rows,
+        winner_bytes=sum(winner.size_bytes for winner in winners),
+        winner_files=len(winners),
+        new_tombstone_bytes=max(0, file_slice.tombstone_bytes - (0 if base is None else base.tombstone_bytes)),
         log_blocks=blocks,
         log_commits=commits,
         log_rows=rows,

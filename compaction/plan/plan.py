@@ -45,6 +45,7 @@ def plan_compaction(
     where: str | None = None,
     max_bytes: int | None = None,
     loads: Sequence[FileSliceLoad] | None = None,
+    why: Callable[[FileSliceLoad], tuple[str, ...]] | None = None,
 ) -> CompactionPlan:
     """What is due at a version.
 
@@ -52,6 +53,7 @@ def plan_compaction(
     :param max_bytes: to be read and written by the plan, as estimated; the first bucket is taken even if it
         needs more.
     :param loads: those of the version, where they are known already.
+    :param why: says why a file slice is due, nothing where it is not, in the place of the strategy's thresholds.
     :raises FilterError: the condition cannot be understood, or names another column.
     :raises InputError: ``max_bytes`` is no size.
     """
@@ -65,7 +67,9 @@ def plan_compaction(
         by_bucket[load.bucket_id].append(load)
     due: dict[BucketId, list[_Due]] = {}
     for part, file_slices in by_bucket.items():
-        if found := [(file_slice, reasons) for file_slice in file_slices if (reasons := judge.reasons(file_slice))]:
+        if found := [
+            (file_slice, reasons) for file_slice in file_slices if (reasons := (why or judge.reasons)(file_slice))
+        ]:
             due[part] = (
                 found if minor else _with_small_neighbours(file_slices, found, handle.settings.target_file_bytes)
             )

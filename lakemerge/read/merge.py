@@ -5,13 +5,16 @@ Readers and compaction both come here; the kernel does not know which of them as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakemerge.errors import MergerContractError, TableDamagedError
+from lakemerge.format.keys import KeySpan
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.layout.view import FileSlice
@@ -80,8 +83,8 @@ def merge_file_slice(
         return
     needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
     schema = _nullable(shape.schema, needed)
-    for base, _, folded in _fold_ranges(spec, file_slice, schema, schema, names, files):
-        yield MergedRange(settled(overlay_rows(base, folded, names, sort=sort)), folded.tombstones)
+    for part in _fold_ranges(spec, file_slice, schema, schema, names, files):
+        yield MergedRange(settled(overlay_rows(part.base, part.folded, names, sort=sort)), part.folded.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +94,25 @@ class ChangedRange:
     superseded: pa.Table
     """Stored rows that are no longer the row of their key; of :data:`lakemerge.read.sources.PLACE`."""
     rows: pa.Table
-    """The rows in their place, and new ones, sorted by key; the columns asked for, nullable."""
+    """The rows in their place, new ones and carried ones, sorted by key; the columns asked for, nullable."""
     tombstones: pa.Table
     """All of the range after the fold; see :func:`mergers.kernel.tombstone_schema`."""
 
 
 def changed_ranges(
-    spec: MergeSpec, file_slice: FileSlice, *, columns: Collection[str], files: ParquetFiles
+    spec: MergeSpec,
+    file_slice: FileSlice,
+    *,
+    columns: Collection[str],
+    files: ParquetFiles,
+    carried: Collection[int] = (),
 ) -> Iterator[ChangedRange]:
     """What the live logs change in a file slice, range by range in key order.
 
     Where the merger gives back one of its inputs whole, of the stored rows only the columns that
-    decide are read: one that wins stays where it is.
+    decide are read: one that wins stays where it is. Stored rows beyond the keys of the logs are not read.
+
+    :param carried: ordinals of winner files whose rows come along, unless the logs supersede them.
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
@@ -110,9 +120,33 @@ def changed_ranges(
     always = set(shape.key) | set(shape.ordering)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
-    for base, _, folded in _fold_ranges(spec, file_slice, pa.schema([*stored, *PLACE]), logs, names, files):
-        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
-        yield ChangedRange(superseded, settled(folded.rows), folded.tombstones)
+    placed = pa.schema([*stored, *PLACE])
+    probed = _logged_keys(file_slice)
+    whole = {ordinal: pa.schema([*_nullable(shape.schema, {*stored.names, *names}), *PLACE]) for ordinal in carried}
+    for part in _fold_ranges(spec, file_slice, placed, logs, names, files, probed=probed, whole=whole):
+        superseded = part.base.select(PLACE.names).take(pa.array(part.folded.superseded))
+        rows = settled(part.folded.rows)
+        if part.whole.num_rows:
+            left = part.whole.filter(pa.array(~np.isin(_codes(part.whole), _codes(superseded)))).select(
+                rows.column_names
+            )
+            rows = _interleaved([rows, left], rows.schema, shape.key)
+        yield ChangedRange(superseded, rows, part.folded.tombstones)
+
+
+def _logged_keys(file_slice: FileSlice) -> KeySpan | None:
+    """From the smallest to the largest key of the live logs; ``None`` where they do not tell."""
+    least = [block.key_min for block in file_slice.blocks if block.key_min is not None]
+    greatest = [block.key_max for block in file_slice.blocks if block.key_max is not None]
+    if file_slice.wanted is not None or not 0 < len(file_slice.blocks) == len(least) == len(greatest):
+        return file_slice.wanted
+    return KeySpan.closed(min(least), max(greatest))
+
+
+def _codes(places: pa.Table) -> npt.NDArray[np.int64]:
+    """A number for each place."""
+    ordinals, rows = (column.to_numpy().astype(np.int64) for column in places.select(PLACE.names).columns)
+    return (ordinals << 32) | rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +167,15 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
     shape = spec.config.shape
     deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
     placed = pa.schema([*deciding, *PLACE])
-    for base, frames, folded in _fold_ranges(spec, file_slice, placed, placed, shape.key, files):
+    for part in _fold_ranges(spec, file_slice, placed, placed, shape.key, files, probed=_logged_keys(file_slice)):
+        folded = part.folded
         if folded.records is None:
             name = spec.merger.name
             raise MergerContractError(
                 f"merger {name!r} declares that it is selective, but made columns itself", merger=name
             )
-        superseded = base.select(PLACE.names).take(pa.array(folded.superseded))
-        places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in frames)])
+        superseded = part.base.select(PLACE.names).take(pa.array(folded.superseded))
+        places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in part.frames)])
         yield PickedRange(superseded, places.take(pa.array(folded.records)))
 
 
@@ -173,6 +208,19 @@ def _partial(spec: MergeSpec, file_slice: FileSlice) -> list[LogBlock]:
     return [block for block in file_slice.blocks if len(block.file.columns) != len(spec.config.schema)]
 
 
+@dataclass(frozen=True, slots=True)
+class _FoldedRange:
+    """A key range of a file slice: its rows, and what the live logs change in them."""
+
+    base: pa.Table
+    """Stored rows, sorted by key."""
+    whole: pa.Table
+    """Those of them that are in files to be read whole, with all that was asked for of these."""
+    frames: Sequence[Frame]
+    """Live log records."""
+    folded: Folded
+
+
 def _fold_ranges(
     spec: MergeSpec,
     file_slice: FileSlice,
@@ -180,17 +228,25 @@ def _fold_ranges(
     logged: pa.Schema,
     columns: Sequence[str],
     files: ParquetFiles,
-) -> Iterator[tuple[pa.Table, Sequence[Frame], Folded]]:
-    """Per key range, the stored rows sorted by key, the live log records, and what those change in the rows.
+    *,
+    probed: KeySpan | None = None,
+    whole: Mapping[int, pa.Schema] = MappingProxyType({}),
+) -> Iterator[_FoldedRange]:
+    """A file slice's key ranges.
 
     :param stored: what to read of stored rows; with :data:`lakemerge.read.sources.PLACE`, where they are.
     :param logged: what to read of log records, likewise.
+    :param probed: see :func:`lakemerge.read.sources.stored_streams`, as for ``whole``.
     """
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
     per_block = budget if file_slice.log_bytes <= budget else max(1, budget // len(file_slice.blocks))
-    streams = stored_streams(spec, file_slice, stored, files, budget)
-    runs = [Run(stream, stored, shape.key, path=path) for path, stream in streams]
+    schemas = [whole.get(file.ordinal) for file in file_slice.row_files if file.rows]
+    streams = stored_streams(spec, file_slice, stored, files, budget, probed=probed, whole=whole)
+    runs = [
+        Run(stream, schema or stored, shape.key, path=path)
+        for (path, stream), schema in zip(streams, schemas, strict=True)
+    ]
     count = len(runs)
     remembered = tombstone_stream(spec, file_slice, files)
     runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=file_slice.tombstones))
@@ -199,11 +255,15 @@ def _fold_ranges(
         stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
         runs.append(Run(stream, schema, shape.key, path=block.file.path))
     for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
-        base = _interleaved(parts[:count], stored, shape.key)
+        base = _interleaved([part.select(stored.names) for part in parts[:count]], stored, shape.key)
+        kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
         tombstones, logs = parts[count], parts[count + 1 :]
         check_keys(file_slice, shape.key, (base, tombstones, *logs))
         frames = [frame_of(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
-        yield base, *fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
+        folded_frames, folded = fold_live(
+            spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns
+        )
+        yield _FoldedRange(base, _interleaved(kept, stored, shape.key), frames, folded)
 
 
 def fold_live(

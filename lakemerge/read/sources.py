@@ -8,9 +8,10 @@ row groups between them go too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key
+from lakemerge.format.keys import Key, KeySpan
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
@@ -62,19 +63,36 @@ def stored_streams(
     budget: int,
     *,
     final: RowGroups | None = None,
+    probed: KeySpan | None = None,
+    whole: Mapping[int, pa.Schema] = MappingProxyType({}),
 ) -> list[tuple[str, Batches]]:
     """The file slice's stored rows: the base file's, then each winner file's, without superseded ones; with the
-    paths of the files. Each stream is sorted by key, and no key is in two of them.
+    paths of the files. Each stream is sorted by key, and no key is in two of them. Files without rows are left out.
 
     :param schema: what to read, the key among it where only some keys are wanted, and the fields of
         :data:`PLACE` at the end where the caller wants them.
     :param final: of rows that no log changes, the row groups to read.
+    :param probed: the keys that the caller looks up, where it looks at no others.
+    :param whole: by ordinal, the files of which every row is read all the same, and what to read of them.
     """
     parts = [file for file in file_slice.row_files if file.rows]
+    looked_at = file_slice if probed is None else replace(file_slice, wanted=probed)
     superseded: Positions = {} if file_slice.minor is None else read_positions(spec.store, file_slice.minor.positions)
     share = max(1, budget // max(1, len(parts)))
     return [
-        (part.path, _stored(spec, file_slice, part, superseded.get(part.ordinal), schema, files, share, final))
+        (
+            part.path,
+            _stored(
+                spec,
+                file_slice if part.ordinal in whole else looked_at,
+                part,
+                superseded.get(part.ordinal),
+                whole.get(part.ordinal, schema),
+                files,
+                share,
+                final,
+            ),
+        )
         for part in parts
     ]
 

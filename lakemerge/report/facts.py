@@ -92,7 +92,8 @@ def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
 def due(table: LakeTable) -> list[tuple[str, str, str]]:
     """For each service, whether it would run now, and why."""
     schedule = Schedule.of(table.view.snapshot.metadata.configuration)
-    rows = []
+    policy, _, decision = table.detail().maintenance.partition(": ")
+    rows = [("after a write", policy, decision)]
     for name, strategy, minor in (
         ("full compaction", schedule.compaction, False),
         ("minor compaction", schedule.minor, True),

@@ -15,7 +15,10 @@ from typing import Final
 from lakemerge.errors import TableDamagedError
 from lakemerge.results.plans import CompactionStrategy
 
-__all__ = ["SCHEDULE_DEFAULTS", "Schedule", "schedule_problems"]
+__all__ = ["MAINTENANCE", "SCHEDULE_DEFAULTS", "Auto", "Schedule", "schedule_problems"]
+
+MAINTENANCE: Final = "lakemerge.maintenance"
+"""The property that new tables set to ``auto``."""
 
 OFF: Final = "off"
 
@@ -31,12 +34,28 @@ SCHEDULE_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "lakemerge.minorCompaction.afterMinutes": OFF,
         "lakemerge.logCompaction.afterCommits": "100",
         "lakemerge.vacuum.afterMinutes": "1440",
+        MAINTENANCE: OFF,
+        "lakemerge.maintenance.readsPerWrite": "1",
         "lakemerge.maintenance.inline": "false",
     }
 )
 """Every property of the schedule, with its default."""
 
 _WHOLE = ("afterCommits", "afterBytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto:
+    """By what ``lakemerge.maintenance = auto`` decides after a write, and what it may do."""
+
+    reads_per_write: float
+    """Full reads that follow each write."""
+    full: bool = True
+    """Whether full compaction has no threshold that the table sets; else that decides."""
+    minor: bool = True
+    """The same of minor compaction."""
+    logs_after_commits: int | None = None
+    """Commits with live logs from which on they are consolidated; ``None`` where the table sets this itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +69,9 @@ class Schedule:
     vacuum_after_minutes: float | None
     """Vacuum is due so long after the last one that a schedule asked for."""
     inline: bool
-    """Whether services that are due run after each upsert and delete."""
+    """Whether each upsert and delete is followed by what is due."""
+    auto: Auto | None = None
+    """What each upsert and delete is followed by where it is worth its cost; not with ``inline``."""
 
     @staticmethod
     def of(configuration: Mapping[str, str]) -> Schedule:
@@ -59,18 +80,37 @@ class Schedule:
         if problems := [problem for name, value in values.items() for problem in schedule_problems(name, value)]:
             raise TableDamagedError("; ".join(problems), problems=tuple(problems))
         logs = values["lakemerge.logCompaction.afterCommits"]
+        inline = values["lakemerge.maintenance.inline"] == "true"
         vacuum = values["lakemerge.vacuum.afterMinutes"]
         return Schedule(
             compaction=_strategy(values, "lakemerge.compaction."),
             minor=_strategy(values, "lakemerge.minorCompaction."),
             logs_after_commits=None if logs == OFF else int(logs),
             vacuum_after_minutes=None if vacuum == OFF else float(vacuum),
-            inline=values["lakemerge.maintenance.inline"] == "true",
+            inline=inline,
+            auto=None if inline or values[MAINTENANCE] == OFF else _auto(configuration, values),
         )
+
+
+def _auto(configuration: Mapping[str, str], values: Mapping[str, str]) -> Auto:
+    def is_free(prefix: str) -> bool:
+        return not any(name.startswith(prefix) for name in configuration)
+
+    reads = values["lakemerge.maintenance.readsPerWrite"]
+    return Auto(
+        reads_per_write=0.0 if reads == OFF else float(reads),
+        full=is_free("lakemerge.compaction."),
+        minor=is_free("lakemerge.minorCompaction."),
+        logs_after_commits=int(values["lakemerge.logCompaction.afterCommits"])
+        if is_free("lakemerge.logCompaction.")
+        else None,
+    )
 
 
 def schedule_problems(name: str, value: object) -> list[str]:
     """What is wrong with the value of a schedule's property, if anything."""
+    if name == MAINTENANCE:
+        return [] if value in ("auto", OFF) else [f"table property {name!r} is 'auto' or {OFF!r}, not {value!r}"]
     if name == "lakemerge.maintenance.inline":
         return [] if value in ("true", "false") else [f"table property {name!r} is 'true' or 'false', not {value!r}"]
     whole = name.endswith(_WHOLE)

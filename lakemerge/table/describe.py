@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -73,6 +73,14 @@ class TableDetail(_Sizes):
     """Buckets with live logs."""
     log_commits: int
     """Commits whose logs are not merged everywhere."""
+    maintenance: str = ""
+    """What writes are followed by, and what a write would now decide, and why (docs/guides/maintenance.md)."""
+
+    def __setstate__(self, state: list[object]) -> None:
+        """Version 0.1 pickled no ``maintenance``."""
+        names = [field.name for field in fields(self)]
+        for name, value in zip(names, [*state, ""][: len(names)], strict=True):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,7 @@ def slices_of(view: TableView) -> list[SliceInfo]:
     ]
 
 
-def detail_of(handle: Handle, view: TableView) -> TableDetail:
+def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> TableDetail:
     config, slices = view.config, slices_of(view)
     return TableDetail(
         url=handle.store.url,
@@ -145,6 +153,7 @@ def detail_of(handle: Handle, view: TableView) -> TableDetail:
         slices=len(slices),
         dirty_slices=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
+        maintenance=maintenance,
         **_totals(view.file_slices),
     )
 

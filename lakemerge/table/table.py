@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakemerge.commits.restore import restore_table
 from lakemerge.commits.savepoints import drop_savepoint, save_version
 from lakemerge.delta import HistoryEntry, Snapshot
-from lakemerge.errors import InputError
+from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.feed.changes import read_changes
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.follow import Following, follow
@@ -46,7 +46,7 @@ from lakemerge.results.results import (
     UpsertResult,
     VacuumResult,
 )
-from lakemerge.results.schedule import Schedule
+from lakemerge.results.schedule import Auto, Schedule
 from lakemerge.table.alter import SchemaChange, alter_table
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, html_of, plan_of, slices_of
@@ -238,8 +238,12 @@ class LakeTable:
         return self._handle.store.url
 
     def detail(self) -> TableDetail:
-        """The version at a glance: its definition, sizes, pending logs and read amplification."""
-        return detail_of(self._handle, self._current())
+        """The version at a glance: its definition, sizes, pending logs, read amplification, and what maintenance
+        would do after a write now."""
+        from compaction import told
+
+        view = self._current()
+        return detail_of(self._handle, view, maintenance=told(view))
 
     def slices(self) -> list[SliceInfo]:
         """What each bucket holds, and what reading it costs now."""
@@ -321,7 +325,7 @@ class LakeTable:
                 delete=deleting(self._handle, self._session.of_services(), condition, info or {}),
             )
         self._follow()
-        self._maintain_inline()
+        self._maintain_inline(result.version)
         return result
 
     def ingest(
@@ -1026,17 +1030,37 @@ class LakeTable:
         else:
             result = upsert_arrow(self._handle, begin, frame, request)
         self._follow()
-        self._maintain_inline()
+        self._maintain_inline(result.version)
         return result
 
-    def _maintain_inline(self) -> None:
-        """After a write, where a table property asks for it. The write has landed, so what fails here must not
-        make it look like a failure; it is due still."""
+    def _maintain_inline(self, version: int | None = None) -> None:
+        """Maintenance after a write, where a table property asks for it. The write has landed, so a failure here must
+        not make it look like a failure. What is due stays due.
+
+        :param version: that of the write; by default the one where the table stands.
+        """
+        landed = self._view.version if version is None else version
         try:
-            if Schedule.of(self._view.snapshot.metadata.configuration).inline:
+            schedule = Schedule.of(self._view.snapshot.metadata.configuration)
+            if schedule.inline:
                 self.maintain()
+            elif schedule.auto is not None:
+                self._maintain_automatically(schedule.auto, landed)
+        except CommitConflictError as conflict:
+            _logger.info("maintenance of %s after a write: somebody was first: %s", self._handle.store.url, conflict)
         except Exception:
             _logger.warning("maintenance of %s after a write failed", self._handle.store.url, exc_info=True)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
+            raise
+
+    def _maintain_automatically(self, auto: Auto, version: int) -> None:
+        from compaction import after_write
+
+        with unless_vacuumed(self._handle.log, self._view.snapshot):
+            decision = after_write(self._handle, self._view, auto, version=version, spark=self._session.of_services())
+        if decision is not None and decision.service != "nothing":
+            self._follow()
 
     def _writable(self) -> TableView:
         if self._pinned:

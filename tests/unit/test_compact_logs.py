@@ -26,6 +26,8 @@ from lakemerge.testing.faults import Call, Fault, Kill
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 
 TINY = Settings(merge_budget_bytes=1, row_group_rows=2, write_budget_bytes=1, inline_blocks=1, threads=1)
+BY_HAND = {"lakemerge.maintenance": "off"}
+"""For tests that count logs."""
 
 
 def packed_rows(path: Path, table: LakeTable) -> list[list[Row]]:
@@ -183,7 +185,7 @@ def test_earlier_versions_read_the_original_logs(tmp_path: Path) -> None:
 
 def test_reads_open_one_file_for_hundreds_of_commits(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    table = create(path, buckets=4)
+    table = create(path, buckets=4, properties=BY_HAND)
     table.upsert(frame([(k, 1, "base") for k in range(20)]))
     for number in range(30):
         table.upsert(frame([(number * 7 % 20, 5, f"{number}"), (number * 11 % 20, 5, f"{number}")]))
@@ -357,7 +359,7 @@ def test_what_it_refuses_and_what_is_nothing_to_do(tmp_path: Path) -> None:
 
 def several(path: Path, **options: Any) -> LakeTable:
     """A base file and four log commits, versions 2 to 5."""
-    table = create(path, **options)
+    table = create(path, properties=BY_HAND, **options)
     table.upsert(frame([(k, 1, "base") for k in range(5)]))
     for number in range(4):
         table.upsert(frame([(number, 3 + number % 2, f"log {number}"), (1, 9 - number, f"log {number}")]))

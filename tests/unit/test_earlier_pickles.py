@@ -34,6 +34,8 @@ def test_results() -> None:
     assert [part.bucket for group in compaction.plan.groups for part in group.slices] == [1]
     assert (check.ok, check.files, check.rows) == (True, 2, 4)
     assert (detail.slices, detail.base_rows, detail.merger) == (2, 4, "event-time")
+    assert detail.maintenance == "", "there was no such thing"
+    assert pickle.loads(pickle.dumps(detail)) == detail
     assert [(part.bucket, part.base_rows) for part in read("slices")] == [(0, 1), (1, 3)]
     assert read("explain_read").tiles == 2
     assert [entry.operation for entry in read("history")][-1] == "CREATE TABLE"

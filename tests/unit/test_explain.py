@@ -305,7 +305,7 @@ def test_shapes_of_the_answer(tmp_path: Path) -> None:
 
 def test_requests_are_bounded(tmp_path: Path) -> None:
     """One look at the log, the base file, and for each pending commit its log file and its commit file."""
-    table = create(tmp_path / "t", buckets=4)
+    table = create(tmp_path / "t", buckets=4, properties={"lakemerge.maintenance": "off"})
     table.upsert(frame([(k, 1, f"v{k}") for k in range(400)]))
     for number in range(20):
         table.upsert(frame([(k, number, "w") for k in range(0, 400, 7)]))

@@ -168,7 +168,8 @@ def test_a_listing_that_lags_is_no_removed_table(tmp_path: Path) -> None:
 
 def test_nothing_is_written_into_a_hole_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    table = LakeTable.create(path, SCHEMA, key=["id"], properties={"delta.checkpointInterval": "5"})
+    properties = {"delta.checkpointInterval": "5", "lakemerge.maintenance": "off"}
+    table = LakeTable.create(path, SCHEMA, key=["id"], properties=properties)
     for number in range(6):
         table.upsert(row(number, "a"))
     old = LakeTable.open(path)

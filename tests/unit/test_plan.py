@@ -243,11 +243,17 @@ def counted(file_slice: FileSlice) -> FileSliceLoad:
     if file_slice.base is not None and file_slice.minor is not None:
         versions.append(file_slice.base.merged_through + 1)
     winners = () if file_slice.minor is None else file_slice.minor.winners
+    tombstones = 0
+    if file_slice.base is not None and file_slice.minor is not None:
+        tombstones = file_slice.minor.tombstone_bytes - file_slice.base.tombstone_bytes
     return FileSliceLoad(
         bucket_id=file_slice.bucket_id,
         file=None if file_slice.base is None else file_slice.base.add.path,
         base_bytes=0 if file_slice.base is None else file_slice.base.add.size_bytes,
+        base_rows=0 if file_slice.base is None else file_slice.base.rows,
         winner_bytes=sum(winner.size_bytes for winner in winners),
+        winner_files=len(winners),
+        new_tombstone_bytes=max(0, tombstones),
         log_blocks=len(file_slice.blocks),
         log_commits=len({block.version for block in file_slice.blocks}),
         log_rows=sum(block.rows for block in file_slice.blocks),

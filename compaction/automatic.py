@@ -1,0 +1,98 @@
+"""After a write: the one service that is worth its cost, where the table has ``lakemerge.maintenance = auto``.
+
+No lease is taken, as in :mod:`compaction.maintain`. It neither vacuums nor expires tombstones: both end what somebody
+may still want to read, which no cost tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from compaction.logs.logs import compact_logs
+from compaction.plan.auto import Decision, decide, is_turn
+from compaction.plan.loads import FileSliceLoad, file_slice_loads
+from compaction.plan.plan import plan_compaction
+from compaction.run.run import run_plan
+from lakemerge.format.block_index import log_version
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.schedule import Auto, Schedule
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["after_write", "told"]
+
+_logger = logging.getLogger(__name__)
+
+
+def after_write(
+    handle: Handle,
+    view: TableView,
+    auto: Auto,
+    *,
+    version: int,
+    spark: SparkSession | None = None,
+    chance: Callable[[], float] = random.random,
+) -> Decision | None:
+    """Decide, and do it; ``None`` where it is not this writer's turn.
+
+    :param view: the tip.
+    :param version: that of the write.
+    """
+    if not is_turn(auto, live_commits(view, version), chance):
+        return None
+    began = time.monotonic()
+    loads = file_slice_loads(view)
+    decision = decide(auto, loads, version=view.version, commits=live_commits(view, view.version))
+    _logger.info("maintenance of %s after version %d: %s", handle.store.url, version, decision)
+    match decision.service:
+        case "minor compaction" | "full compaction":
+            _compact(handle, view, decision, loads, spark, began)
+        case "log compaction":
+            compact_logs(handle, view, spark=spark)
+        case "nothing":
+            pass
+    return decision
+
+
+def told(view: TableView) -> str:
+    """What a version's writes are followed by, and what the last one would have decided, in words."""
+    schedule = Schedule.of(view.snapshot.metadata.configuration)
+    if schedule.inline:
+        return "inline: each write is followed by what is due"
+    if schedule.auto is None:
+        return "off: maintain() does what is due"
+    commits = live_commits(view, view.version)
+    decision = decide(schedule.auto, file_slice_loads(view), version=view.version, commits=commits)
+    return f"auto, {schedule.auto.reads_per_write:g} reads a write: {decision}"
+
+
+def live_commits(view: TableView, version: int) -> int:
+    """How many commits up to a version have live logs."""
+    logs = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
+    if view.version == version:
+        return len(logs)
+    return sum(log_version(domain) <= version for domain in logs)
+
+
+def _compact(
+    handle: Handle,
+    view: TableView,
+    decision: Decision,
+    loads: Sequence[FileSliceLoad],
+    spark: SparkSession | None,
+    began: float,
+) -> None:
+    def why(load: FileSliceLoad) -> tuple[str, ...]:
+        return (f"auto: {decision.why}",) if (load.bucket_id, load.file) in decision.parts else ()
+
+    minor = decision.service == "minor compaction"
+    plan = plan_compaction(handle, view, minor=minor, strategy=CompactionStrategy(), loads=loads, why=why)
+    run_plan(handle, view, plan, spark=spark, started=began)
