@@ -1,0 +1,46 @@
+"""The pages of the public API: directives for mkdocstrings, one for each public name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import lakemerge
+
+__all__ = ["MODULES", "api_pages"]
+
+MODULES: Final[Mapping[str, str]] = {
+    "lakemerge.ingest": "Ingest",
+    "lakemerge.merge_source": "Merge sources",
+    "lakemerge.provenance": "Provenance",
+    "lakemerge.flows": "Flows",
+}
+_MERGERS: Final = frozenset(
+    {"DELETE", "Delete", "Laws", "Merger", "Record", "RowKind", "RowMerger", "register", "register_merger"}
+)
+_ERRORS: Final = frozenset(lakemerge.errors.__all__)
+
+
+def api_pages() -> Iterator[tuple[str, str]]:
+    """Names of files, and what they hold. Errors have a page of their own."""
+    names = [name for name in lakemerge.__all__ if name not in _ERRORS]
+    yield "api-table.md", _page("LakeTable", "", [("lakemerge", "LakeTable")])
+    results = [name for name in names if name not in _MERGERS and name != "LakeTable"]
+    yield (
+        "api-results.md",
+        _page("Settings and results", "What calls of a table take and return.", [("lakemerge", n) for n in results]),
+    )
+    text = "What a merger of your own is made of. [Write your own merger](../guides/user-mergers.md) explains it."
+    yield "api-mergers.md", _page("Mergers", text, [("lakemerge", name) for name in names if name in _MERGERS])
+    for module, title in MODULES.items():
+        public = importlib.import_module(module).__all__
+        yield f"api-{title.lower().replace(' ', '-')}.md", _page(title, f"`{module}`", [(module, n) for n in public])
+
+
+def _page(title: str, text: str, names: list[tuple[str, str]]) -> str:
+    return "\n".join([f"# {title}\n", f"{text}\n", *(_directive(f"{module}.{name}") for module, name in names)])
+
+
+def _directive(path: str) -> str:
+    return f"::: {path}\n"
