@@ -150,8 +150,8 @@ types: $(STAMP)
 
 docs: $(STAMP) $(DOCS_STAMP)
 	$(BIN)/python -m scripts.docs.generate build/docs-reference
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
-	@echo "The site is in build/site: open build/site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "The site is in build/site. To read it: python3 -m http.server --directory build/site"
 
 java:
 	@sh scripts/check_java.sh

@@ -62,6 +62,12 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(nav()) == sorted(written | generated)
 
 
+def test_warnings_fail_the_build() -> None:
+    """With `--quiet` mkdocs drops warnings before `--strict` counts them, and a dead link passes."""
+    (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text())
+    assert command == "mkdocs build --strict"
+
+
 def test_generated_pages_hold_no_markup_of_docstrings() -> None:
     for name, text in PAGES.items():
         assert not re.search(r":(class|meth|func|mod):`|``[^`]", text.replace("```", "")), name
