@@ -22,6 +22,9 @@ KAFKA_VERSION := 4.1.2
 # pip-audit takes other versions of some packages than ours.
 AUDIT := $(VENV)/audit
 AUDIT_STAMP := $(AUDIT)/.installed
+# The documentation site is built by packages that the tests do not need.
+DOCS := $(VENV)/docs
+DOCS_STAMP := $(DOCS)/.installed
 # pypaimon needs a pyarrow that has no wheels for later Pythons; its tests say so there.
 HAS_PAIMON := $(shell $(PYTHON) -c 'import sys; print("yes" if sys.version_info < (3, 14) else "")' 2> /dev/null)
 
@@ -45,7 +48,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka soak versitygw audit paimon lint types clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -58,6 +61,7 @@ help:
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
+	@echo "  make docs             the documentation site, into build/site; a dead link or an empty page fails"
 	@echo "  make audit            known vulnerabilities of the pinned packages, where the service that knows can be reached"
 	@echo "Measure"
 	@echo "  make bench            LakeMerge beside Delta and Iceberg, core cases (BENCH_SCALE=$(BENCH_SCALE); ARGS='--rounds 5')"
@@ -144,6 +148,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+docs: $(STAMP) $(DOCS_STAMP)
+	$(BIN)/python -m scripts.docs.generate build/docs-reference
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "The site is in build/site. To read it: python3 -m http.server --directory build/site"
+
 java:
 	@sh scripts/check_java.sh
 
@@ -167,6 +176,11 @@ $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(PAIMON)
 	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-paimon.txt
 	@touch $(PAIMON_STAMP)
+
+$(DOCS_STAMP): requirements-docs.txt $(STAMP)
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
 
 $(VERSITYGW): $(STAMP)
 	sh scripts/install_versitygw.sh $(VERSITYGW_VERSION) $(@D) $(PYTHON)

@@ -35,9 +35,9 @@ class ReadPolicy:
     scan_rows: int = 2**28
     """Rows whose bitmaps one scan carries, at most: 32 MiB in each task."""
     driver_rows: int = 2**25
-    """Up to this many rows, and ``driver_files`` positions files, the driver reads the bitmaps: 4 MiB in the plan.
-    Above it a job does."""
+    """The driver reads the bitmaps of up to this many rows: 4 MiB in the plan. A job reads those of more."""
     driver_files: int = 64
+    """The same for the number of positions files."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -260,10 +260,8 @@ def _fold_ranges(
         tombstones, logs = parts[count], parts[count + 1 :]
         check_keys(file_slice, shape.key, (base, tombstones, *logs))
         frames = [frame_of(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
-        folded_frames, folded = fold_live(
-            spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns
-        )
-        yield _FoldedRange(base, _interleaved(kept, stored, shape.key), frames, folded)
+        live, folded = fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
+        yield _FoldedRange(base, _interleaved(kept, stored, shape.key), live, folded)
 
 
 def fold_live(

@@ -1,0 +1,1 @@
+"""Builds the documentation site: pages generated from code, and the checks of `make docs`."""

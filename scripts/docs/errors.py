@@ -1,0 +1,94 @@
+"""The page of errors: what each class means, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lakemerge import errors
+from lakemerge.cli import EXIT_CODES
+from lakemerge.errors import LakeMergeError
+from scripts.docs.markdown import paragraph, table
+
+__all__ = ["REMEDIES", "error_classes", "errors_page"]
+
+REMEDIES: Final[Mapping[str, str]] = {
+    "CommitConflictError": "Run the operation again: it reads the table as it is now.",
+    "CompactFirstError": "Call `table.compact()`, then try again.",
+    "DatasetsRemovedError": "Put the dataset back, or run the merge source in full.",
+    "DatasetsReorderedError": "Restore the order, put new datasets at the end, or run the merge source in full.",
+    "DependencyMissingError": "Install the extra that the message names.",
+    "FilterError": "Correct the SQL condition. [Filters](../guides/filters.md) lists what it may hold.",
+    "FrameError": "Correct the frame. The message names the column and, for a bad value, the row.",
+    "FullRunNeededError": "Run the merge source in full.",
+    "IdCollisionError": "Give the entities ids that differ, or change the rules that merge them.",
+    "InputError": "Correct what was passed in.",
+    "InstallError": "Install or register what the message names.",
+    "LakeMergeError": "Catch it to catch every error of LakeMerge.",
+    "MaxMergedError": "Look at the value that so many entities share. Mend data or rule, or raise `max_merged`.",
+    "MergeConfigError": "Correct every problem that the message lists.",
+    "MergeOverflowError": "Write a record that brings the total back into range. `key` and `column` say where.",
+    "MergeValueError": "Write a record with a good value for the key. `key` and `column` say where.",
+    "MergerConfigurationError": "Correct the merger's options. Every problem is listed.",
+    "MergerContractError": "Correct the merger. [User mergers](../guides/user-mergers.md) explains the contract.",
+    "MergerMissingError": "Pass the class as `mergers=[...]`, register it, or install the package that has it.",
+    "MergerRegistrationError": "Give the merger class an id and a name of its own.",
+    "NotATableError": "Correct the path, or create the table. A plain Delta table has to be "
+    "[loaded into a new one](../guides/migration.md).",
+    "OutcomeUnknownError": "Look whether the commit landed (`version` and `txn_id` say where) before you write "
+    "again. A write with `txn=` may simply be repeated.",
+    "RecordRefusedError": "Leave out records of this kind, or choose a [merger](../which-merger.md) that takes them.",
+    "RetryError": "Try again, as the message says.",
+    "SchemaError": "Correct the schema. Every problem is listed.",
+    "StoreError": "Keep the table in another store. [Object stores](../guides/stores.md) lists which can be written.",
+    "TableDamagedError": "Run `lakemerge check PATH`. Restore the file from a backup, or go back with `table.restore`.",
+    "TableError": "Mend or move the table, as the message says.",
+    "TableExistsError": "Use `LakeTable.open`, or another path.",
+    "TableReplacedError": "Open the table again with `LakeTable.open`.",
+    "UnsupportedFeatureError": "Install a newer lakemerge. If another program added the feature, drop it there.",
+    "VersionNotFoundError": "Ask for a version that `table.history()` lists. Keep versions longer with "
+    "`delta.logRetentionDuration` or a savepoint.",
+}
+"""What to do, by class."""
+_INTRODUCTION = """
+Every error is a `lakemerge.LakeMergeError`. Its text begins with its code in brackets, such as `[frame]`. The code
+stays the same across versions. `error.facts` has the particulars, and each is an attribute, too: `error.key`,
+`error.column`. All errors can be pickled, so they keep their facts on the way from Spark's executors.
+
+A group says what to do: correct the input (`InputError`), mend the table (`TableError`), install something
+(`InstallError`), or try again (`RetryError`). Catch a group to handle all of its errors.
+"""
+
+
+def error_classes() -> list[type[LakeMergeError]]:
+    return [getattr(errors, name) for name in errors.__all__]
+
+
+def errors_page() -> str:
+    parts = [
+        "# Errors\n",
+        _INTRODUCTION,
+        "| group | exit code of the command line |\n| --- | --- |\n"
+        + "\n".join(f"| `{group.__name__}` | {code} |" for group, code in EXIT_CODES)
+        + "\n",
+    ]
+    for group in _groups():
+        members = [kind for kind in error_classes() if issubclass(kind, group) and kind is not group]
+        parts.append(f"## {group.__name__}\n")
+        parts.append(table(["class", "code", "cause", "remedy"], map(_row, [group, *members])))
+    rest = [kind for kind in error_classes() if not issubclass(kind, tuple(_groups()))]
+    parts.append("## Errors of merging, and the root\n")
+    parts.append(table(["class", "code", "cause", "remedy"], map(_row, rest)))
+    return "\n".join(parts)
+
+
+def _groups() -> list[type[LakeMergeError]]:
+    """The classes that other errors of the list are kinds of, but for the root."""
+    classes = error_classes()
+    return [
+        kind for kind in classes if kind is not LakeMergeError and any(kind in other.__bases__ for other in classes)
+    ]
+
+
+def _row(kind: type[LakeMergeError]) -> list[str]:
+    return [f"`{kind.__name__}`", f"`{kind.code}`", paragraph(kind.__doc__), REMEDIES[kind.__name__]]

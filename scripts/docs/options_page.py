@@ -1,0 +1,214 @@
+"""The page of everything that can be set: table properties, settings, options of Spark's source, storage options.
+
+Names and defaults come from the code. Meanings that the code does not hold as a value stand here, and a test compares
+their names with the code's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from compaction import retention
+from lakemerge import options
+from lakemerge.cli.arguments import OPTIONS_VARIABLE
+from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.schedule import SCHEDULE_DEFAULTS
+from lakemerge.storage import s3_options
+from mergers.registry import MergerRegistry, default_registry
+from scripts.docs.markdown import attribute_docs, paragraph, table
+
+__all__ = ["FEED", "FIXED", "READS", "RETENTION", "SCHEDULE", "STORAGE", "WRITES", "options_page"]
+
+SCHEDULE: Final[Mapping[str, str]] = {
+    "lakemerge.compaction.afterCommits": "A base file is due for compaction when so many commits have logs for it.",
+    "lakemerge.compaction.afterBytes": "It is due when its logs (uncompressed) and winner files have so many bytes.",
+    "lakemerge.compaction.ratio": "It is due when they have so many bytes for each byte of the base file.",
+    "lakemerge.compaction.afterMinutes": "It is due when the oldest commit that is not in it is so old.",
+    "lakemerge.minorCompaction.afterCommits": "A minor compaction is due when so many commits have live logs for a "
+    "base file.",
+    "lakemerge.minorCompaction.afterBytes": "It is due when the live logs of a base file have so many bytes.",
+    "lakemerge.minorCompaction.ratio": "It is due when they have so many bytes for each byte of the base file.",
+    "lakemerge.minorCompaction.afterMinutes": "It is due when the oldest live log of a base file is so old.",
+    "lakemerge.logCompaction.afterCommits": "A log compaction is due when so many commits of the table have live logs.",
+    "lakemerge.vacuum.afterMinutes": "A vacuum is due when the last scheduled one is so long ago. Old deletes are "
+    "forgotten with it.",
+    "lakemerge.maintenance.inline": "`true`: each upsert and delete through `LakeTable` is followed by what is due.",
+    "lakemerge.maintenance": "`auto`: each upsert and delete is followed by a compaction where it is worth its cost.",
+    "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write, for `auto` to go by.",
+}
+RETENTION: Final[Mapping[str, str]] = {
+    retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need.",
+    retention.LOG_RETENTION: "How long commits are kept, and with them the versions that can be read.",
+    retention.TOMBSTONE_RETENTION: "How long a delete is remembered, so that an older record stays out.",
+    retention.RECORD_RETENTION: "How long vacuum keeps the records that `explain`, `what_if` and `replay` read.",
+    retention.MAX_BYTES: "How many bytes the files of old versions may take, such as `50GiB`. "
+    "[Provenance](../guides/provenance.md#how-long-records-are-kept) explains it.",
+}
+FIXED: Final[Mapping[str, str]] = {
+    "delta.checkpointInterval": "A checkpoint of the Delta log is written every so many commits. You can set it.",
+    "delta.enableInCommitTimestamps": "`true` in every table: commits carry their time.",
+    "delta.enableTypeWidening": "Set by the first `alter(widen=...)`.",
+    "lakemerge.formatVersion": "The version of the table format.",
+    "lakemerge.key": "The key columns, as JSON. They cannot change.",
+    "lakemerge.ordering": "The ordering columns, as JSON. They cannot change.",
+    "lakemerge.merger.id": "The merger's strategy UUID; `alter(merger=...)` changes it.",
+    "lakemerge.merger.name": "The merger's name, for people.",
+    "lakemerge.merger.options": "The merger's options, as JSON; `alter(options=...)` changes them.",
+    "lakemerge.buckets": "Buckets of each partition; `rescale` changes it.",
+    "lakemerge.flow.history": "Kept by [flows](../streaming.md#flows): how a table of type 2 is read.",
+    "lakemerge.flow.truncated": "Kept by flows: the last truncate.",
+}
+READS: Final[Mapping[str, str]] = {
+    "path": "Where the table is; `load(path)` and `save(path)` set it.",
+    "columns": "The columns to read, with commas between them. Spark does not prune columns of a Python source.",
+    "version": "The version to read.",
+    "versionAsOf": "The same, under Delta's name.",
+    "timestamp": "The last version committed at or before this time.",
+    "timestampAsOf": "The same, under Delta's name.",
+    "mode": "`merged` (the default), or `base`: base files alone, without a merge.",
+}
+WRITES: Final[Mapping[str, str]] = {
+    "kindColumn": "The column with the kind of each row: `+I`, `+U`, `-U`, `-D`.",
+    "mergeSchema": "`true`: columns that only the frame has are added to the table.",
+    "txnAppId": "With `txnVersion`: a write that was committed before is passed over.",
+    "txnVersion": "The number of the write within `txnAppId`.",
+    "checkpointLocation": "Spark's own, for streams.",
+    "queryName": "Spark's own, for streams.",
+}
+FEED: Final[Mapping[str, str]] = {
+    "readChangeFeed": "`true`: read changes in place of rows. Needed for streams.",
+    "readChangeData": "The same, under Delta's other name.",
+    "startingVersion": "The first version told; `latest`: what comes from now on.",
+    "startingTimestamp": "The first time told, in place of a version.",
+    "endingVersion": "The last version told (batch).",
+    "endingTimestamp": "The last time told (batch).",
+    "deduplicationMode": "`none` or `netChanges`, which tells each key once (batch).",
+    "beforeImages": "`false`: a changed row is not told as it was.",
+    "maxBytesPerTrigger": "Bytes that end a micro-batch (stream).",
+    "maxVersionsPerTrigger": "Commits that end a micro-batch (stream).",
+    "consumer": "The [consumer](../streaming.md#consumers) that the stream is (stream).",
+    "schemaChanges": "`keep` or `stop`: what happens when a column is added (stream).",
+}
+STORAGE: Final[Mapping[str, str]] = {
+    "key": "Access key id.",
+    "secret": "Secret access key.",
+    "token": "Session token.",
+    "username": "s3fs's other name for the key id.",
+    "password": "s3fs's other name for the secret.",
+    "profile": "A profile of the AWS configuration.",
+    "endpoint_url": "The URL of a store that is not Amazon's.",
+    "region_name": "The region.",
+    "addressing_style": "`auto`, `path` or `virtual`.",
+    "anon": "`true`: no credentials.",
+    "use_ssl": "`false`: plain HTTP.",
+    "requester_pays": "`true`: whoever asks pays.",
+    "cache_regions": "`true`: s3fs remembers regions of buckets.",
+    "local_expiry_check": "`true`: s3fs looks at the expiry of credentials by itself.",
+    "client_kwargs": "Arguments of botocore's client, as a mapping or JSON.",
+    "config_kwargs": "Arguments of botocore's configuration, as a mapping or JSON.",
+    "s3_additional_kwargs": "Arguments of each request, as a mapping or JSON.",
+}
+_INTRODUCTION = """# All properties, settings and options
+
+This page is generated from the code.
+
+| what | where it is set | how long it holds |
+| --- | --- | --- |
+| [table properties](#table-properties) | `create(properties=...)`, `alter(properties=...)` | with the table |
+| [merger options](#merger-options) | `create(options=...)`, `alter(options=...)` | with the table |
+| [settings](#settings) | `LakeTable.open(settings=Settings(...))` | in one process; they change cost, never an answer |
+| [compaction strategy](#compaction-strategy) | `table.compact(strategy=...)` | for one call |
+| [options of Spark's source](#options-of-sparks-source) | `.option(name, value)` | for one read or write |
+| [storage options](#storage-options) | `storage_options=...`, `.option(name, value)` | for one open table |
+"""
+
+
+def options_page() -> str:
+    return "\n".join([_INTRODUCTION, *_properties(), *_mergers(), *_settings(), *_source(), *_storage()])
+
+
+def _properties() -> Iterator[str]:
+    yield "## Table properties\n"
+    yield "Values are strings. `None` in `alter(properties=...)` takes a property away. Other properties that begin "
+    yield "with neither `delta.` nor `lakemerge.` are kept as they are.\n"
+    yield "### The schedule of maintenance\n"
+    yield "[Maintaining tables](../guides/maintenance.md) explains the services. `off` switches a threshold off.\n"
+    rows = ([f"`{name}`", f"`{default}`", SCHEDULE[name]] for name, default in SCHEDULE_DEFAULTS.items())
+    yield table(["property", "default", "meaning"], rows)
+    yield "### Retention\n"
+    yield "Durations are written as `interval 7 days`. [Retention](../guides/retention.md) explains them.\n"
+    yield table(["property", "default", "meaning"], ([f"`{n}`", _kept(n), text] for n, text in RETENTION.items()))
+    yield "### Others\n"
+    yield "All but the first are the table's own: calls of LakeMerge set them.\n"
+    yield table(["property", "meaning"], ([f"`{name}`", text] for name, text in FIXED.items()))
+
+
+def _kept(name: str) -> str:
+    milliseconds = retention._DEFAULTS_MS.get(name)
+    return "no limit" if milliseconds is None else f"`interval {milliseconds // 86_400_000} days`"
+
+
+def _mergers() -> Iterator[str]:
+    yield "## Merger options\n"
+    yield "[Which merger?](../which-merger.md) helps to choose. The pages of the mergers explain the options.\n"
+    rows = []
+    for merger in _builtins():
+        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(merger)  # type: ignore[arg-type]
+        rows += [[f"`{merger.name}`", f"`{field.name}`", _default(field)] for field in fields if field.init]
+        rows += [[f"`{merger.name}`", "none", ""]] if not fields else []
+    yield table(["merger", "option", "default"], rows)
+
+
+def _builtins() -> MergerRegistry:
+    return default_registry()
+
+
+def _settings() -> Iterator[str]:
+    for heading, kind in [*((name, getattr(options, name)) for name in options.__all__), ("Compaction strategy", None)]:
+        shown = kind or CompactionStrategy
+        if not dataclasses.is_dataclass(shown):
+            continue
+        yield f"## {heading}\n"
+        yield f"`lakemerge.{shown.__name__}`. {paragraph(shown.__doc__)}\n"
+        docs = attribute_docs(shown) | ({"order": _ORDER} if shown is CompactionStrategy else {})
+        rows = ([f"`{field.name}`", _default(field), docs[field.name]] for field in dataclasses.fields(shown))
+        yield table(["field", "default", "meaning"], rows)
+
+
+_ORDER = "What is compacted first: `oldest`, `log-bytes`, `log-count` or `read-amplification`."
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.name == "threads":
+        return "processors, at most 8"
+    if field.default is dataclasses.MISSING:
+        return "required" if field.default_factory is dataclasses.MISSING else f"`{_plain(field.default_factory())}`"
+    if field.name.endswith("_bytes") and isinstance(field.default, int):
+        return f"`{field.default:_}` ({field.default >> 20:,} MiB)"
+    return f"`{_plain(field.default)}`"
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else repr(value)
+
+
+def _source() -> Iterator[str]:
+    yield "## Options of Spark's source\n"
+    yield 'For `format("lakemerge")`. Spark does not look at the case of their names. An option that is none of these '
+    yield "is a storage option.\n"
+    for title, names in (("Reads", READS), ("Writes", WRITES), ("Changes", FEED)):
+        yield f"### {title}\n"
+        yield table(["option", "meaning"], ([f"`{name}`", text] for name, text in names.items()))
+
+
+def _storage() -> Iterator[str]:
+    yield "## Storage options\n"
+    yield "For tables on S3. Other stores take fsspec's options, a local folder takes none. "
+    yield f"The command line reads more from the variable `{OPTIONS_VARIABLE}`, a JSON object. "
+    yield "[Object stores](../guides/stores.md) explains credentials.\n"
+    yield table(["option", "meaning"], ([f"`{name}`", text] for name, text in STORAGE.items()))
+    yield "These variables of the process stand in for options that are not given. Their names serve as names of "
+    yield "options, too.\n"
+    yield table(["variable", "option"], ([f"`{a}`", f"`{b}`"] for a, b in s3_options._AWS_NAMES.items()))
