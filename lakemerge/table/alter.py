@@ -1,7 +1,7 @@
 """Changes to a table's definition: metadata commits.
 
-Source: docs/table-format.md, sections 4 and 5. A change is judged anew against the tip at every
-attempt, and is void once another change of the definition was first.
+Source: docs/table-format.md, sections 4 and 5. Every attempt to commit checks the change against the tip again. The
+change fails if another change of the definition was first.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def alter_table(
 ) -> Snapshot:
     """Change columns, merger or properties, all in one commit; see :meth:`lakemerge.LakeTable.alter`.
 
-    Returns the snapshot that has the change; that of ``begin`` where there is nothing to change.
+    Returns the snapshot that has the change. If there is nothing to change, returns the snapshot of ``begin``.
     """
     if columns.is_empty and merger is None and options is None and properties is None:
         *names, last = map(argument, _CHANGES)
@@ -116,7 +116,7 @@ def alter_table(
 
 
 def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -> Metadata:
-    """With properties set, and without those whose value is ``None``."""
+    """Set properties. Remove those whose value is ``None``."""
     changed = {**metadata.configuration, **properties}
     left = {name: value for name, value in changed.items() if value is not None}
     return replace(metadata, configuration=left)
@@ -125,8 +125,8 @@ def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -
 def _chosen(
     handle: Handle, config: TableConfig, merger: str | Merger | None, options: Mapping[str, object] | None
 ) -> Merger:
-    """The merger after the change, its options validated against the schema after the change. Also
-    where the merger stays: it has to take the added columns, or nobody could read the table."""
+    """The merger after the change. Its options are validated against the schema after the change, even if the merger
+    stays: if it did not accept the added columns, nobody could read the table."""
     if merger is None and options is None:
         return config.merger(handle.registry)
     if merger is None:
@@ -147,8 +147,8 @@ def _check_same_definition(begin: State, tip: State) -> None:
 
 
 def _check_no_live_logs(view: TableView) -> None:
-    """Every live log was written under the present merger, and in types that it computes in: an earlier change
-    passed this check, and a write begun before one is refused."""
+    """Raise an error if there are live logs. Because of this check, every live log was written under the present
+    merger, and in types that it computes in. A write that began before such a change is refused."""
     dirty = [file_slice for file_slice in view.file_slices if not file_slice.is_merged]
     if dirty:
         versions = sorted({block.version for file_slice in dirty for block in file_slice.blocks})

@@ -42,7 +42,7 @@ _DURATIONS = frozenset(
     }
 )
 _OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
-"""What :mod:`lakemerge.flows` keeps with its targets."""
+"""Properties that :mod:`lakemerge.flows` keeps with its targets."""
 _SIZES = frozenset({"lakemerge.retention.maxBytes"})
 _SETTABLE = sorted({_CHECKPOINT_INTERVAL, *_DURATIONS, *_SIZES, *SCHEDULE_DEFAULTS})
 
@@ -120,10 +120,10 @@ def create_table(
 
 
 def _protocol(schema: pa.Schema) -> Protocol:
-    """Reader version 1 wherever the schema allows: some readers refuse any feature they do not know.
+    """Reader version 1 if the schema allows it, because some readers refuse any feature that they do not know.
 
-    Key columns are NOT NULL, which Delta counts as ``invariants``: delta-spark reads no table that has
-    such columns without naming it.
+    Key columns are NOT NULL. In Delta this belongs to the feature ``invariants``: delta-spark does not read a table
+    that has such columns and does not name the feature.
     """
     features = {"domainMetadata", "inCommitTimestamp", "invariants", WRITER_FEATURE}
     if not needs_timestamp_ntz(schema):
@@ -132,7 +132,7 @@ def _protocol(schema: pa.Schema) -> Protocol:
 
 
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
-    """The merger that a caller names, configured for a table of that shape; ``None``: the default."""
+    """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger."""
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"{argument('options')} must be a mapping of names to values, not {options!r}")
     if isinstance(merger, Merger):
@@ -168,7 +168,7 @@ def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> l
 
 
 def _near(name: object, known: Collection[str]) -> str:
-    """What a misspelled name may have been meant to be."""
+    """A hint for a misspelled name: the most similar known name."""
     near = difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -199,7 +199,10 @@ def _check_columns(
 
 
 def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:
-    """What is wrong with table properties that a user sets, or with ``None`` takes away, if anything."""
+    """The problems with table properties that a user sets.
+
+    :param removable: whether the value ``None`` is allowed. It removes the property.
+    """
     problems = [
         f"table property {name!r} is not one a user sets{_near(name, _SETTABLE)}"
         for name in properties
@@ -230,7 +233,8 @@ def _is_size(text: str) -> bool:
 
 
 def _is_settable(name: object) -> bool:
-    """Properties that Delta leaves to users, and the few of its own that do not change the protocol."""
+    """Whether a user may set a property: one that Delta leaves to users, one of the few Delta properties that do not
+    change the protocol, or one of LakeMerge's settings."""
     if not isinstance(name, str) or not name:
         return False
     if name.startswith("lakemerge."):

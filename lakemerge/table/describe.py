@@ -1,4 +1,4 @@
-"""What a version holds and what a read of it costs, as values: buckets, totals, the plan of a read."""
+"""Values that say what a version holds and what reading it costs: buckets, totals, the plan of a read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "html_of", "plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes(Shown):
-    """What a bucket or a table holds; the fields that :class:`SliceInfo` and :class:`TableDetail` share."""
+    """What a bucket or a table holds. :class:`SliceInfo` and :class:`TableDetail` share these fields."""
 
     base_files: int
     base_rows: int
@@ -35,15 +35,15 @@ class _Sizes(Shown):
     winner_rows: int
     winner_bytes: int
     log_blocks: int
-    """Live: not merged yet."""
+    """Live log blocks: those that are not merged yet."""
     log_rows: int
     """Records in those blocks; some may lie outside the bucket's files that need them."""
     log_bytes: int
-    """Uncompressed, in memory about that much."""
+    """The uncompressed size. The records take about as much memory."""
 
     @property
     def read_amplification(self) -> float:
-        """Bytes that a full read takes up, per byte of base file; 1 where everything is clean."""
+        """Bytes that a full read reads, per byte of base file. It is 1 if everything is clean."""
         extra = self.winner_bytes + self.log_bytes
         return 1 + extra / self.base_bytes if self.base_bytes else float(1 + bool(extra))
 
@@ -59,7 +59,7 @@ class SliceInfo(_Sizes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetail(_Sizes):
-    """A version at a glance."""
+    """An overview of a version."""
 
     url: str
     version: int
@@ -74,7 +74,7 @@ class TableDetail(_Sizes):
     log_commits: int
     """Commits whose logs are not merged everywhere."""
     maintenance: str = ""
-    """What writes are followed by, and what a write would now decide, and why (docs/guides/maintenance.md)."""
+    """What follows a write, and what a write would decide now, and why (docs/guides/maintenance.md)."""
 
     def __setstate__(self, state: list[object]) -> None:
         """Version 0.1 pickled no ``maintenance``."""
@@ -85,28 +85,27 @@ class TableDetail(_Sizes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan(Shown):
-    """How a read would be done, in file slices: base files and the key ranges they own."""
+    """How a read would be done, counted in file slices. A file slice is a base file and the key range that it owns."""
 
     tiles: int
     pruned: int
-    """Left out, because statistics, partition values or the key's bucket say that no row matches."""
+    """Not read, because statistics, partition values or the key's bucket say that no row matches."""
     clean: int
     """Read as they are: no log touches them."""
     minor: int
-    """Read without a merge: base minus superseded positions, plus winners."""
+    """Read without a merge: the base file without superseded rows, plus winner files."""
     first: int
     """Premerged: Spark merges their logs, which are small, before it reads the rest. Then they are read like those. The
     table keeps the premerge for later reads of the same version."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int
-    """To be merged, in a premerge or while reading."""
+    """Log blocks to be merged, in a premerge or while reading."""
     bytes: int
-    """Stored bytes of the file slices to be read, all columns."""
+    """Stored bytes of the file slices to be read, of all columns."""
     through_arrow: str | None
-    """Why Spark reads these file slices through Arrow in Python tasks, also where it need not merge. ``None`` where its
-    own
-    Parquet reader does that, and for a table without a session, which cannot be asked."""
+    """Why Spark reads all these file slices through Arrow in Python tasks, even those that need no merge. ``None`` if
+    Spark's own Parquet reader can read those, or if the table has no session to ask."""
 
     def __str__(self) -> str:
         lines = [f"{self.tiles - self.pruned} of {self.tiles} file slices, {self.bytes:,} bytes"]
@@ -159,7 +158,7 @@ def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> Tabl
 
 
 def html_of(detail: TableDetail) -> str:
-    """What a notebook shows of a table."""
+    """What a notebook shows for a table."""
     live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
     return definition_html(
         [

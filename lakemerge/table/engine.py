@@ -20,7 +20,7 @@ __all__ = ["deleting"]
 def deleting(
     handle: Handle, spark: SparkSession | None, condition: str, info: Mapping[str, object]
 ) -> Callable[[TableView, Sequence[str]], UpsertResult]:
-    """What deletes the rows of a version that meet a condition; see :func:`lakemerge.write.delete.delete_where`."""
+    """The function that deletes the rows that meet a condition; see :func:`lakemerge.write.delete.delete_where`."""
     if spark is None:
         return partial(delete_matching, handle, condition=condition, info=info)
     from lakemerge.spark.writer import delete_matching_dataframe

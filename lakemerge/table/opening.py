@@ -1,4 +1,4 @@
-"""From a caller's arguments to a table: the store, the known mergers, the moment."""
+"""Opening a table: makes the store and the registry of mergers from a caller's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_handle(
     mergers: Sequence[type[Merger]],
     settings: Settings | None,
 ) -> Handle:
-    """What all operations on the table at ``path`` share; nothing is read yet."""
+    """What all operations on the table at ``path`` share. Nothing is read yet."""
     store = open_store(path, storage_options)
     registry = default_registry().extended(mergers) if mergers else default_registry()
     return Handle(store, DeltaLog(store), registry, settings or Settings())

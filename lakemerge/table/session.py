@@ -1,4 +1,4 @@
-"""Which Spark session a table works in. A program may stop its session and start another one meanwhile."""
+"""Finds the Spark session that a table works in. A program may stop its session and start another one meanwhile."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ __all__ = ["TableSession"]
 
 
 class TableSession:
-    """The session that a table was opened with, or another one where that was stopped. A session that was only found
-    is not kept: the next call looks again. A pickle holds no session; what it gives looks for one where it is."""
+    """The session that a table was opened with, or another running session if that one was stopped. A session that was
+    found in this way is not kept: the next call looks again. A pickle holds no session. An unpickled object looks for
+    a session in its own process."""
 
     def __init__(self, given: SparkSession | None, *, unpickled: bool = False) -> None:
         self._given = given
         self._unpickled = unpickled
-        """From a table that was opened with a session."""
+        """Whether this was unpickled, and the pickled table was opened with a session."""
 
     def __reduce__(self) -> tuple[object, tuple[None]]:
         return partial(TableSession, unpickled=self._given is not None or self._unpickled), (None,)
 
     def of_services(self) -> SparkSession | None:
-        """What services run on; ``None`` where they run in this process.
+        """The session that services run on. ``None`` if they run in this process.
 
         :raises lakemerge.InputError: the table was opened with a session that was stopped, and no other is active.
         """
@@ -47,7 +48,7 @@ class TableSession:
         return running_session(self._given)
 
     def if_active(self) -> SparkSession | None:
-        """The session that :meth:`of_dataframes` would give, where there is one."""
+        """The session that :meth:`of_dataframes` would return, or ``None`` if there is none."""
         if self._given is not None:
             return self.of_dataframes()
         if "pyspark.sql" not in sys.modules:

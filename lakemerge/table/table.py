@@ -1,6 +1,6 @@
 """``LakeTable``: the public door to a table. Each method is a few lines over functions of other modules.
 
-``compaction`` knows tables. Tables know it only inside the methods of services.
+``compaction`` imports tables. Tables import it only inside the methods that run services.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _logger = logging.getLogger(__name__)
 class LakeTable:
     """A LakeMerge table. Make one with :meth:`create` or :meth:`open`.
 
-    A table opened without a version follows the tip: each call first looks for newer commits. One
-    opened at a version or timestamp stands there, and is read-only.
+    A table that is opened without a version follows the latest one: each call first looks for newer commits.
+    A table that is opened at a version, timestamp or savepoint stays there, and is read-only.
 
     ::
 
@@ -127,19 +127,19 @@ class LakeTable:
         """Create an empty table.
 
         :param schema: a Spark ``StructType``, a Spark DDL string or a ``pa.Schema``.
-        :param key: the columns that identify a row; never null.
-        :param ordering: columns compared as a tuple to tell which of two records is newer.
-        :param merger: a registered name, a strategy UUID or an instance; by default ``event-time``
+        :param key: the columns that identify a row. They are never null.
+        :param ordering: the columns that say which of two records is newer. They are compared as a tuple.
+        :param merger: a registered name, a strategy UUID or an instance. The default is ``event-time``
             with ``ordering`` and ``commit-time`` without.
         :param options: the merger's options.
         :param partition_by: key columns whose values split the table.
-        :param buckets: buckets per partition, a power of two; chosen at the first load by default.
+        :param buckets: buckets per partition, a power of two. By default the first load chooses.
         :param properties: Delta table properties, such as ``delta.checkpointInterval``.
-        :param mergers: merger classes to know beside the registered ones.
-        :raises lakemerge.SchemaError: columns or buckets cannot be used; every problem is listed.
-        :raises lakemerge.MergerConfigurationError: options do not validate.
+        :param mergers: merger classes that can be used in addition to the registered ones.
+        :raises lakemerge.SchemaError: columns or buckets cannot be used. The error lists every problem.
+        :raises lakemerge.MergerConfigurationError: the merger's options are not valid.
         :raises lakemerge.MergerMissingError: no such merger is registered.
-        :raises lakemerge.TableExistsError: there is a table at the path.
+        :raises lakemerge.TableExistsError: there is already a table at the path.
         """
         handle = open_handle(path, storage_options, mergers, settings)
         snapshot = create_table(
@@ -172,11 +172,11 @@ class LakeTable:
     ) -> LakeTable:
         """Open a table, at its latest version or at an earlier one.
 
-        :param timestamp: the last version committed at or before it, which must not be after the last
-            commit; a datetime with a zone, or an ISO 8601 string (UTC where it names no zone).
-        :param savepoint: the version that :meth:`savepoint` gave this name.
-        :raises lakemerge.NotATableError: nothing is there, or a plain Delta table.
-        :raises lakemerge.VersionNotFoundError: not in the table's history, or its files were vacuumed.
+        :param timestamp: opens the last version that was committed at or before this time: a datetime with a zone,
+            or an ISO 8601 string (UTC if it names no zone). The time must not be after the last commit.
+        :param savepoint: opens the version that :meth:`savepoint` gave this name.
+        :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
+        :raises lakemerge.VersionNotFoundError: the version is not in the table's history, or its files were vacuumed.
         """
         handle = open_handle(path, storage_options, mergers, settings)
         snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
@@ -192,13 +192,15 @@ class LakeTable:
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
     ) -> CheckResult:
-        """Verify the latest version of a table, also one that cannot be opened: its log and checkpoints, that
-        files are there with their sizes, that rows are sorted, unique and where they belong, that text is UTF-8,
-        that statistics are true, and that logs can be merged. Reads the columns of the key and those with text or
-        decimals of everything, all columns where there are logs or winner files; changes nothing.
+        """Verify the latest version of a table, even if the table cannot be opened. Changes no data.
 
-        :param rebuild_checkpoints: write damaged checkpoints anew, from what is older, and check again.
-        :raises lakemerge.NotATableError: there is nothing, or a plain Delta table.
+        The check verifies the log and the checkpoints, that files exist and have the right size, that rows are sorted,
+        unique and in the right place, that text is UTF-8, that statistics are true, and that logs can be merged. It
+        reads the key columns and the columns with text or decimals of all files. Where there are logs or winner files,
+        it reads all columns.
+
+        :param rebuild_checkpoints: write damaged checkpoints again from older state, and repeat the check.
+        :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
         """
         from compaction import check_table
 
@@ -214,7 +216,7 @@ class LakeTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns in the table's order; key columns are not nullable."""
+        """The columns in the table's order. Key columns are not nullable."""
         return self._current().config.schema
 
     @property
@@ -224,12 +226,12 @@ class LakeTable:
 
     @property
     def ordering(self) -> tuple[str, ...]:
-        """The columns that tell which of two records is newer; empty where the order of commits does."""
+        """The columns that say which of two records is newer. Empty if the order of commits decides."""
         return self._view.config.ordering
 
     @property
     def buckets(self) -> int | None:
-        """How many buckets each partition has; ``None`` before the first write, which chooses."""
+        """How many buckets each partition has. ``None`` until the first write chooses the number."""
         return self._current().config.buckets
 
     @property
@@ -238,7 +240,7 @@ class LakeTable:
         return self._handle.store.url
 
     def detail(self) -> TableDetail:
-        """The version at a glance: its definition, sizes, pending logs, read amplification, and what maintenance
+        """An overview of the version: its definition, sizes, live logs, read amplification, and what maintenance
         would do after a write now."""
         from compaction import told
 
@@ -271,22 +273,23 @@ class LakeTable:
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
     ) -> UpsertResult:
-        """Write records: one commit, no read of the base, no shuffle.
+        """Write records in one commit. Base files are not read, and rows are not shuffled.
 
-        :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame (lazy ones are collected). It carries
-            all key columns and any others; a column it lacks is unset, which is not null. (A field that a struct
-            lacks is null.) Numbers of other types than the table's are taken where each has an equal one there.
-        :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``);
-            it is not stored. Without it every row is an upsert.
-        :param merge_schema: add columns, and fields of structs, that only the frame has to the table's
-            schema, as nullable ones at the end, in the same commit; else such a frame is refused.
-        :param txn: ``(application id, number)``: a write whose number is not above the last one
-            committed for that application changes nothing. Ids that begin with ``lakemerge.`` are the library's own.
-        :param info: further entries of ``commitInfo``, such as source files and job names.
-        :raises lakemerge.FrameError: the frame does not fit; nothing was committed.
-        :raises lakemerge.CommitConflictError: the definition changed meanwhile, such as a column of the
-            same name and another type; nothing was committed.
-        :raises lakemerge.OutcomeUnknownError: the store did not tell whether the commit landed.
+        :param frame: a Spark DataFrame, or a pyarrow, pandas or polars frame (a lazy frame is collected). It has
+            all key columns and any others. A column that it lacks is unset, which is not the same as null. A field
+            that a struct lacks is null. Numbers may have other types than the table's, if each value has an equal
+            one in the table's type.
+        :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``).
+            It is not stored. Without it every row is an upsert.
+        :param merge_schema: if the frame has columns or struct fields that the table lacks, add them to the end of
+            the table's schema, as nullable ones, in the same commit. Without this, such a frame is refused.
+        :param txn: ``(application id, number)``. The write changes nothing if its number is not above the last one
+            committed for that application. Ids that begin with ``lakemerge.`` are reserved for the library.
+        :param info: additional entries of ``commitInfo``, such as source files and job names.
+        :raises lakemerge.FrameError: the frame does not fit the table. Nothing was committed.
+        :raises lakemerge.CommitConflictError: the definition changed meanwhile, for example by a column of the
+            same name and another type. Nothing was committed.
+        :raises lakemerge.OutcomeUnknownError: the store did not say whether the commit landed.
         """
         request = WriteRequest(kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema)
         return self._write(frame, request)
@@ -296,25 +299,26 @@ class LakeTable:
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
         """Write a ``-D`` record for each key. ``event-time``, ``commit-time`` and ``remove_record_on_delete``
-        remove the row; elsewhere it may be a retraction, be ignored or be refused (docs/merge-semantics.md, section 5).
+        remove the row. Other mergers may retract it, ignore the delete or refuse it (docs/merge-semantics.md,
+        section 5).
 
-        :param keys: a frame as for :meth:`upsert`. With all ordering columns a delete applies only
-            where it is newer; with none of them it is unconditional.
+        :param keys: a frame as for :meth:`upsert`. If it has all ordering columns, a delete applies only
+            where it is newer than the row. If it has none of them, the delete always applies.
         """
         return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
     @observed
     def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
-        """Delete the rows that meet a SQL condition, each at its own ordering: records that are
-        older stay out, newer ones bring the row back.
+        """Delete the rows that meet a SQL condition. Each delete has the ordering of its row: a later record that is
+        older does not bring the row back, a newer one does.
 
-        The condition is judged anew if other writers commit meanwhile. Times without a zone are in the
-        session's where the table was opened with one, else in UTC.
+        The condition is evaluated again if other writers commit meanwhile. Times without a zone are in the
+        session's zone if the table was opened with a session, else in UTC.
 
-        :raises lakemerge.FilterError: the condition is not understood, or a row's values cannot be computed with.
-        :raises lakemerge.RecordRefusedError: with the table's merger deletes do not remove rows.
-        :raises lakemerge.CommitConflictError: rows kept changing, or a vacuum took files that were being read;
-            nothing was deleted.
+        :raises lakemerge.FilterError: the condition is not understood, or cannot be computed for a row's values.
+        :raises lakemerge.RecordRefusedError: deletes do not remove rows with the table's merger.
+        :raises lakemerge.CommitConflictError: rows kept changing, or a vacuum deleted files that were being read.
+            Nothing was deleted.
         """
         begin = self._writable()
         with unless_vacuumed(self._handle.log, begin.snapshot):
@@ -346,24 +350,24 @@ class LakeTable:
         after: Literal["keep", "delete", "archive"] | Archive = "keep",
         max_read_amplification: float | None = None,
     ) -> IngestJob:
-        """A job that fills the table from files, each record exactly once (docs/guides/ingest.md). Nothing is listed or
+        """A job that loads files into the table, each record exactly once (docs/guides/ingest.md). Nothing is listed or
         read before :meth:`lakemerge.ingest.IngestJob.run`.
 
-        :param name: of the job; what it did is kept in the table under this name.
-        :param source: where the files are. A job without one can be looked at, and told to retry or reset.
-        :param bins: how files are gathered before they are worth a commit; by default they are not.
-        :param fragments: sets of files that belong together, in the place of ``bins``.
+        :param name: the name of the job. The table keeps under this name what the job did.
+        :param source: where the files are. Without it, the job can only be inspected, retried or reset.
+        :param bins: how files are gathered until they are worth a commit. By default they are not gathered.
+        :param fragments: sets of files that belong together. Used instead of ``bins``.
         :param kind_column: the column of the files that holds each record's kind, as for :meth:`LakeTable.upsert`.
-        :param envelope: what records are wrapped in.
-        :param bad_records: whether a record that cannot be taken up makes its window fail, or is set aside.
-        :param max_bad_records: how many of a window may be set aside; ``None``: any number.
-        :param rescued_column: a STRING column that takes, as JSON, what files have and the table has no column for.
+        :param envelope: the envelope format of the records.
+        :param bad_records: whether a record that cannot be loaded makes its window fail, or is quarantined.
+        :param max_bad_records: how many records of a window may be quarantined. ``None``: any number.
+        :param rescued_column: a STRING column for values that no column of the table can take, as JSON.
         :param merge_schema: add columns that only the files have, as for :meth:`LakeTable.upsert`.
-        :param blocks_per_window: blocks that are committed at once, at most.
-        :param bytes_per_window: the same in bytes of files.
-        :param after: what becomes of files that are in the table.
-        :param max_read_amplification: above it maintenance comes before the next window.
-        :raises lakemerge.InputError: what contradicts itself; everything is listed.
+        :param blocks_per_window: at most this many blocks are committed at once.
+        :param bytes_per_window: at most this many bytes of files are committed at once.
+        :param after: what happens to files once they are in the table.
+        :param max_read_amplification: above this, maintenance runs before the next window.
+        :raises lakemerge.InputError: the settings contradict each other. The error lists every problem.
         """
         from lakemerge.ingest.job import IngestJob
         from lakemerge.ingest.settings import JobSettings, OpenTable
@@ -399,17 +403,18 @@ class LakeTable:
         output_mode: str = "update",
         query_name: str | None = None,
     ) -> StreamingQuery:
-        """Upsert a streaming DataFrame, each micro-batch exactly once. The query is started.
+        """Start a query that upserts a streaming DataFrame, each micro-batch exactly once.
 
-        What a query wrote is known by its id, which its checkpoint keeps. With a new checkpoint it is a new query,
-        which writes everything that its source gives it.
+        The table knows what a query wrote by the query's id, which is kept in the checkpoint. A query with a new
+        checkpoint is a new query: it writes everything that its source gives it.
 
         :param checkpoint: folder or URL of the query's checkpoint.
-        :param kind_column: as for :meth:`LakeTable.upsert`; Delta's words (``insert``, ``update_preimage``, ...) are
-            taken, too.
-        :param trigger: keywords of Spark's ``DataStreamWriter.trigger``; by default ``{"availableNow": True}``.
+        :param kind_column: as for :meth:`LakeTable.upsert`. Delta's words (``insert``, ``update_preimage``, ...) are
+            accepted, too.
+        :param trigger: keywords of Spark's ``DataStreamWriter.trigger``. The default is ``{"availableNow": True}``.
         :param output_mode: ``update``, ``append`` or ``complete``. Rows that leave a complete result are not deleted.
-        :raises lakemerge.InputError: the frame is no stream, or Spark Connect, where :meth:`batch_writer` is needed.
+        :raises lakemerge.InputError: the frame is not a stream, or it is of Spark Connect, where :meth:`batch_writer`
+            is needed.
         """
         from lakemerge.spark.stream_write import start_stream
 
@@ -423,10 +428,10 @@ class LakeTable:
     def batch_writer(
         self, app: str | None = None, *, kind_column: str | None = None, merge_schema: bool = False
     ) -> Callable[[DataFrame, int], None]:
-        """The function for ``foreachBatch`` of a stream of your own: it upserts each micro-batch exactly once.
+        """A function for ``foreachBatch`` of your own stream. It upserts each micro-batch exactly once.
 
-        :param app: what tells the query from all others that write to the table; as lasting as its checkpoint. By
-            default the query's id, which Spark Connect does not tell.
+        :param app: a name that no other query that writes to the table has. Keep it as long as the checkpoint. The
+            default is the query's id, which is not available in Spark Connect.
         :param kind_column: as for :meth:`write_stream`.
         """
         from lakemerge.spark.stream_write import BatchWriter
@@ -446,11 +451,11 @@ class LakeTable:
     ) -> pa.Table:
         """The rows as an Arrow table, in no particular order.
 
-        :param columns: the columns asked for, in that order.
-        :param filter: SQL with Spark's meaning (docs/guides/filters.md lists what it may hold; times without a zone are
-            UTC), or an Arrow expression with Arrow's.
-        :param mode: ``base`` reads base files alone, without a merge: the table as other Delta readers see it, where
-            each bucket stands at its last full compaction.
+        :param columns: the columns to read, in this order.
+        :param filter: SQL, which means what it means in Spark, or an Arrow expression, which means what it means in
+            Arrow. docs/guides/filters.md lists the SQL that is supported. Times without a zone are UTC.
+        :param mode: ``base`` reads only base files, without a merge. This is the table as other Delta readers see it:
+            each bucket as its last full compaction left it.
         """
         view = in_mode(self._current(), mode)
         with unless_replaced(self._handle.log, view.snapshot):
@@ -463,7 +468,7 @@ class LakeTable:
         filter: str | pc.Expression | None = None,
         mode: ReadMode = "merged",
     ) -> pa.RecordBatchReader:
-        """As :meth:`to_arrow`, as a stream: memory is bounded by ``Settings.merge_budget_bytes``."""
+        """The same as :meth:`to_arrow`, as a stream. ``Settings.merge_budget_bytes`` limits its memory."""
         view = in_mode(self._current(), mode)
         return guarded(scan(self._handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
 
@@ -475,13 +480,13 @@ class LakeTable:
 
     @observed
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
-        """Look up one key or many, reading one bucket a key and only row groups that can hold it.
+        """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
-        :param key: ``{"id": 7}``: the row as a dictionary of Python values, or ``None``. A list of such
-            mappings, or a pyarrow, pandas or polars frame of the key columns: an Arrow table of the rows
-            there are, in no particular order.
+        :param key: one key such as ``{"id": 7}`` returns the row as a dictionary of Python values, or ``None``. A
+            list of such mappings, or a pyarrow, pandas or polars frame of the key columns, returns an Arrow table
+            of the rows that exist, in no particular order.
         :param columns: as for :meth:`to_arrow`.
-        :raises lakemerge.FrameError: the keys are not those of the table.
+        :raises lakemerge.FrameError: the keys do not fit the table's key columns.
         """
         one = isinstance(key, Mapping)
         view = self._current()
@@ -491,11 +496,11 @@ class LakeTable:
 
     @observed
     def query(self, sql: str) -> pa.Table:
-        """The answer to a SQL query, which DuckDB computes (``lakemerge[query]``). The table is called ``self``:
+        """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
-        Only the columns that the query names are read, and only files that can hold what its conditions ask for.
-        The SQL is DuckDB's; times without a zone are UTC.
+        Only the columns that the query names are read, and only files that can hold rows that meet its conditions.
+        The SQL is DuckDB's. Times without a zone are UTC.
 
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
         :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
@@ -514,15 +519,15 @@ class LakeTable:
         filter: str | Column | None = None,
         mode: ReadMode = "merged",
     ) -> DataFrame:
-        """The rows as a Spark DataFrame of this version. What a task cannot merge fails Spark's action, with
-        a ``PythonException`` that holds our error's text.
+        """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
+        a ``PythonException`` that holds LakeMerge's error text.
 
-        Clean buckets are read by Spark's own Parquet reader where it reaches the store, and so are those whose logs are
-        small beside them: this call then runs a job that merges the logs, and the table keeps what that came to for
-        later reads of the version. Others go through the merge kernel. :meth:`explain_read` tells which do.
+        Spark's own Parquet reader reads clean buckets, if it can reach the store. It also reads buckets whose logs are
+        small compared with their files: this call then runs a job that merges the logs, and the table keeps the result
+        for later reads of the version. All other buckets go through the merge kernel. :meth:`explain_read` says which.
 
-        :param filter: a SQL condition, which also prunes files, or a Spark Column; times without a zone
-            are in the session's.
+        :param filter: a SQL condition, which also prunes files, or a Spark Column. Times without a zone
+            are in the session's zone.
         :param mode: as for :meth:`to_arrow`.
         """
         from lakemerge.spark.reader import read_dataframe
@@ -537,7 +542,8 @@ class LakeTable:
     def explain_read(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
     ) -> ReadPlan:
-        """How such a read would be done now, and why: which parts are pruned, read as they are, or merged."""
+        """How a read with these arguments would be done now, and why: which parts are pruned, read as they are, or
+        merged."""
         return plan_of(self._handle, self._current(), columns, filter, self._session.if_active())
 
     # Following what changed
@@ -546,17 +552,18 @@ class LakeTable:
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> pa.RecordBatchReader:
         """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
-        version that reads show): the table's columns, ``_row_kind``, ``_commit_version`` and
+        version that reads show). The result has the table's columns, ``_row_kind``, ``_commit_version`` and
         ``_commit_timestamp``.
 
-        A new row is ``+I``, one that went ``-D`` with the row as it was; a changed row comes twice, ``-U``
-        as it was and ``+U`` as it is. Records that changed nothing do not show, and compactions neither.
-        Commits come in order; within one, rows of a bucket are sorted by key. If one is a restore, the feed has
-        the columns of all its versions, in their widest types (docs/guides/retention.md, "Restore").
+        A new row comes as ``+I``. A deleted row comes as ``-D``, with its last values. A changed row comes twice: as
+        ``-U`` with the old values and as ``+U`` with the new ones. Compactions and records that changed nothing do not
+        appear. Commits come in order. Within a commit, the rows of a bucket are sorted by key. If a commit is a
+        restore, the feed has the columns of all its versions, in their widest types (docs/guides/retention.md,
+        "Restore").
 
-        :param net: tell each key once: how its row at ``until`` differs from the one at ``since``.
-        :param before_images: whether a changed row comes as it was, too.
-        :raises lakemerge.VersionNotFoundError: not in the table's history.
+        :param net: return each key once, with the difference between its row at ``since`` and its row at ``until``.
+        :param before_images: whether the old values of a changed row are returned, too.
+        :raises lakemerge.VersionNotFoundError: a version is not in the table's history.
         """
         end = self._until(until)
         reader = read_changes(self._handle, end, since, net=net, before_images=before_images)
@@ -565,7 +572,7 @@ class LakeTable:
     def changes_df(
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> DataFrame:
-        """As :meth:`changes`, computed by tasks of Spark, under Delta's and Spark's names: the kind is in
+        """The same as :meth:`changes`, computed by Spark tasks and with Delta's and Spark's names: the kind is in
         ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage`` or ``delete``)."""
         from lakemerge.spark.feed import changes_dataframe
 
@@ -583,20 +590,21 @@ class LakeTable:
         max_rows: int | None = None,
         before_images: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes as they are committed, in batches of :meth:`changes`'s columns. Without a consumer and a
-        version, the present rows come first, as ``+I``.
+        """The changes as they are committed, in batches with the columns of :meth:`changes`. Without a consumer and a
+        version, the current rows come first, as ``+I``.
 
-        Asking for the next batch says that the one before is done with. A consumer that is killed gets its last
-        file slice of changes again, never less. The batches of a version have the columns of that version.
+        When you ask for the next batch, you confirm that you are done with the one before. A consumer that is killed
+        gets the changes of its last file slice again, and misses none. The batches of a version have the columns of
+        that version.
 
-        :param consumer: whose position to go on from, and to advance; ``table.consumers.register`` makes one.
-        :param poll: how long to wait where nothing is new, such as ``"500ms"``, ``"1s"``, or seconds; ``None``: the
-            iterator ends.
-        :param since: the version after which to begin.
-        :param until: the last version to tell of; the iterator ends after it.
-        :param max_rows: rows of a batch, at most.
+        :param consumer: start at this consumer's position, and advance it. ``table.consumers.register`` makes one.
+        :param poll: how long to wait if nothing is new, such as ``"500ms"``, ``"1s"``, or a number of seconds. With
+            ``None`` the iterator ends instead.
+        :param since: start after this version.
+        :param until: the last version to return. The iterator ends after it.
+        :param max_rows: a batch has at most this many rows.
         :raises lakemerge.InputError: there is no such consumer.
-        :raises lakemerge.VersionNotFoundError: a vacuum took what there was to read; the message says what to do.
+        :raises lakemerge.VersionNotFoundError: a vacuum deleted what there was to read. The message says what to do.
         """
         how = Following.checked(
             consumer, poll, since=since, until=until, max_rows=max_rows, before_images=before_images
@@ -606,21 +614,21 @@ class LakeTable:
 
     @property
     def consumers(self) -> Consumers:
-        """Followers of the change feed that hold back vacuum for what they have yet to read (docs/streaming.md)."""
+        """The consumers of the change feed. Vacuum keeps what they have yet to read (docs/streaming.md)."""
         return Consumers(self._handle, self._tip, self._writable)
 
     # Who won and why
 
     @observed
     def explain(self, key: Mapping[str, object], since: int | None = None) -> Explanation:
-        """Every record of a key, where it came from, and what it did to the row and why.
+        """Every record of a key: where it came from, what it did to the row, and why.
 
         :param key: ``{"id": 7}``, as for :meth:`get`.
-        :param since: the records after this version; 0: as far as history goes. By default those since the key's
-            files were last compacted.
-        :raises lakemerge.FrameError: the key is none of the table.
-        :raises lakemerge.VersionNotFoundError: the records after ``since`` are not all there any more; the message
-            says from where on they are.
+        :param since: show the records after this version; 0 shows them as far back as history goes. The default is
+            the records since the key's files were last compacted.
+        :raises lakemerge.FrameError: the key does not fit the table's key columns.
+        :raises lakemerge.VersionNotFoundError: some records after ``since`` do not exist any more. The message
+            says from which version on they do.
         """
         from lakemerge.provenance.explain import explain_key
 
@@ -632,10 +640,10 @@ class LakeTable:
 
     @observed
     def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
-        """The way of the rows of a version, or of one key, from source files to base files, as events.
+        """How the rows of a version, or of one key, came from source files to base files, as events.
 
-        :param version: by default the one that reads show.
-        :param key: only what has to do with this key.
+        :param version: the default is the version that reads show.
+        :param key: return only events that concern this key.
         :raises lakemerge.VersionNotFoundError: the version is not in the table's history.
         """
         from lakemerge.provenance.lineage import lineage_of
@@ -650,14 +658,14 @@ class LakeTable:
         options: Mapping[str, object] | None = None,
         since: int | None = None,
     ) -> WhatIf:
-        """What the rows would be, had another merger or other options folded the records. Nothing is written.
+        """What the rows would be if another merger or other options had merged the records. Nothing is written.
 
-        :param merger: as for :meth:`create`; by default the table's own.
-        :param options: of that merger; of the table's own merger, in the place of those it has.
-        :param since: the records after this version, and those that were not compacted then, on the base files as they
-            were then; 0: as far as history goes. By default the records that are not compacted now.
-        :raises lakemerge.VersionNotFoundError: the records after ``since`` are not all there any more.
-        :raises lakemerge.InputError: old deletes were forgotten in between; the message says where to begin.
+        :param merger: as for :meth:`create`. The default is the table's merger.
+        :param options: the options of that merger. For the table's merger, they replace its present options.
+        :param since: merge the records after this version, and those that were not compacted then, into the base files
+            of that version. 0 goes as far back as history does. The default is the records that are not compacted now.
+        :raises lakemerge.VersionNotFoundError: some records after ``since`` do not exist any more.
+        :raises lakemerge.InputError: old deletes were forgotten in between. The message says where to begin.
         """
         from lakemerge.provenance.what_if import what_if
 
@@ -678,21 +686,21 @@ class LakeTable:
         *,
         storage_options: Mapping[str, object] | None = None,
     ) -> ReplayResult:
-        """Commit the records once more, in the order of their versions, into another table. A replay that was killed
-        goes on where it ended, and one that is repeated takes up what came since; each record lands once.
+        """Commit the records once more, in the order of their versions, into another table. If a replay is killed,
+        the next call continues it. If a replay is repeated, it adds what was committed since. Each record lands once.
 
-        :param into: path of the other table. It is made, with this table's definition, where there is none.
-        :param merger: of the table that is made; by default this table's.
-        :param options: of that merger.
-        :param transform: is given the records of each commit as an Arrow table, with their kinds in ``_row_kind``, and
-            gives back those to commit. It must give the same for the same.
-        :param since: begin with the rows of this version, and the records after it; by default, and with 0, as far
-            back as history goes.
-        :param until: the last version to replay; by default the one that reads show.
-        :param where: a SQL condition on each record's own values. A record that lacks a column of it is an error.
-        :param storage_options: of the other table; by default none.
-        :raises lakemerge.VersionNotFoundError: the records after ``since`` are not all there any more.
-        :raises lakemerge.CommitConflictError: this table was restored to a version below what was replayed.
+        :param into: path of the other table. If there is none, it is made with this table's definition.
+        :param merger: the merger of a table that is made. The default is this table's merger.
+        :param options: the options of that merger.
+        :param transform: a function that gets the records of each commit as an Arrow table, with their kinds in
+            ``_row_kind``, and returns the records to commit. The same input must always give the same output.
+        :param since: begin with the rows of this version, and the records after it. By default, and with 0, the replay
+            begins as far back as history goes.
+        :param until: the last version to replay. The default is the version that reads show.
+        :param where: a SQL condition on each record's own values. It is an error if a record lacks one of its columns.
+        :param storage_options: the storage options of the other table. The default is none.
+        :raises lakemerge.VersionNotFoundError: some records after ``since`` do not exist any more.
+        :raises lakemerge.CommitConflictError: this table was restored to a version before some that were replayed.
         """
         from lakemerge.provenance.replay import Replay
 
@@ -716,31 +724,31 @@ class LakeTable:
         options: Mapping[str, object] | None = None,
         properties: Mapping[str, str | None] | None = None,
     ) -> int:
-        """Change the table's definition in one commit; returns the version.
+        """Change the table's definition in one commit. Returns the version.
 
-        No file is rewritten, and versions before the change are read as ever. Another merger or other options
-        fold the records written from then on, onto the rows as they stand. Key and ordering columns cannot
-        change. What the table has already makes no commit. Columns change as the parameters are listed here:
-        ``order`` may name one that ``add_columns`` adds. Fields inside of columns have dotted names as in Spark:
-        ``address.zip``, ``points.element.x`` in lists, ``prices.value.net`` in maps; a name that itself has a
-        dot goes into back quotes.
+        No file is rewritten, and versions before the change can be read as before. A new merger or new options apply
+        to records that are written from then on: they are merged into the rows as they are now. Key and ordering
+        columns cannot change. If the table already has everything that is asked for, nothing is committed. The changes
+        of columns are made in the order of the parameters: ``order`` may name a column that ``add_columns`` adds.
+        Fields inside columns have dotted names as in Spark: ``address.zip``, ``points.element.x`` in lists,
+        ``prices.value.net`` in maps. A name that has a dot itself goes into back quotes.
 
         :param add_columns: nullable columns (DDL or ``pa.Schema``) for the end of the schema. Earlier records do
             not carry them. New fields of a struct (``"address.zip STRING"``, or the struct column with more
-            fields) are null in all that was written before.
-        :param nullable: columns, but for those of the key, that are NOT NULL no longer.
-        :param comments: comments of columns; ``None`` takes one away.
-        :param order: columns that come first, in that order; the others follow as they stand.
-        :param widen: wider types of columns, fields, elements of lists or values of maps (``{"n": "BIGINT"}``), but
-            not of the key, as Delta's type widening has them. The first such change raises the table's Delta reader
-            version to 3: readers that do not know ``typeWidening`` then refuse it.
-        :param merger: as for :meth:`create`. Its options are those given with it, else its defaults.
-        :param options: without ``merger``: all options of the present one.
-        :param properties: table properties to set, such as when services are due; ``None`` takes one away.
+            fields) are null in everything that was written before.
+        :param nullable: columns that are no longer NOT NULL. Key columns cannot be among them.
+        :param comments: comments of columns. ``None`` removes a comment.
+        :param order: the columns that come first, in this order. The others follow in their present order.
+        :param widen: wider types of columns, fields, elements of lists or values of maps (``{"n": "BIGINT"}``), as
+            Delta's type widening allows them. Key columns cannot be widened. The first such change raises the table's
+            Delta reader version to 3: readers that do not know ``typeWidening`` then refuse the table.
+        :param merger: as for :meth:`create`. Its options are those given with it, or else its defaults.
+        :param options: without ``merger``, all options of the present merger.
+        :param properties: table properties to set, such as when services are due. ``None`` removes a property.
         :raises lakemerge.SchemaError: the columns cannot be changed that way.
-        :raises lakemerge.CompactFirstError: merger or options, or types that the merger computes in, would change
-            under logs that are not compacted: call :meth:`compact` first.
-        :raises lakemerge.MergerConfigurationError: options do not validate against the schema.
+        :raises lakemerge.CompactFirstError: the change concerns the merger, its options, or types that the merger
+            computes in, and there are logs that are not compacted. Call :meth:`compact` first.
+        :raises lakemerge.MergerConfigurationError: the options are not valid for the schema.
         :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
         begin = self._writable()
@@ -756,28 +764,28 @@ class LakeTable:
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What each commit did, newest first.
 
-        :param limit: so many commits at most.
+        :param limit: at most this many commits.
         """
         self._handle.log.check_holds(self._view.snapshot)
         return self._handle.log.history(limit=limit)
 
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
-        """Name a version, by default the latest: it stays readable, whatever is vacuumed, until
-        :meth:`drop_savepoint`. ``LakeTable.open(path, savepoint=name)`` reads it.
+        """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
+        ``LakeTable.open(path, savepoint=name)`` opens it.
 
-        :raises lakemerge.InputError: the name is taken, or is none.
-        :raises lakemerge.VersionNotFoundError: the version is not, or no longer, readable.
+        :raises lakemerge.InputError: the name is taken, or is not a valid name.
+        :raises lakemerge.VersionNotFoundError: the version cannot be read, or not any more.
         """
         saved = save_version(self._handle, self._writable(), name, version)
         self._follow()
         return saved
 
     def savepoints(self) -> list[Savepoint]:
-        """All savepoints that there are now, oldest version first."""
+        """All present savepoints, oldest version first."""
         return list(savepoints_of(self._handle.log.update(self._view.snapshot)).values())
 
     def drop_savepoint(self, name: str) -> None:
-        """Take a savepoint's name back; the next vacuum may delete what it held.
+        """Remove a savepoint. The next vacuum may delete the files that only the savepoint needed.
 
         :raises lakemerge.InputError: there is no such savepoint.
         """
@@ -792,18 +800,18 @@ class LakeTable:
         timestamp: dt.datetime | str | None = None,
         savepoint: str | None = None,
     ) -> RestoreResult:
-        """Make an earlier version the table's present one, by a new commit: its rows, with the logs that were
-        live, and its definition (schema, merger, options, buckets). Nothing is written anew, history stays, and a
-        restore can be restored.
+        """Return the table to an earlier version, by a new commit. The table gets that version's rows, with the logs
+        that were live, and its definition (schema, merger, options, buckets). No file is rewritten, history is kept,
+        and a restore can itself be undone by a restore.
 
-        What concerns the table and not its rows stays as it is: application transactions (a stream goes on where
-        it was), savepoints and table properties. Writes under way are refused when they commit.
+        Application transactions, savepoints and table properties belong to the table, not to its rows, and stay as
+        they are. So a stream continues where it was. Writes under way are refused when they commit.
 
-        :param version: one of the three says which; as for :meth:`LakeTable.open`.
+        :param version: give exactly one of the three, as for :meth:`LakeTable.open`.
         :raises lakemerge.InputError: not exactly one is given, or it is the present version.
-        :raises lakemerge.VersionNotFoundError: not, or no longer, readable; nothing was changed.
-        :raises lakemerge.CommitConflictError: rows or the definition changed meanwhile, or a vacuum took files that
-            were being read; nothing was changed.
+        :raises lakemerge.VersionNotFoundError: the version cannot be read, or not any more. Nothing was changed.
+        :raises lakemerge.CommitConflictError: rows or the definition changed meanwhile, or a vacuum deleted files that
+            were being read. Nothing was changed.
         """
         begin = self._writable()
         if version is None and timestamp is None and savepoint is None:
@@ -817,7 +825,7 @@ class LakeTable:
         self._follow()
         return result
 
-    # Services: each commits by itself, never blocks writers and never changes an answer
+    # Services: each commits by itself, never blocks writers and never changes the result of a read
 
     @overload
     def compact(
@@ -851,30 +859,29 @@ class LakeTable:
         max_bytes: int | None = None,
         dry_run: bool = False,
     ) -> CompactionResult | CompactionPlan:
-        """Merge live logs into base files: all of them, unless told otherwise. Never blocks writers; never
-        changes an answer.
+        """Merge live logs into base files, all of them by default. Compaction never blocks writers and never
+        changes the result of a read.
 
-        A *minor* compaction leaves base files as they are and writes the changed rows beside them, in
-        proportion to what changed since the last one; reads then need no merge. Other Delta readers
-        see what changed only after a full one.
+        A *minor* compaction leaves base files as they are, and writes the changed rows into files beside them. How much
+        it writes depends on how much changed since the last one. Reads then need no merge. Other Delta readers see the
+        changes only after a full compaction.
 
-        Buckets are committed in groups (``Settings.target_commit_bytes``): a run that is killed keeps those
-        that it committed, and the next one goes on with the rest. A group that another compaction changed
-        meanwhile is not committed; the result's ``lost`` names it, and nothing is lost.
-        Where a total does not fit its column, that part of the table stays as it is; the result's
-        ``skipped`` and a warning in the log name key and column.
+        Buckets are committed in groups (``Settings.target_commit_bytes``). If a run is killed, the groups that it
+        committed stay, and the next run does the rest. A group that another compaction changed meanwhile is not
+        committed. The result's ``lost`` names it, but no data is lost. If a total does not fit its column, that part
+        of the table stays as it is. The result's ``skipped`` and a warning in the log name the key and the column.
 
-        Runs on Spark where the table was opened with a session, else in this process. Progress goes to the
-        logger ``compaction`` at level INFO.
+        Runs on Spark if the table was opened with a session, else in this process. The logger ``compaction`` reports
+        progress at level INFO.
 
-        :param strategy: which base files are due, and in which order; an order alone
-            (``"read-amplification"``) takes all that have logs.
-        :param where: a SQL condition over partition columns: only these partitions.
-        :param max_bytes: end after about so many bytes read and written, as estimated; the rest is for the
-            next run.
+        :param strategy: which base files are due, and in which order. An order alone
+            (``"read-amplification"``) takes all base files that have logs.
+        :param where: a SQL condition over partition columns. Only partitions that meet it are compacted.
+        :param max_bytes: end after about this many bytes were read and written, as estimated. The rest is left to
+            the next run.
         :param dry_run: only make the plan: what would be merged, why, at what cost and for what gain.
         :raises lakemerge.FilterError: ``where`` names a column that the table is not partitioned by.
-        :raises lakemerge.CommitConflictError: a vacuum took the version that was being compacted.
+        :raises lakemerge.CommitConflictError: a vacuum deleted the version that was being compacted.
         """
         from compaction import compact, plan_compaction
 
@@ -892,19 +899,19 @@ class LakeTable:
 
     @observed
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
-        """Merge the logs of many commits into few consolidated logs, without touching base files: hundreds of
-        small commits then stay cheap to read, for the price of rewriting their rows once.
+        """Merge the logs of many commits into few consolidated logs, without touching base files. Hundreds of
+        small commits then stay cheap to read, at the price of rewriting their rows once.
 
-        Where the table's merger allows it (merge semantics, section 6), only the records that decide are kept;
-        elsewhere they are all kept in commit order. Never blocks writers, never changes an answer, and earlier
-        versions still read the original logs.
+        If the table's merger allows it (merge semantics, section 6), only the records that decide are kept.
+        Otherwise all records are kept, in commit order. Log compaction never blocks writers and never changes the
+        result of a read. Earlier versions still read the original logs.
 
-        Runs on Spark where the table was opened with a session, else in this process.
+        Runs on Spark if the table was opened with a session, else in this process.
 
-        :param size_ratio: an older log joins the newer ones unless it is larger than so many times all of
-            them together, so that a record is rewritten a logarithmic number of times over a table's life;
+        :param size_ratio: an older log joins the newer ones, unless it is larger than this many times all of
+            them together. So a record is rewritten a logarithmic number of times over a table's life.
             ``math.inf`` merges all logs.
-        :raises lakemerge.CommitConflictError: another compaction, or a vacuum, took some of these logs up meanwhile.
+        :raises lakemerge.CommitConflictError: another compaction took some of these logs meanwhile, or a vacuum did.
         """
         from compaction import compact_logs
 
@@ -916,19 +923,19 @@ class LakeTable:
 
     @observed
     def rescale(self, *, buckets: int) -> RescaleResult:
-        """Change the number of buckets, to spread a table that grew over more buckets or to gather one that
-        shrank into fewer. Readers and writers go on as ever, under the old count or the new one.
+        """Change the number of buckets: more for a table that grew, fewer for a table that shrank. Readers and
+        writers continue meanwhile, under the old count or the new one.
 
-        No log is rewritten. Base files are, bucket by bucket, in commits that also merge their logs; tables of
-        some size take several. Every version in between is a right one. A call that was killed, or lost too
-        often against compactions, is finished by calling it again; calling it with the old count takes it back.
+        Logs are not rewritten. Base files are rewritten bucket by bucket, in commits that also merge their logs.
+        A larger table takes several commits, and every version in between is correct. If a call was killed, or lost
+        too often against compactions, call it again to finish it, or call it with the old count to undo it.
 
-        Runs on Spark where the table was opened with a session, else in this process.
+        Runs on Spark if the table was opened with a session, else in this process.
 
         :param buckets: buckets per partition, a power of two.
-        :raises lakemerge.InputError: it is none.
+        :raises lakemerge.InputError: ``buckets`` is not a power of two.
         :raises lakemerge.CommitConflictError: somebody else changed the bucket count or the schema meanwhile,
-            compactions were faster again and again, or a vacuum took the version that was being rewritten.
+            compactions were faster again and again, or a vacuum deleted the version that was being rewritten.
         """
         from compaction import rescale
 
@@ -940,14 +947,14 @@ class LakeTable:
 
     @observed
     def expire_tombstones(self, *, retention: dt.timedelta | None = None) -> ExpiryResult:
-        """Forget old deletes, so that tombstones do not grow for ever: a record that is older than such a
-        delete and arrives later than this is taken as new.
+        """Forget old deletes, so that tombstones do not grow for ever. If a record arrives later that is older than
+        a forgotten delete, it is taken as new.
 
-        Deletes are forgotten up to a version, and only where all logs up to it are compacted.
+        Deletes are forgotten up to a version, and only where all logs up to that version are compacted.
 
-        :param retention: how long ago a delete must have been committed; by default the table property
+        :param retention: how long ago a delete must have been committed. The default is the table property
             ``lakemerge.tombstoneRetention`` (7 days). Ages are by the store's clock.
-        :raises lakemerge.CommitConflictError: a vacuum took the version that was looked at.
+        :raises lakemerge.CommitConflictError: a vacuum deleted the version that was being read.
         """
         from compaction import expire_tombstones
 
@@ -961,21 +968,21 @@ class LakeTable:
     def vacuum(
         self, *, dry_run: bool = True, retention: dt.timedelta | None = None, enforce_retention: bool = True
     ) -> VacuumResult:
-        """Delete the files that no version within the retention needs, those of killed writes, and old commits
-        of the log. **By default a dry run**: it says what would be deleted.
+        """Delete files that no version within the retention needs, files of killed writes, and old commits
+        of the log. **By default this is a dry run**: it returns what would be deleted.
 
-        Versions older than the retention cannot be read, saved or restored afterwards, savepoints aside.
-        Never blocks writers; one that began before the oldest version kept is refused when it commits,
-        and nothing of it is lost but its time.
+        Afterwards, versions older than the retention cannot be read, saved or restored, except savepoints. Vacuum
+        never blocks writers. A write that began before the oldest version kept is refused when it commits, and can be
+        repeated.
 
-        :param retention: how long ago a version may have been replaced and is still readable; by default the table
-            property ``delta.deletedFileRetentionDuration`` (7 days). Ages are by the store's clock; a dry run writes
-            nothing, not even to ask for the store's time, and goes by this host's. Commits stay for
-            ``delta.logRetentionDuration`` (30 days), and longer where they are needed.
-        :param enforce_retention: whether to refuse a shorter one than that property.
-        :raises lakemerge.InputError: the retention is too short, or a table property is no duration.
+        :param retention: how long a version stays readable after it was replaced. The default is the table
+            property ``delta.deletedFileRetentionDuration`` (7 days). Ages are by the store's clock. A dry run writes
+            nothing, not even to learn the store's time, so it uses this host's clock. Commits stay for
+            ``delta.logRetentionDuration`` (30 days), and longer if they are needed.
+        :param enforce_retention: whether to refuse a retention that is shorter than that property.
+        :raises lakemerge.InputError: the retention is too short, or a table property is not a duration.
         :raises lakemerge.UnsupportedFeatureError: a newer library keeps files in the table that this one does not
-            know; nothing was deleted.
+            know. Nothing was deleted.
         """
         from compaction import vacuum
 
@@ -991,13 +998,13 @@ class LakeTable:
 
     @observed
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
-        """Do what is due by the table's schedule: full or minor compaction, log compaction, forgetting old
-        deletes, vacuum. Call it as often as you like: what is not due costs a look at the metadata.
+        """Run the services that are due by the table's schedule: full or minor compaction, log compaction, expiry of
+        tombstones, vacuum. Call it as often as you like: if nothing is due, it only reads metadata.
 
         The schedule is in table properties (docs/guides/maintenance.md), which :meth:`alter` sets. Several
-        maintainers at once waste work, never data. If a run is killed, the next run continues it.
+        maintainers at once waste work, but never data. If a run is killed, the next run continues it.
 
-        :param stop: asked between services, and between the commits of a compaction; true ends the run there.
+        :param stop: called between services, and between the commits of a compaction. True ends the run there.
         """
         from compaction import maintain
 
@@ -1018,7 +1025,7 @@ class LakeTable:
         return self._current()
 
     def maintain_inline(self) -> None:
-        """What a write does in the end; for writers of streams. Not part of the public API."""
+        """The maintenance that follows a write. For writers of streams; not part of the public API."""
         self._maintain_inline()
 
     def _write(self, frame: Any, request: WriteRequest) -> UpsertResult:
@@ -1034,10 +1041,10 @@ class LakeTable:
         return result
 
     def _maintain_inline(self, version: int | None = None) -> None:
-        """Maintenance after a write, where a table property asks for it. The write has landed, so a failure here must
-        not make it look like a failure. What is due stays due.
+        """Maintenance after a write, if a table property asks for it. The write has landed, so a failure of
+        maintenance must not make the write look failed. What is due stays due.
 
-        :param version: that of the write; by default the one where the table stands.
+        :param version: the version of the write. The default is the version that reads show.
         """
         landed = self._view.version if version is None else version
         try:
@@ -1072,7 +1079,7 @@ class LakeTable:
         return self._current()
 
     def _current(self) -> TableView:
-        """The version to read; for a table that follows the tip, the latest."""
+        """The version to read. For a table that follows the tip, it is the latest."""
         if not self._pinned:
             snapshot = self._handle.log.update(self._view.snapshot)
             if snapshot is not self._view.snapshot:
@@ -1080,8 +1087,8 @@ class LakeTable:
         return self._view
 
     def _follow(self) -> None:
-        """After a commit: stand at its version. It is known, so the log is not asked, and no store can fail now and
-        make a write that has landed look like a failure."""
+        """After a commit, move to its version. The version is known, so nothing is read from the log. So no failure of
+        the store can make a write that has landed look failed."""
         landed = self._handle.landed.snapshot
         if landed is not None and landed.version > self._view.version:
             self._view = self._handle.view(landed)
@@ -1091,7 +1098,7 @@ class LakeTable:
         return current if until is None else self._handle.view_at(until, of=current.snapshot)
 
     def _tip(self) -> TableView:
-        """The latest version, also of a table that stands at an earlier one."""
+        """The latest version, even if the table was opened at an earlier one."""
         found = self._current()
         snapshot = self._handle.log.update(found.snapshot)
         return found if snapshot is found.snapshot else self._handle.view(snapshot)
