@@ -33,13 +33,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BaseWriteSpec:
-    """What every task that writes base files of one commit knows. Picklable."""
+    """Settings that all tasks share that write base files of one commit. Picklable."""
 
     store: Store
     config: TableConfig
     settings: Settings
     name: str
-    """Begin version and transaction id; the folder of the files."""
+    """Begin version and transaction id. It is also the folder of the files."""
     merged_through: int
     buckets: int
 
@@ -68,11 +68,11 @@ def write_base_files(
     """Write the ranges of one file slice (ascending, rows sorted by key) as one or more files.
 
     A new file begins at a range boundary once the current one has the target size. There is always
-    at least one file, possibly empty: it carries the watermark.
+    at least one file, even if it is empty, because it carries the watermark.
 
-    :param lower: the file slice's lower bound; the first file gets it.
-    :param ordinals: reserved for this file slice, as many as files may be needed; when they run out, the
-        last file takes all the rest.
+    :param lower: the file slice's lower bound. The first file gets it.
+    :param ordinals: the ordinals reserved for this file slice, one for each file that may be needed. When they run
+        out, the last file takes all remaining rows.
     """
     left = list(ordinals)
     adds: list[AddFile] = []
@@ -93,19 +93,19 @@ def write_base_files(
 
 
 def discard_base_files(store: Store, name: str, *, keep: Iterable[str] = ()) -> None:
-    """Delete the base, winner, positions and tombstone files of a write that surely did not land; or,
-    before it does, those whose paths are not in ``keep``."""
+    """Delete the base, winner, positions and tombstone files of a write that surely did not land. Before a write
+    lands, delete those of its files whose paths are not in ``keep``."""
     kept = frozenset(keep)
     for prefix in (f"{TOMBSTONE_FOLDER}/{name}", f"{BASE_FOLDER}/{name}/", f"{MERGED_FOLDER}/{name}/"):
         delete_prefix(store, prefix, keep=kept)
 
 
 def delete_prefix(store: Store, prefix: str, *, keep: Collection[str] = ()) -> None:
-    """Delete the files whose path begins with ``prefix``, but for those in ``keep``; a prefix names a
-    folder and the start of a name.
+    """Delete the files whose path begins with ``prefix``, except those in ``keep``. A prefix is a folder and the
+    start of a name.
 
-    Nothing refers to them, so a failure is only logged: it must neither hide the error that ended a
-    write nor turn a commit that landed into a failure.
+    Nothing refers to these files, so a failure is only logged. It must neither hide the error that ended a
+    write nor make a commit that landed look failed.
     """
     try:
         listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
@@ -116,7 +116,7 @@ def delete_prefix(store: Store, prefix: str, *, keep: Collection[str] = ()) -> N
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:
-    """How many ordinals to reserve for a file slice that reads ``stored_bytes``."""
+    """How many ordinals to reserve for a file slice of ``stored_bytes``."""
     return 1 + 2 * stored_bytes // settings.target_file_bytes
 
 
@@ -134,7 +134,7 @@ class _OpenFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has the target size, together with its tombstones."""
+        """Whether the file and its tombstones together have the target size."""
         size = self._file.size_bytes + self._tombstones.size_bytes
         return not self._is_new and size >= self._spec.settings.target_file_bytes
 

@@ -1,4 +1,4 @@
-"""Conditional deletes: rows that meet a condition, deleted as they stand."""
+"""Conditional deletes: delete the rows that meet a condition."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def delete_where(
     """See :meth:`lakemerge.LakeTable.delete_where`.
 
     Each matching row becomes a delete that carries the row's own ordering. If rows changed before
-    the commit, the condition is judged again on the new version.
+    the commit, the condition is evaluated again on the new version.
 
-    :param delete: deletes the rows of a version that meet the condition, such as :func:`delete_matching`. It is given
-        the columns to read, and raises :class:`RowsChangedError` where rows changed meanwhile.
+    :param delete: a function such as :func:`delete_matching` that deletes the rows of a version that meet the
+        condition. It gets the columns to read, and raises :class:`RowsChangedError` if rows changed meanwhile.
     """
     given: object = condition
     if not isinstance(given, str) or not given:
@@ -50,14 +50,14 @@ def delete_where(
 def delete_matching(
     handle: Handle, view: TableView, columns: Sequence[str], *, condition: str, info: Mapping[str, object]
 ) -> UpsertResult:
-    """Without Spark: one commit that holds only if no rows were written since ``view``."""
+    """Delete without Spark, in one commit. The commit lands only if no rows were written since ``view``."""
     rows = scan(handle, view, columns=columns, filter=condition)
     known = {"predicate": condition, **info}
     return upsert_arrow(handle, view, rows, WriteRequest(deletes=True, info=known, only_onto_begin=True))
 
 
 def _check_removes(handle: Handle, view: TableView) -> None:
-    """Raise :class:`RecordRefusedError` where the deletes would leave the rows."""
+    """Raise :class:`RecordRefusedError` if deletes do not remove rows with the table's merger."""
     merger = handle.merger(view)
     if not merger.traits(view.config.shape).bare_delete_removes:
         raise RecordRefusedError(

@@ -1,7 +1,7 @@
 """Checking a frame against the table: columns, types, row kinds, nulls.
 
-What a frame's schema tells is checked before any data is read (:func:`plan_frame`); what only its
-rows tell, batch by batch (:meth:`FramePlan.convert`), always before anything is committed.
+:func:`plan_frame` checks a frame's schema before any data is read. :meth:`FramePlan.convert` checks the rows, batch by
+batch. Both happen before anything is committed.
 Source: docs/merge-semantics.md, sections 2 to 4.
 """
 
@@ -27,12 +27,12 @@ __all__ = ["FramePlan", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
 _WORDS = ("insert", "update_preimage", "update_postimage", "delete")
-"""What Delta's and Spark's change feeds call the kinds."""
+"""The names of the kinds in Delta's and Spark's change feeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """How the batches of one frame become records. Picklable; made by :func:`plan_frame`."""
+    """How the batches of one frame become records. Picklable. :func:`plan_frame` makes it."""
 
     sources: tuple[str, ...]
     """Names of the frame's columns, one per field of ``schema``."""
@@ -44,19 +44,19 @@ class FramePlan:
     full: bool
     """Whether the frame carries every column of the table."""
     lacking: str | None
-    """Why the frame may hold no upserts, where that is so; else ``None``."""
+    """If the frame may hold no upserts, the reason. Else ``None``."""
     missing: str | None
-    """Why it may hold none but those that the merger takes for deletes; else ``None``."""
+    """If the frame may hold no upserts except those that the merger takes for deletes, the reason. Else ``None``."""
 
     def convert(
         self, batch: pa.RecordBatch, merger: Merger, config: TableConfig, *, first_row: int = 0
     ) -> tuple[pa.RecordBatch, Kinds | None]:
-        """The records of one batch, typed as the table, and their kinds (``None``: all upserts).
+        """The records of one batch in the table's types, and their kinds (``None``: all upserts).
 
-        Raises :class:`FrameError` for damaged columns, null keys, unknown kinds, nulls where the table has none,
-        and upserts in a frame that lacks what they need; :class:`RecordRefusedError` from the merger.
+        Raises :class:`FrameError` for damaged columns, null keys, unknown kinds, nulls in NOT NULL columns, and
+        upserts in a frame that lacks columns which upserts need. The merger raises :class:`RecordRefusedError`.
 
-        :param first_row: the number of the batch's first row, for what errors say.
+        :param first_row: the number of the batch's first row, for error messages.
         """
         kind = [] if self.kind_column is None else [self.kind_column]
         check_sound(batch.select([*self.sources, *kind]), first_row)
@@ -84,7 +84,7 @@ class FramePlan:
         return rows, kinds
 
     def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger, config: TableConfig) -> None:
-        """Raise :class:`FrameError` where a row that is no delete has no value for a NOT NULL column."""
+        """Raise :class:`FrameError` if a row that is not a delete has no value for a NOT NULL column."""
         gaps = [f.name for f in self.schema if not f.nullable and rows.column(f.name).null_count]
         if not gaps and self.missing is None:
             return
@@ -132,9 +132,9 @@ def plan_frame(
     kind_column: str | None = None,
     deletes: bool = False,
 ) -> FramePlan:
-    """Match a frame's schema with the table's. Raises one :class:`FrameError` listing all problems.
+    """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
 
-    :param deletes: every row is a delete (``LakeTable.delete``).
+    :param deletes: whether every row is a delete (``LakeTable.delete``).
     """
     problems: list[str] = []
     remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"

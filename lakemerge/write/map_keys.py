@@ -1,4 +1,4 @@
-"""Maps name each key once: Delta and Spark know no others, and readers would disagree about which value counts."""
+"""Checks that no map has a key twice. Delta and Spark do not allow it, and readers would disagree about the value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mergers.contract import Ints
 __all__ = ["check_map_keys"]
 
 _SHORT = 16
-"""Maps of up to so many keys are compared key by key, which takes no sort."""
+"""Maps of up to this many keys are compared key by key, without a sort."""
 
 
 def check_map_keys(rows: pa.RecordBatch, first_row: int) -> None:
     """Raise :class:`FrameError` for a map that has a key twice, at any depth of a column.
 
-    :param rows: typed as a table.
-    :param first_row: the number of the first row, for what the error says.
+    :param rows: rows in the table's types.
+    :param first_row: the number of the first row, for the error message.
     """
     for field, column in zip(rows.schema, rows.columns, strict=True):
         try:
@@ -37,7 +37,7 @@ def check_map_keys(rows: pa.RecordBatch, first_row: int) -> None:
 
 
 def _check(array: pa.Array) -> None:
-    """Raise :class:`pyarrow.ArrowInvalid` that names a key."""
+    """Raise :class:`pyarrow.ArrowInvalid`, which names a repeated key."""
     kind = array.type
     if pa.types.is_struct(kind) and _has_map(kind):
         for child in array.flatten():
@@ -64,10 +64,10 @@ def _check_keys(maps: pa.MapArray) -> None:
 
 
 def _repeated(keys: pa.Array, maps: Ints, longest: int) -> int | None:
-    """The position of some key that its map has earlier, too.
+    """The position of a key that occurs earlier in the same map.
 
-    :param maps: for each key, the number of its map; ascending.
-    :param longest: so many keys a map has at most.
+    :param maps: for each key, the number of its map. The numbers ascend.
+    :param longest: a map has at most this many keys.
     """
     if pa.types.is_nested(keys.type) or pa.types.is_floating(keys.type):
         keys = pa.array(equality_codes(keys))

@@ -1,8 +1,8 @@
 """Packing: one write task's records become log files.
 
-Each file has one block per bucket present, rows of a block sorted by key, equal keys in arrival
-order. So (version, task, file, row) is the commit position of a record, and no position is stored:
-all records of a key that one task holds at a time are adjacent in one block.
+Each file has one block for each bucket that has records in it. The rows of a block are sorted by key, and equal keys
+are in arrival order. All records of a key that one task holds at a time are adjacent in one block. So
+(version, task, file, row) is the commit position of a record, and no position has to be stored.
 Source: docs/table-format.md, section 3.
 """
 
@@ -39,7 +39,7 @@ _MAX_KEY_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class PackSpec:
-    """What every write task of one commit knows. Picklable."""
+    """Settings that all write tasks of one commit share. Picklable."""
 
     store: Store
     config: TableConfig
@@ -48,16 +48,16 @@ class PackSpec:
     buckets: int
     settings: Settings
     name: str
-    """Begin version and transaction id, unique to this write; part of file names."""
+    """Begin version and transaction id. It is unique to this write, and part of file names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What a task wrote."""
+    """The result of a task: what it wrote."""
 
     blocks: tuple[LogBlock, ...]
     rows: int
-    """Records given, before pre-combining."""
+    """How many records the task was given, before pre-combining."""
 
     @property
     def files(self) -> tuple[LogFile, ...]:
@@ -65,13 +65,13 @@ class Packed:
 
 
 def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed:
-    """Write the records of one task; several files where they exceed the budget.
+    """Write the records of one task, into several files if they exceed the budget.
 
-    File names differ from one attempt of a task to the next, so that a retried or speculative
-    attempt never writes over what another one reported.
+    File names differ from one attempt of a task to the next. So a retried or speculative attempt never overwrites
+    files that another attempt reported.
 
     Raises the errors of :meth:`FramePlan.convert`, and :class:`FrameError` for values that no partition can
-    have; files written before are then orphans, for the caller or vacuum to delete.
+    have. Files that were written before the error are then orphans. The caller or vacuum deletes them.
     """
     blocks: list[LogBlock] = []
     rows = 0
@@ -105,8 +105,8 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
 
 
 def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, no batch of much more than the budget: a table in memory may
-    come as a single one."""
+    """The same rows in the same order, in batches not much larger than the budget. A table in memory may come as a
+    single batch."""
     for batch in batches:
         rows = max(1, batch.num_rows * budget_bytes // max(1, batch.nbytes))
         yield batch.slice(0, rows)
@@ -129,7 +129,7 @@ def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tupl
 def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str) -> list[LogBlock]:
     table, kinds, slices, starts = _arrange(table, kinds, spec)
     if not table.num_rows:
-        return []  # a merger that ignores deletes keeps no record of a frame of deletes
+        return []  # all records are deletes, and the merger ignores deletes
     columns = tuple(table.column_names)
     keys = key_columns(table, spec.config.key)
     ends = [*starts[1:].tolist(), table.num_rows]
@@ -169,7 +169,8 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
 def _arrange(
     table: pa.Table, kinds: Kinds | None, spec: PackSpec
 ) -> tuple[pa.Table, Kinds | None, list[BucketId], Ints]:
-    """Rows sorted by (partition, bucket, key), pre-combined where lawful, and where each bucket starts."""
+    """The rows sorted by (partition, bucket, key), and where each bucket starts. The rows are pre-combined if the
+    merger allows it."""
     keys = key_columns(table, spec.config.key)
     slots, partitions = place_rows(table, spec.config, spec.buckets)
     order = sort_order(keys)
@@ -191,7 +192,7 @@ def _arrange(
 
 
 def stored_bound(key: Key) -> Key | None:
-    """Long keys are left out of the commit; the block then counts as covering all keys."""
+    """The key, or ``None`` if it is too long for the commit. The block then counts as covering all keys."""
     texts = (value.encode() if isinstance(value, str) else value for value in key)
     size = sum(len(text) for text in texts if isinstance(text, bytes))
     return key if size <= _MAX_KEY_BYTES else None

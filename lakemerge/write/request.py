@@ -1,4 +1,4 @@
-"""What a write asks for, beside its frame."""
+"""The options of a write: everything except its frame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["WriteRequest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """See :meth:`lakemerge.LakeTable.upsert` for what users can ask for."""
+    """The options of a write. :meth:`lakemerge.LakeTable.upsert` describes those that users can set."""
 
     kind_column: str | None = None
     deletes: bool = False
@@ -18,5 +18,5 @@ class WriteRequest:
     txn: tuple[str, int] | None = None
     info: Mapping[str, object] = field(default_factory=dict)
     only_onto_begin: bool = False
-    """Whether the records hold only for the rows of the version that the write began at."""
+    """Whether the write may commit only if no rows changed since the version that it began at."""
     merge_schema: bool = False

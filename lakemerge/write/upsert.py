@@ -1,8 +1,8 @@
-"""Upserts and deletes from Arrow frames, without Spark; and the part of both that Spark shares.
+"""Upserts and deletes from Arrow frames without Spark, and the functions that Spark writes share.
 
-An upsert packs log files and commits them. The first write into an empty table goes on: it merges
-what it packed through the kernel into base files and commits those instead; if another writer was
-first, the log files are committed after all.
+An upsert packs log files and commits them. The first write into an empty table does more: it merges the packed
+records through the kernel into base files, and commits those instead. If another writer was first, it commits the log
+files after all.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _MIB = 1024 * 1024
 
 
 class OwnTxn(NamedTuple):
-    """An application transaction of the library's own, such as a stream's."""
+    """An application transaction that the library itself makes, such as a stream's."""
 
     app: str
     number: int
@@ -96,7 +96,8 @@ class Write:
         *,
         estimated_bytes: int | None,
     ) -> Write | UpsertResult:
-        """Check everything that can be checked before data is read; a result if the request's ``txn`` is done."""
+        """Check everything that can be checked before data is read. Returns a result if the request's ``txn`` was
+        committed before."""
         started = time.monotonic()
         kind_column, deletes = request.kind_column, request.deletes
         if request.merge_schema:
@@ -134,15 +135,15 @@ class Write:
 
 
 LoadFileSlices = Callable[[Write, Sequence[FileSlice]], list[AddFile]]
-"""Merges the file slices of a first load into base files; ordinals count from 0, :func:`file_slice_ordinals`."""
+"""Merges the file slices of a first load into base files. Ordinals count from 0, see :func:`file_slice_ordinals`."""
 
 
 def choose_buckets(estimated_bytes: int | None) -> int:
-    """A bucket count for a table that is first loaded with about so many bytes of Arrow data.
+    """The bucket count for a table whose first load has about this many bytes of Arrow data.
 
-    About 128 MiB a bucket, and up to 4 buckets earlier than that, from 16 MiB a bucket on, so that
-    smaller tables can be loaded and compacted in parallel: more of them cost each read more in opening
-    small files than they save. Unknown sizes get 16.
+    A bucket gets about 128 MiB. A smaller table gets up to 4 buckets of at least 16 MiB, so that it can be loaded and
+    compacted in parallel. More buckets than that would cost each read more, in opening small files, than they save.
+    If the size is not known, the count is 16.
     """
     if estimated_bytes is None:
         return 16
@@ -159,7 +160,7 @@ def upsert_arrow(
     frame: object,
     request: WriteRequest,
 ) -> UpsertResult:
-    """Upsert a frame that speaks Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
+    """Upsert a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = collected(frame)
     reader = as_reader(frame)
     write = Write.start(
@@ -180,8 +181,8 @@ def upsert_arrow(
 
 
 def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFileSlices | None) -> UpsertResult:
-    """Commit what the tasks packed, in the order given: as base files into an empty table where
-    ``load_file_slices`` can make them, else as logs."""
+    """Commit what the tasks packed, in the given order. If the table is empty and ``load_file_slices`` can make base
+    files, commit base files. Else commit logs."""
     blocks = [block for task in packed for block in task.blocks]
     rows = sum(task.rows for task in packed)
     files = list(dict.fromkeys(block.file for block in blocks))
@@ -198,7 +199,7 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
         raise
     except TableDamagedError:
         discard(write.pack)
-        # A vacuum may have taken the packed rows of a first load that ran for longer than the retention.
+        # If a first load runs for longer than the retention, a vacuum may have deleted its packed rows.
         check_not_overtaken(write.handle, write.begin)
         raise
     except Exception:
@@ -236,21 +237,21 @@ def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, f
 
 
 def discard(spec: PackSpec) -> None:
-    """Delete the files of a write that surely did not land. Their names begin with the write's name,
-    so that a listing finds also those of tasks that never reported."""
+    """Delete the files of a write that surely did not land. Their names begin with the write's name, so a listing also
+    finds the files of tasks that never reported."""
     delete_prefix(spec.store, f"{LOG_FOLDER}/{spec.name}")
     discard_base_files(spec.store, spec.name)
 
 
 def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices: LoadFileSlices) -> UpsertResult | None:
-    """Merge packed blocks into base files and commit those; ``None`` if the table is not empty any
-    more or a total does not fit its column, with the base files deleted and the logs still there."""
+    """Merge packed blocks into base files and commit those. Returns ``None`` if the table is not empty any more, or if
+    a total does not fit its column. The base files are then deleted, and the logs still exist."""
     staged = [replace(block, version=write.begin.version + 1) for block in blocks]
     file_slices = list(build_file_slices([], staged, buckets=write.pack.buckets))
     try:
         adds = load_file_slices(write, file_slices)
     except MergeOverflowError:
-        # No reason to refuse the records: later ones may bring the total back into range.
+        # This is no reason to refuse the records: later ones may bring the total back into range.
         discard_base_files(write.handle.store, write.pack.name)
         return None
     bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
@@ -269,7 +270,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices:
     if isinstance(outcome, AlreadyDone):
         discard(write.pack)
         return write.result(outcome.version, mode="repeated")
-    # The base files are the table's now: nothing below may raise, or the caller would discard them.
+    # The base files belong to the table now. Nothing below may raise, or the caller would discard them.
     delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
     return write.result(outcome.version, rows=rows, files=files, size=size, mode="load")
 
@@ -285,7 +286,7 @@ def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddF
 
 
 def _with_columns_of(handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None) -> TableView:
-    """The version as it would be with the columns that a frame brings; the commit makes it so."""
+    """The version with the columns that a frame adds. The commit adds them to the table."""
     try:
         schema = with_columns_of_frame(begin.config.schema, frame_schema, kind_column=kind_column)
     except SchemaError as error:
@@ -311,7 +312,7 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
 
 
 def _size(frame: object) -> int | None:
-    """Arrow bytes of a frame that is in memory."""
+    """The Arrow bytes of a frame that is in memory."""
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame.nbytes
     if hasattr(frame, "estimated_size"):  # polars
@@ -322,7 +323,7 @@ def _size(frame: object) -> int | None:
 
 
 def _checked_txn(txn: Any) -> tuple[str, int] | None:
-    """As plain Python values; raises :class:`FrameError`."""
+    """The ``txn`` as plain Python values. Raises :class:`FrameError`."""
     if txn is None:
         return None
     if isinstance(txn, OwnTxn):
@@ -331,7 +332,7 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     number: Any = None
     if isinstance(txn, tuple) and len(txn) == 2:
         app, number = txn
-    # A commit file whose txn is no 64-bit integer could never be read again: not even True passes for 1.
+    # A commit file whose txn is not a 64-bit integer could never be read again. So not even True passes for 1.
     whole = type(number) is not bool and isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
     if not (isinstance(app, str) and app and whole):
         wanted = "(application id, number from 0 on), such as ('nightly-load', 42)"
@@ -342,7 +343,7 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
         app.encode()
     except UnicodeEncodeError as error:
         raise FrameError(f"the application id {app!r} is no text that UTF-8 can hold: {error}") from error
-    return str(app), int(number)  # of numpy's types plain ones
+    return str(app), int(number)  # plain types instead of numpy's
 
 
 def _check_info(info: Mapping[str, object]) -> None:

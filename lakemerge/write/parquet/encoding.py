@@ -1,16 +1,15 @@
 """How Parquet files are encoded, so that Spark's vectorised reader and Arrow's read them fast and right.
 
-Float columns get no statistics. Arrow's writer leaves NaN out of a minimum and maximum; for Spark, as
-here, NaN is above every number, so a row group that holds 1.0 and NaN would be skipped where ``f > 100``.
+Float columns get no statistics. Arrow's writer leaves NaN out of a minimum and maximum. For Spark, as here, NaN is
+above every number, so a read with ``f > 100`` would wrongly skip a row group that holds 1.0 and NaN.
 
-Files that engines scan have page indexes (Parquet's ``PageIndex.md``): of a file sorted by key, a
-look-up decodes a page, not a row group.
+Files that engines scan have page indexes (Parquet's ``PageIndex.md``). In a file sorted by key, a look-up then decodes
+one page instead of a row group.
 
-One choice depends on the rows: which columns get a dictionary. Arrow's writer builds one for every
-column it is asked to and gives up only where the dictionary outgrows a page, by when the chunk holds
-the dictionary, indices into it and plain values besides: larger, and slow to read. parquet-mr keeps a
-dictionary only where it is smaller than the plain values (its ``DictionaryValuesWriter``); so do these
-options, judged by a sample.
+One choice depends on the rows: which columns get a dictionary. Arrow's writer builds one for every column that is asked
+for, and gives up only when the dictionary outgrows a page. The chunk then holds the dictionary, indices into it and
+plain values, so it is larger and slow to read. parquet-mr keeps a dictionary only if it is smaller than the plain
+values (its ``DictionaryValuesWriter``). These options do the same, judged by a sample.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ __all__ = ["leaves", "writer_options"]
 
 _SAMPLE_ROWS = 4 * 1024
 _DISTINCT_SHARE = 0.83
-"""From this share of distinct values in a sample on, a dictionary does not pay: some 11,000 of them."""
+"""At this share of distinct values in a sample (about 11,000 values) and above, a dictionary does not pay."""
 
 
 def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] | None = None) -> dict[str, object]:
     """Arguments of :class:`pyarrow.parquet.ParquetWriter` for a file of rows like these.
 
     :param rows: some or all rows of the file, with all its columns.
-    :param group_rows: rows of a row group, about: each has dictionaries of its own.
-    :param bounded: the columns whose statistics somebody will ask for; ``None``: all, of files that engines scan.
+    :param group_rows: about how many rows a row group has. Each row group has its own dictionaries.
+    :param bounded: the columns whose statistics are needed. ``None`` means all columns, for files that engines scan.
     """
     sample = _sample(rows, min(group_rows, _SAMPLE_ROWS))
     names = [name for name in rows.column_names if _repeats(sample.column(name))]
     found = [leaf for field in rows.schema for leaf in leaves(field.name, field.type)]
-    # By path: a column "s.x" and the field x of a struct s have the same one.
+    # By path. A column "s.x" and the field x of a struct s have the same path.
     floats = {path for path, kind in found if pa.types.is_floating(kind)}
     return {
         "compression": "zstd",
@@ -52,14 +51,14 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
 
 
 def _sample(rows: pa.Table, count: int) -> pa.Table:
-    """Rows from all over the table: neighbours of sorted rows are too much alike."""
+    """Rows from all over the table, because neighbours in sorted rows are too similar."""
     if rows.num_rows <= count:
         return rows
     return rows.take(pa.array(np.linspace(0, rows.num_rows - 1, count, dtype=np.int64)))
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether values repeat enough for a dictionary; nested ones are taken to."""
+    """Whether values repeat enough for a dictionary. Nested values are assumed to."""
     if pa.types.is_nested(column.type):
         return True
     return pc.count_distinct(column).as_py() < _DISTINCT_SHARE * len(column)

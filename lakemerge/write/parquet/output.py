@@ -1,4 +1,4 @@
-"""A Parquet file that comes into being row group by row group, and whole or not at all."""
+"""Writes a Parquet file row group by row group. The file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ParquetOutput"]
 class ParquetOutput:
     """One file being written. End it with :meth:`close` or :meth:`abandon`.
 
-    :param group_rows: rows of a row group, at most.
-    :param bounded: the columns whose statistics somebody will ask for; ``None``: all.
+    :param group_rows: a row group has at most this many rows.
+    :param bounded: the columns whose statistics are needed. ``None`` means all.
     """
 
     def __init__(self, store: Store, path: str, *, group_rows: int, bounded: Collection[str] | None = None) -> None:
@@ -35,11 +35,11 @@ class ParquetOutput:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far; of a closed file, all."""
+        """The bytes written so far. For a closed file, its size."""
         return int(self._sink.tell()) if self._size is None else self._size
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows as row groups of their own. Those of the first call decide how columns are encoded."""
+        """Append rows as new row groups. The rows of the first call decide how columns are encoded."""
         if self._writer is None:
             options = writer_options(rows, group_rows=self._group_rows, bounded=self._bounded)
             self._writer = pq.ParquetWriter(self._sink, rows.schema, **options)
@@ -48,7 +48,7 @@ class ParquetOutput:
         self.row_groups += -(-rows.num_rows // self._group_rows)
 
     def close(self) -> pq.FileMetaData:
-        """Finish the file, to which something was written; returns its footer."""
+        """Finish the file and return its footer. Something must have been written to it."""
         self._writer.close()
         footer = self._writer.writer.metadata
         self._size = int(self._sink.tell())
@@ -56,11 +56,12 @@ class ParquetOutput:
         return footer
 
     def abandon(self) -> None:
-        """Give the file up; the store shows nothing of it. Of a closed one the file stays: nothing names it."""
+        """Give the file up. It does not appear in the store. A file that is already closed stays, but nothing names
+        it."""
         if self._size is not None:
             return
-        # The footer goes to a file that is never published; a writer left open would try to write it
-        # when it is collected, long after the file has gone.
+        # The footer goes to a file that is never published. A writer that is left open would try to write the footer
+        # when it is garbage-collected, long after the file is gone.
         with contextlib.suppress(Exception):
             if self._writer is not None:
                 self._writer.close()

@@ -1,7 +1,7 @@
 """A Parquet file of merged rows: a base file or a winner file.
 
-The columns of the table's schema, then ``_lm_file``, the file's ordinal, which the Delta schema does not
-name. Source: docs/table-format.md, section 2.
+It has the columns of the table's schema, and then ``_lm_file``, the file's ordinal, which is not in the Delta schema.
+Source: docs/table-format.md, section 2.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["RowsFile"]
 class RowsFile:
     """One file being written. End it with :meth:`close` or :meth:`abandon`.
 
-    :param schema: the table's.
-    :param ordinal: reserved for this file.
+    :param schema: the table's schema.
+    :param ordinal: the ordinal that is reserved for this file.
     """
 
     def __init__(self, store: Store, path: str, *, schema: pa.Schema, ordinal: int, settings: Settings) -> None:
@@ -35,11 +35,11 @@ class RowsFile:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far; of a closed file, all."""
+        """The bytes written so far. For a closed file, its size."""
         return self._output.size_bytes
 
     def add(self, rows: pa.Table) -> None:
-        """Append rows with the columns of the table's schema, in key order from call to call."""
+        """Append rows with the columns of the table's schema. All calls together must be in key order."""
         count = rows.num_rows
         if not count:
             return
@@ -48,11 +48,11 @@ class RowsFile:
         self.rows += count
 
     def close(self) -> pq.FileMetaData:
-        """Finish the file; returns its footer."""
+        """Finish the file and return its footer."""
         if not self.rows:
             self._output.write(self._schema.empty_table())
         return self._output.close()
 
     def abandon(self) -> None:
-        """Give the file up; the store shows nothing of it."""
+        """Give the file up. It does not appear in the store."""
         self._output.abandon()

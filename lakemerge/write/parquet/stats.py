@@ -2,9 +2,9 @@
 
 Source: Delta protocol, "Per-file Statistics": numRecords, and for the first 32 columns minValues,
 maxValues and nullCount. Only top-level columns of orderable types get bounds. A string bound of
-more than 32 characters is cut; a cut maximum gets U+10FFFF appended so that it still bounds. Float
-columns have none in files that Arrow writes (:mod:`lakemerge.write.parquet.encoding`); parquet-mr leaves them
-out of a footer where there is a NaN.
+more than 32 characters is cut. A cut maximum gets U+10FFFF appended, so that it is still a bound. Float
+columns have no bounds in files that Arrow writes (:mod:`lakemerge.write.parquet.encoding`). parquet-mr leaves the
+bounds of a float column out of a footer if there is a NaN.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HIGHEST = "\U0010ffff"
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
-    """The ``stats`` JSON of an ``add``; columns without statistics in every row group get none."""
+    """The ``stats`` JSON of an ``add``. Only columns that have statistics in every row group get some."""
     leaves = [footer.schema.column(i) for i in range(footer.num_columns)]
-    # Only a top-level leaf is named like its path: a column "s.x" is, the field x of a struct s is not.
+    # Only a top-level leaf has a name equal to its path: a column "s.x" has, the field x of a struct s has not.
     indexed = {leaf.path: i for i, leaf in enumerate(leaves) if leaf.name == leaf.path}
     lows: dict[str, object] = {}
     highs: dict[str, object] = {}
@@ -57,10 +57,10 @@ def _bound(into: dict[str, object], name: str, value: object, *, upper: bool) ->
         return
     if isinstance(value, str) and len(value) > _PREFIX:
         if upper and value[_PREFIX] == _HIGHEST:
-            return  # nothing short bounds it
+            return  # no short text is an upper bound
         value = value[:_PREFIX] + (_HIGHEST if upper else "")
     if isinstance(value, dt.datetime):
-        # Delta keeps milliseconds: a minimum is cut, a maximum is moved up.
+        # Delta keeps milliseconds: a minimum is rounded down, a maximum is rounded up.
         if upper and value.microsecond % 1000:
             try:
                 value += dt.timedelta(milliseconds=1)
@@ -71,7 +71,7 @@ def _bound(into: dict[str, object], name: str, value: object, *, upper: bool) ->
     elif isinstance(value, dt.date):
         value = value.isoformat()
     elif isinstance(value, decimal.Decimal):
-        # Delta writes decimals as JSON numbers; one that a double does not hold exactly gets no bound.
+        # Delta writes decimals as JSON numbers. A decimal that a double cannot hold exactly gets no bound.
         number = float(value)
         if decimal.Decimal(repr(number)) != value:
             return

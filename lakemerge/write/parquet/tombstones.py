@@ -16,11 +16,11 @@ __all__ = ["TombstonesOutput"]
 
 
 class TombstonesOutput:
-    """The tombstones of one key range being written. There is no file until there are enough for a row
-    group, and none in the end where there are no tombstones. End it with :meth:`close` or :meth:`abandon`.
+    """Writes the tombstones of one key range. The file is opened when there are enough tombstones for a row group.
+    If there are no tombstones, there is no file. End it with :meth:`close` or :meth:`abandon`.
 
     :param name: begin version and transaction id of the write.
-    :param ordinal: of the file of merged rows that they go with.
+    :param ordinal: the ordinal of the file of merged rows that the tombstones belong to.
     """
 
     def __init__(self, store: Store, name: str, ordinal: int, settings: Settings) -> None:
@@ -33,11 +33,11 @@ class TombstonesOutput:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes so far, in the file or waiting to be written; of a closed file, all."""
+        """The bytes so far, in the file or waiting to be written. For a closed file, its size."""
         return self._held_bytes + (0 if self._output is None else self._output.size_bytes)
 
     def add(self, rows: pa.Table) -> None:
-        """Append tombstones, see :func:`mergers.kernel.tombstone_schema`, in key order from call to call."""
+        """Append tombstones, see :func:`mergers.kernel.tombstone_schema`. All calls together must be in key order."""
         if not rows.num_rows:
             return
         self._held.append(rows)
@@ -48,7 +48,7 @@ class TombstonesOutput:
             self._flush()
 
     def close(self) -> str | None:
-        """Finish the file, where there is one; returns its path."""
+        """Finish the file, if there is one, and return its path."""
         if self._held:
             self._flush()
         if self._output is None:
@@ -57,7 +57,7 @@ class TombstonesOutput:
         return self._path
 
     def abandon(self) -> None:
-        """Give the file up; the store shows nothing of it."""
+        """Give the file up. It does not appear in the store."""
         if self._output is not None:
             self._output.abandon()
 
