@@ -1,4 +1,4 @@
-"""Point look-ups: the rows of some keys, from the one bucket of each and the row groups that can hold it."""
+"""Point look-ups: the rows of some keys. For each key, only its bucket and row groups that can hold it are read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str
 def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence[str]) -> pa.Table:
     """The named columns of the rows whose keys are wanted.
 
-    :param wanted: the key columns, typed as the table, sorted by key, each key once.
+    :param wanted: the key columns in the table's types, sorted by key, each key once.
     """
     config = view.config
     spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
@@ -65,7 +65,7 @@ def _matches(
 
 
 def sorted_keys(keys: object, config: TableConfig) -> pa.Table:
-    """Distinct keys in key order, typed as the table. Raises :class:`FrameError`."""
+    """The distinct keys in key order, in the table's types. Raises :class:`FrameError`."""
     given = _as_table(keys, config)
     unknown = [name for name in given.column_names if name not in config.key]
     missing = [name for name in config.key if name not in given.column_names]
@@ -115,7 +115,8 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
 
 
 def _named(names: Sequence[object], config: TableConfig) -> list[str]:
-    """Key columns as the table spells them, whatever their case; others as they are. Raises :class:`FrameError`."""
+    """Names in the table's spelling if they are key columns in any case. Others do not change. Raises
+    :class:`FrameError`."""
     known = {name.lower(): name for name in config.key}
     found = [known.get(str(name).lower(), str(name)) for name in names]
     if twice := [name for place, name in enumerate(found) if name in found[:place]]:
@@ -124,7 +125,8 @@ def _named(names: Sequence[object], config: TableConfig) -> list[str]:
 
 
 def _check_whole(name: str, values: Sequence[object], column: pa.Array) -> None:
-    """Arrow makes 1 of 1.9 where integers are asked for, and a day of a time: another key than was given.
+    """Check that Arrow did not change a key: if an integer is needed, it turns 1.9 into 1, and it turns a time into a
+    date.
 
     Raises :class:`FrameError`.
     """

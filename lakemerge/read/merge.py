@@ -1,6 +1,6 @@
 """Merging one file slice: stored rows plus live log blocks through the kernel, in key ranges.
 
-Readers and compaction both come here; the kernel does not know which of them asked.
+Readers and compaction both use this module. The kernel does not know which of them called.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MergedRange:
     """A key range of a file slice after the merge."""
 
     rows: pa.Table
-    """The columns asked for, in the schema's order; nullable fields throughout."""
+    """The requested columns in the schema's order. All fields are nullable."""
     tombstones: pa.Table
     """See :func:`mergers.kernel.tombstone_schema`."""
 
@@ -66,15 +66,16 @@ def merge_file_slice(
 ) -> Iterator[MergedRange]:
     """The rows of a file slice, range by range in key order.
 
-    :param columns: the columns of the result; at least one.
-    :param condition: what the caller asks of rows; some that do not meet it may be left out.
-    :param sort: whether rows are sorted by key within a range (else only the ranges are, and of a file slice
-        without logs not even those).
+    :param columns: the columns of the result, at least one.
+    :param condition: the caller's condition on rows. Rows that do not meet it may be left out, but need not be.
+    :param sort: whether rows are sorted by key within a range. Else only the ranges are in order, and in a file slice
+        without logs not even the ranges.
     """
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
     if file_slice.is_merged and not sort:
-        # Nothing to merge and no tombstones to keep: ordering need not be read, and the key only to tell who is wanted.
+        # There is nothing to merge, and there are no tombstones to keep. So the ordering is not read, and the key is
+        # read only to tell which rows are wanted.
         schema = _nullable(shape.schema, names if file_slice.wanted is None else {*names, *shape.key})
         final = None if condition is None else matching(condition)
         for _, stream in stored_streams(spec, file_slice, schema, files, spec.settings.merge_budget_bytes, final=final):
@@ -92,11 +93,12 @@ class ChangedRange:
     """What the live logs of a file slice change in a key range."""
 
     superseded: pa.Table
-    """Stored rows that are no longer the row of their key; of :data:`lakemerge.read.sources.PLACE`."""
+    """Stored rows that are no longer the row of their key, as :data:`lakemerge.read.sources.PLACE`."""
     rows: pa.Table
-    """The rows in their place, new ones and carried ones, sorted by key; the columns asked for, nullable."""
+    """The rows that replace them, new rows and carried rows, sorted by key. Has the requested columns, as nullable
+    ones."""
     tombstones: pa.Table
-    """All of the range after the fold; see :func:`mergers.kernel.tombstone_schema`."""
+    """All tombstones of the range after the fold; see :func:`mergers.kernel.tombstone_schema`."""
 
 
 def changed_ranges(
@@ -109,8 +111,8 @@ def changed_ranges(
 ) -> Iterator[ChangedRange]:
     """What the live logs change in a file slice, range by range in key order.
 
-    Where the merger gives back one of its inputs whole, of the stored rows only the columns that
-    decide are read: one that wins stays where it is. Stored rows beyond the keys of the logs are not read.
+    If the merger returns one of its inputs whole, only the columns that decide are read of stored rows: a stored row
+    that wins stays where it is. Stored rows outside the keys of the logs are not read.
 
     :param carried: ordinals of winner files whose rows come along, unless the logs supersede them.
     """
@@ -135,7 +137,7 @@ def changed_ranges(
 
 
 def _logged_keys(file_slice: FileSlice) -> KeySpan | None:
-    """From the smallest to the largest key of the live logs; ``None`` where they do not tell."""
+    """From the smallest to the largest key of the live logs. ``None`` if these are not known."""
     least = [block.key_min for block in file_slice.blocks if block.key_min is not None]
     greatest = [block.key_max for block in file_slice.blocks if block.key_max is not None]
     if file_slice.wanted is not None or not 0 < len(file_slice.blocks) == len(least) == len(greatest):
@@ -151,19 +153,18 @@ def _codes(places: pa.Table) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class PickedRange:
-    """What the live logs of a file slice change in a key range, by places alone; of
-    :data:`lakemerge.read.sources.PLACE`, as all places are."""
+    """What the live logs of a file slice change in a key range, as places only. Places have the columns of
+    :data:`lakemerge.read.sources.PLACE`."""
 
     superseded: pa.Table
     """Stored rows that are no longer the row of their key."""
     records: pa.Table
-    """The log records that are the rows in their place, and new ones, sorted by key."""
+    """The log records that replace them, and those that are new rows, sorted by key."""
 
 
 def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles) -> Iterator[PickedRange]:
-    """As :func:`changed_ranges`, of a file slice for which :func:`picks_records` holds: of log records too, only the
-    columns
-    that decide are read."""
+    """The same as :func:`changed_ranges`, for a file slice for which :func:`picks_records` is true. Only the columns
+    that decide are read, of log records too."""
     shape = spec.config.shape
     deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
     placed = pa.schema([*deciding, *PLACE])
@@ -180,9 +181,9 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
 
 
 def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:
-    """Whether every row that a file slice's live logs bring in is one of their records, whole: the merger gives back
-    one of
-    its inputs, and each upsert carries all columns. Blocks of key and ordering hold deletes alone, or so they say."""
+    """Whether every row that a file slice's live logs add is one whole record of theirs: the merger returns one of its
+    inputs, and each upsert carries all columns. A block that lacks columns may hold only deletes. Its statistics have
+    to say so."""
     if not may_pick_records(spec, file_slice):
         return False
 
@@ -197,7 +198,7 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
 
 
 def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
-    """As :func:`picks_records`, as far as the table's metadata tell."""
+    """The same as :func:`picks_records`, as far as the table's metadata say."""
     bare = {*spec.config.key, *spec.config.ordering}
     selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
     return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, file_slice))
@@ -215,7 +216,7 @@ class _FoldedRange:
     base: pa.Table
     """Stored rows, sorted by key."""
     whole: pa.Table
-    """Those of them that are in files to be read whole, with all that was asked for of these."""
+    """The stored rows of files that are read whole, with all columns that were requested of these files."""
     frames: Sequence[Frame]
     """Live log records."""
     folded: Folded
@@ -234,9 +235,9 @@ def _fold_ranges(
 ) -> Iterator[_FoldedRange]:
     """A file slice's key ranges.
 
-    :param stored: what to read of stored rows; with :data:`lakemerge.read.sources.PLACE`, where they are.
-    :param logged: what to read of log records, likewise.
-    :param probed: see :func:`lakemerge.read.sources.stored_streams`, as for ``whole``.
+    :param stored: the columns to read of stored rows, with :data:`lakemerge.read.sources.PLACE` if places are needed.
+    :param logged: the columns to read of log records, likewise.
+    :param probed: see :func:`lakemerge.read.sources.stored_streams`, also for ``whole``.
     """
     config, shape = spec.config, spec.config.shape
     budget = spec.settings.merge_budget_bytes // 2
@@ -273,11 +274,11 @@ def fold_live(
     frames: Sequence[Frame],
     columns: Sequence[str],
 ) -> tuple[Sequence[Frame], Folded]:
-    """What live records change in stored rows. What the table forgot of its tombstones is left out first.
+    """What live records change in stored rows. Tombstones that the table has forgotten are left out first.
 
     :param base: stored rows, sorted by key.
     :param frames: the records, in commit order.
-    :returns: the records that were folded, and what they came to.
+    :returns: the records that were folded, and the result.
     """
     shape = spec.config.shape
     if file_slice.expiries and tombstones.num_rows:
@@ -292,7 +293,7 @@ def _nullable(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
 
 
 def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """Sorted tables without a common key as one sorted table."""
+    """Merge sorted tables that have no key in common into one sorted table."""
     filled = [part for part in parts if part.num_rows]
     if len(filled) <= 1:
         return filled[0] if filled else schema.empty_table()
@@ -315,7 +316,7 @@ def check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Ta
 def frame_of(rows: pa.Table, block: LogBlock) -> Frame:
     """The records of a block, as the kernel takes them.
 
-    :param rows: of :func:`lakemerge.read.sources.block_schema`.
+    :param rows: rows with the columns of :func:`lakemerge.read.sources.block_schema`.
     """
     kinds = rows.column(KIND_COLUMN)
     packed = block.packed_from is not None

@@ -26,29 +26,29 @@ from mergers.contract import Ints
 __all__ = ["Premerged", "can_scan_logs", "may_premerge", "premerge", "premerge_pays"]
 
 _PLACE_BYTES = 4
-"""What the driver holds of a record by its place."""
+"""The bytes that the driver holds for the place of a record."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Premerged:
-    """What the logs of a file slice change in it; picklable."""
+    """What the logs of a file slice change in it. Picklable."""
 
     positions: pa.Table
-    """Superseded rows, of :data:`lakemerge.format.minor.POSITIONS_SCHEMA`; those of its minor entry are among them."""
+    """Superseded rows, including those of its minor entry, as :data:`lakemerge.format.minor.POSITIONS_SCHEMA`."""
     rows: bytes
-    """The rows in their place and new ones, sorted by key, the columns asked for, nullable: an Arrow IPC stream,
-    compressed. Empty where there are none."""
+    """The rows that replace them and new rows, sorted by key, as a compressed Arrow IPC stream. It has the requested
+    columns, as nullable ones. Empty if there are no rows."""
     records: Mapping[str, Ints]
-    """More of such rows: by log file, the positions of records that are some, whole."""
+    """More such rows, which are whole log records: for each log file, the positions of the records."""
     picked: bool
-    """Whether there are only ``records``. They are then good for any columns."""
+    """Whether there are only ``records``. They can then be used for a read of any columns."""
 
 
 def may_premerge(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
-    """The file slices that may be premerged by the read policy; none where their bitmaps would take too much.
+    """The file slices that the read policy allows to premerge. None if their bitmaps would take too much memory.
 
-    A file slice of which a read wants a few keys is not among them: its merge reads little of what is stored.
+    A file slice is not among them if a read wants only a few of its keys: its merge then reads few stored rows.
     """
     policy = spec.settings.reads
     if not policy.premerge:
@@ -84,7 +84,7 @@ def _has_small_logs(file_slice: FileSlice, spec: MergeSpec, *, few: bool) -> boo
 
 
 def _is_whole(file_slice: FileSlice, spec: MergeSpec) -> bool:
-    """Whether a premerge is sure to give places. Where a block lacks columns, only the job can tell."""
+    """Whether a premerge is sure to return places. If a block lacks columns, only the job can tell."""
     whole = all(len(block.file.columns) == len(spec.config.schema) for block in file_slice.blocks)
     return whole and may_pick_records(spec, file_slice)
 
@@ -94,7 +94,7 @@ def _records(file_slice: FileSlice) -> int:
 
 
 def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
-    """Whether the file slices' log files are few enough for a scan of them, and have names that tell them apart."""
+    """Whether the file slices have few enough log files for a scan of them, and no two with the same name."""
     names = [
         path.rpartition("/")[2]
         for path in {block.file.path for file_slice in file_slices for block in file_slice.blocks}
@@ -105,10 +105,10 @@ def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
 
 
 def premerge(file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> Premerged:
-    """Merge the logs of a file slice. Of what is stored it reads only what the merge needs.
+    """Merge the logs of a file slice. Only the stored data that the merge needs is read.
 
-    :param columns: of the rows, at least one.
-    :param pick: whether the caller reads ``records``; then there are no ``rows`` where places tell all.
+    :param columns: the columns of the rows, at least one.
+    :param pick: whether the caller can read ``records``. There are then no ``rows`` if places are enough.
     """
     with ParquetFiles(spec.store) as files:
         superseded = Superseded(spec.store, file_slice, files)

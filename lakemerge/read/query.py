@@ -1,4 +1,4 @@
-"""SQL over one version of a table, by DuckDB: it plans the query, and asks this table's own scan for the columns and
+"""SQL over one version of a table, by DuckDB. DuckDB plans the query, and asks the table's own scan for the columns and
 conditions that it needs."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakemerge.read.scan import scan
 __all__ = ["SELF", "query"]
 
 SELF: Final = "self"
-"""What the table is called in a query."""
+"""The name of the table in a query."""
 _STORED: Final = "_lm_stored"
 _EXAMPLE: Final = "SELECT count(*) FROM self"
 
@@ -37,7 +37,7 @@ def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
         raise InputError(f"a query is a text such as {_EXAMPLE!r}, not {sql!r}")
     failures: list[Exception] = []
     with duckdb.connect(":memory:") as connection:
-        # A name in the query must not find a variable of this module; times without a zone are UTC, as in filters.
+        # A name in the query must not find a variable of this module. Times without a zone are UTC, as in filters.
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET TimeZone = 'UTC'")
         connection.register(_STORED, _stored(handle, view, failures))
@@ -58,15 +58,15 @@ def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
 
 
 def _stored(handle: Handle, view: TableView, failures: list[Exception]) -> object:
-    """A version as DuckDB takes a dataset: it asks for the schema, and for a scanner of columns and a condition.
+    """A version as a dataset for DuckDB, which asks for the schema, and for a scanner of columns and a condition.
 
-    :param failures: gets what scans fail with, of which DuckDB tells as a text only.
+    :param failures: the errors of scans are added to it, because DuckDB passes on only their text.
     """
     import pyarrow.dataset as ds  # loads pandas where that is installed
 
     class Stored(ds.Dataset):  # type: ignore[misc] # pyarrow has no types
         def __init__(self) -> None:
-            """Without the base class's, which forbids it."""
+            """Do not call the base class's ``__init__``, which raises an error."""
 
         @property
         def schema(self) -> pa.Schema:
@@ -94,8 +94,9 @@ def _watched(reader: pa.RecordBatchReader, failures: list[Exception]) -> Iterato
 def _column(field: pa.Field) -> str:
     """A column of the table, as DuckDB may use it in conditions.
 
-    For DuckDB NaN is the greatest number and equal to itself. For Arrow it is neither, so conditions on such columns
-    must stay with DuckDB: it hands down none on an expression. These two give each value back as it is.
+    For DuckDB, NaN is the greatest number and equal to itself. For Arrow it is neither, so DuckDB itself must evaluate
+    conditions on such columns. DuckDB passes on no condition on an expression, so the column becomes an expression
+    that returns each value unchanged.
     """
     name = '"' + field.name.replace('"', '""') + '"'
     if pa.types.is_floating(field.type):

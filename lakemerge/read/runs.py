@@ -1,9 +1,9 @@
 """Cutting sorted streams into common key ranges, so that a merge holds a bounded part of each.
 
 A *run* is a stream of batches sorted by key: a base file, its tombstones, a log block. All runs of a
-file slice advance together: each step takes from every run the rows up to a *cut*, the smallest last key
-of what the unfinished runs have in memory. All records of a key come in one step. Only the first rows of
-several runs are fetched at once, where the store is far away: later ones are asked for run by run.
+file slice advance together. Each unfinished run has a last key in memory; the smallest of these is the *cut*. A step
+takes the rows up to the cut from every run. All records of a key come in one step. If the store is far away, the first
+rows of several runs are fetched at once. Later rows are fetched run by run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _Result = TypeVar("_Result")
 
 
 class Run:
-    """A sorted stream with the part of it that is in memory.
+    """A sorted stream and the part of it that is in memory.
 
-    :param batches: tables of one schema, each sorted by key, keys ascending from one to the next, and
-        each with whether it is the last.
-    :param schema: of the tables, for an empty stream.
-    :param path: of the file that they come from, where it is one.
+    :param batches: tables of one schema, each with whether it is the last. Each is sorted by key, and keys ascend
+        from one table to the next.
+    :param schema: the schema of the tables, needed if the stream is empty.
+    :param path: the path of the file that the tables come from, if they come from one.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Run:
         self.finished = False
 
     def more(self) -> None:
-        """Bring the next batch into memory; after the last the run is finished."""
+        """Read the next batch into memory. After the last one the run is finished."""
         batch, self.finished = next(self._batches, (self.held.slice(0, 0), True))
         self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
 
     def fill(self) -> None:
-        """Have at least one row in memory, if there is one left."""
+        """Make sure that at least one row is in memory, if there is one left."""
         while not self.finished and self.held.num_rows == 0:
             self.more()
 
@@ -61,7 +61,7 @@ class Run:
         return keys_at(keys, [0])[0]
 
     def take(self, cut: Key | None) -> pa.Table:
-        """Remove and return the rows with a key up to and including the cut; all without a cut."""
+        """Remove and return the rows with a key up to and including the cut. Without a cut, return all rows."""
         count = self.held.num_rows
         if cut is not None and count:
             count = key_position(key_columns(self.held, self._key), cut, after=True)
@@ -70,9 +70,10 @@ class Run:
 
 
 def each_file(items: Iterable[tuple[str | None, _Item]], do: Callable[[_Item], _Result], at_once: int) -> list[_Result]:
-    """What ``do`` says of every item, file by file, of so many files at a time.
+    """The result of ``do`` for every item. Up to ``at_once`` files are worked on at the same time.
 
-    :param items: each with the path of its file; no two of a file are done at a time, nor of those without one.
+    :param items: each with the path of its file. Items of one file are done one after the other, and so are items
+        without a file.
     """
     by_file: dict[str | None, list[_Item]] = {}
     for path, item in items:
@@ -89,9 +90,9 @@ def each_file(items: Iterable[tuple[str | None, _Item]], do: Callable[[_Item], _
 
 
 def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Table]]:
-    """Per step the rows of each run in one key range; ranges ascend and do not overlap.
+    """For each step, the rows of each run in one key range. Ranges ascend and do not overlap.
 
-    :param at_once: files whose first rows are asked for at a time.
+    :param at_once: how many files are asked for their first rows at the same time.
     """
     each_file(((run.path, run) for run in runs), Run.fill, at_once)
     while True:
@@ -100,7 +101,7 @@ def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Tab
         open_runs = [run for run in runs if not run.finished]
         cut = min((run.last_key() for run in open_runs), default=None)
         for run in open_runs:
-            # A key must not be split: read on where more records of the cut's key may follow.
+            # A key must not be split, so read on while more records of the cut's key may follow.
             while not run.finished and run.last_key() == cut:
                 run.more()
         step = [run.take(cut) for run in runs]
@@ -111,7 +112,7 @@ def key_ranges(runs: Sequence[Run], *, at_once: int = 1) -> Iterator[list[pa.Tab
 
 
 def key_position(keys: KeyColumns, bound: Key, *, after: bool) -> int:
-    """The number of rows of sorted keys that are below ``bound``, or not above it (``after``)."""
+    """The number of rows of sorted keys that are below ``bound``. With ``after``, those not above it."""
     low, high = 0, len(keys[0])
     while low < high:
         middle = (low + high) // 2

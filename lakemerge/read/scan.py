@@ -27,13 +27,13 @@ from mergers.wording import argument
 __all__ = ["ReadMode", "asked_columns", "in_mode", "read_arrow", "scan", "scan_part"]
 
 ReadMode = Literal["merged", "base"]
-"""``merged``: the table. ``base``: the read-optimised view, base files alone, as other Delta readers see it."""
+"""``merged`` is the table. ``base`` is the read-optimised view: only base files, as other Delta readers see it."""
 
 
 def read_arrow(
     handle: Handle, view: TableView, *, columns: Sequence[str] | None, filter: str | pc.Expression | None
 ) -> pa.Table:
-    """The rows of a version, parts of it in parallel; see :meth:`lakemerge.LakeTable.to_arrow`."""
+    """The rows of a version, read in parallel parts; see :meth:`lakemerge.LakeTable.to_arrow`."""
     plan = _plan(handle, view, columns, filter)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         found = pool.map(lambda part: list(plan.tables(part)), plan.parts)
@@ -78,9 +78,9 @@ def _plan(
 
 
 def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filter | None) -> Iterator[pa.Table]:
-    """The asked columns of a part's rows that meet the condition, in tables of bounded size.
+    """The requested columns of a part's rows that meet the condition, in tables of bounded size.
 
-    The condition is judged on merged rows, since a merge may change any column but the key.
+    The condition is evaluated on merged rows, because a merge may change any column except the key.
     """
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
@@ -95,7 +95,7 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
 
 
 def in_mode(view: TableView, mode: str) -> TableView:
-    """What a read in that mode sees of a version: for ``base`` a version without logs and minor entries."""
+    """The version as a read in that mode sees it. For ``base``, it has no logs and no minor entries."""
     if mode not in get_args(ReadMode):
         raise InputError(f"{argument('mode')} must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
     if mode == "merged":
@@ -105,7 +105,7 @@ def in_mode(view: TableView, mode: str) -> TableView:
 
 
 def asked_columns(view: TableView, columns: Sequence[str] | None) -> list[str]:
-    """The table's names of the asked columns, in the asked order; names match case-insensitively."""
+    """The table's names of the requested columns, in the requested order. Case does not matter."""
     if columns is None:
         return list(view.config.schema.names)
     if isinstance(columns, str):

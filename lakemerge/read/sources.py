@@ -41,13 +41,13 @@ Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
 
 PLACE = pa.schema([(FILE_COLUMN, pa.int32()), ("_lm_pos", pa.int32())])
-"""Where a stored row is: the ordinal of its file, and its position there. Of a log record: the number of its block
-among the file slice's, and its position in the file."""
+"""The place of a row. For a stored row, the ordinal of its file and its position there. For a log record, the number of
+its block in the file slice and its position in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeSpec:
-    """What every merge task of one read or compaction knows. Picklable."""
+    """Settings that all merge tasks of one read or compaction share. Picklable."""
 
     store: Store
     config: TableConfig
@@ -66,14 +66,14 @@ def stored_streams(
     probed: KeySpan | None = None,
     whole: Mapping[int, pa.Schema] = MappingProxyType({}),
 ) -> list[tuple[str, Batches]]:
-    """The file slice's stored rows: the base file's, then each winner file's, without superseded ones; with the
-    paths of the files. Each stream is sorted by key, and no key is in two of them. Files without rows are left out.
+    """The file slice's stored rows without superseded ones, each stream with the path of its file: first the base file,
+    then each winner file. Each stream is sorted by key, and no key is in two of them. Files without rows are left out.
 
-    :param schema: what to read, the key among it where only some keys are wanted, and the fields of
-        :data:`PLACE` at the end where the caller wants them.
-    :param final: of rows that no log changes, the row groups to read.
-    :param probed: the keys that the caller looks up, where it looks at no others.
-    :param whole: by ordinal, the files of which every row is read all the same, and what to read of them.
+    :param schema: the columns to read. If only some keys are wanted, the key is among them. If the caller wants the
+        fields of :data:`PLACE`, they are at the end.
+    :param final: chooses the row groups to read, if no log changes the rows.
+    :param probed: the keys that the caller looks up, if it needs no others.
+    :param whole: the files of which every row is read nevertheless, by ordinal, and the columns to read of each.
     """
     parts = [file for file in file_slice.row_files if file.rows]
     looked_at = file_slice if probed is None else replace(file_slice, wanted=probed)
@@ -107,7 +107,7 @@ def _stored(
     budget: int,
     final: RowGroups | None,
 ) -> Batches:
-    """One file's rows that are not superseded, which ``superseded`` tells; tables may come out empty."""
+    """The rows of one file that are not marked in ``superseded``. Tables may be empty."""
     file = StoredFile(part.path, part.size_bytes)
     groups: list[int] | None = None
     if file_slice.wanted is not None or final is not None:
@@ -127,7 +127,7 @@ def _stored(
 
 
 def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
-    """With the columns of :data:`PLACE`; ``first``: the position of the first row in the file."""
+    """Add the columns of :data:`PLACE`. ``first`` is the position of the first row in the file."""
     rows = table.num_rows
     places = [np.full(rows, ordinal, dtype=np.int32), np.arange(first, first + rows, dtype=np.int32)]
     for field, values in zip(PLACE, places, strict=True):
@@ -150,8 +150,8 @@ def tombstone_stream(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles
 
 
 def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
-    """The wanted columns that the block's records carry, of :data:`PLACE` those wanted, the records' kinds and, of a
-    packed block, their versions."""
+    """The columns to read of a block: the wanted columns that its records carry, the wanted ones of :data:`PLACE`, the
+    records' kinds and, for a consolidated block, their versions."""
     carried = {*block.file.columns, *PLACE.names}
     told = [pa.field(KIND_COLUMN, pa.int8())]
     if block.packed_from is not None:
@@ -169,10 +169,10 @@ def block_stream(
     *,
     number: int = 0,
 ) -> Batches:
-    """The block's records that are live in the file slice, sorted by key, equal keys in commit order.
+    """The block's records that are live in the file slice, sorted by key. Equal keys are in commit order.
 
     :param schema: see :func:`block_schema`.
-    :param number: of the block, where :data:`PLACE` is wanted.
+    :param number: the number of the block, if :data:`PLACE` is wanted.
     """
     file = StoredFile(block.file.path, block.file.size_bytes)
     groups: Sequence[int] = block.groups
@@ -204,7 +204,7 @@ def _wanted_groups(
 
 def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) -> pa.Table:
     if file_slice.sought is not None and table.num_rows:
-        # Keys of several columns are looked for column by column, so a few rows more than asked for may be left.
+        # Keys of several columns are searched column by column, so a few more rows than requested may remain.
         columns = zip(config.key, file_slice.sought.columns, strict=True)
         masks = (pc.is_in(table.column(name), value_set=values.unique()) for name, values in columns)
         return table.filter(reduce(pc.and_, masks))
@@ -216,7 +216,7 @@ def _wanted_rows(table: pa.Table, config: TableConfig, file_slice: FileSlice) ->
 
 
 def _within(table: pa.Table, key: Sequence[str], lower: Key | None, upper: Key | None) -> pa.Table:
-    """Rows with ``lower <= key < upper``, of a table sorted by key."""
+    """The rows with ``lower <= key < upper`` in a table sorted by key."""
     if (lower is None and upper is None) or not table.num_rows:
         return table
     keys = key_columns(table, key)

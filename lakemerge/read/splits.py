@@ -1,8 +1,8 @@
-"""Splits: what one task reads is a part of a large file slice, or several small file slices.
+"""Splits: one task reads a part of a large file slice, or several small file slices.
 
-A part is a key range that begins and ends where row groups of the file slice's largest file do. Where that is, each
-task reads from that file's footer, so that planning opens no file; all parts of a file slice read the same footer, so
-their ranges adjoin, and no row is in two of them or in none.
+A part is a key range that begins and ends where row groups of the file slice's largest file do. Each task reads these
+keys from that file's footer, so planning opens no file. All parts of a file slice read the same footer, so their
+ranges adjoin: each row is in exactly one part.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Part:
     number: int
     count: int
     stored_bytes: int
-    """Parquet bytes that reading it takes, estimated."""
+    """An estimate of the Parquet bytes to read."""
 
     def narrowed(self, files: ParquetFiles, key: Sequence[pa.Field]) -> FileSlice | None:
-        """The file slice with the part's keys wanted, and the logs that may hold some of them; ``None`` where the file
+        """The file slice, narrowed to the part's keys and the logs that may hold some of them. ``None`` if the file
         has too few row groups for so many parts.
 
         :param key: the key columns.
@@ -54,13 +54,13 @@ class Part:
 
 
 def split_file_slices(file_slices: Sequence[FileSlice], target_bytes: int) -> list[Part]:
-    """The file slices in parts of at most about ``target_bytes``; a file slice of which only some keys are wanted is
+    """The file slices in parts of at most about ``target_bytes``. A file slice of which only some keys are wanted is
     one part."""
     sizes = [file_slice.stored_bytes for file_slice in file_slices]
     large = [
         file_slice.wanted is None and size > target_bytes for file_slice, size in zip(file_slices, sizes, strict=True)
     ]
-    # A block that reaches over several file slices is read by row groups: each file slice reads its share.
+    # A block that reaches into several file slices is read by row groups: each file slice reads its share.
     sharing = Counter(id(block) for file_slice in compress(file_slices, large) for block in file_slice.blocks)
     parts = []
     for file_slice, size, is_large in zip(file_slices, sizes, large, strict=True):
@@ -80,8 +80,8 @@ def _bytes(file_slice: FileSlice, sharing: Counter[int]) -> int:
 
 
 def _largest_file(file_slice: FileSlice) -> tuple[int, StoredFile, range | None]:
-    """Most rows of a file slice in one file, that file, and which of its row groups are the file slice's where not all
-    are."""
+    """The file that has the most rows of a file slice. Returns the number of these rows, the file, and which of its row
+    groups belong to the file slice (``None``: all)."""
     found: list[tuple[int, StoredFile, range | None]] = []
     found += [(file.rows, StoredFile(file.path, file.size_bytes), None) for file in file_slice.row_files]
     for block in file_slice.blocks:
@@ -90,7 +90,7 @@ def _largest_file(file_slice: FileSlice) -> tuple[int, StoredFile, range | None]
 
 
 def _cuts(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field], count: int) -> list[Key]:
-    """Where parts begin, but for the first: at most ``count - 1`` keys, ascending."""
+    """The first keys of all parts except the first: at most ``count - 1`` keys, ascending."""
     if not groups:
         return []
     starts = np.array(list(accumulate((footer.row_group(group).num_rows for group in groups), initial=0)))

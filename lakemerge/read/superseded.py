@@ -1,4 +1,4 @@
-"""Which stored rows of a file slice are superseded, as its logs are merged."""
+"""Records which stored rows of a file slice are superseded while its logs are merged."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Superseded:
                 mine[: len(bits)] = bits[: len(mine)]
 
     def mark(self, places: pa.Table) -> None:
-        """Rows that are superseded too; of :data:`lakemerge.read.sources.PLACE`."""
+        """Mark more rows as superseded. ``places`` has the columns of :data:`lakemerge.read.sources.PLACE`."""
         ordinals, rows = (column.to_numpy() for column in places.select(PLACE.names).columns)
         for ordinal, bits in self._gone.items():
             bits[rows[ordinals == ordinal]] = True
 
     def is_whole(self, ordinal: int) -> bool:
-        """Whether no row of a file is left."""
+        """Whether all rows of a file are superseded."""
         return bool(self._gone[ordinal].all())
 
     def positions(self, ordinals: Collection[int]) -> Positions:
-        """The superseded rows of those of these files that have any."""
+        """The superseded rows of these files. Files without any are left out."""
         return {ordinal: bits for ordinal, bits in self._gone.items() if ordinal in ordinals and bits.any()}

@@ -25,19 +25,19 @@ from lakemerge.read.sql.nodes import Node, Rows, positions_of
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
 
 _SPLIT_COLUMNS = 3
-"""Arrow expressions: nullable columns whose rows with and without a value are judged apart."""
+"""For Arrow expressions: for at most this many nullable columns, rows with and without a value are judged apart."""
 _BATCH_ROWS = 64 * 1024
-"""So many rows are computed with at a time."""
+"""How many rows are computed with at a time."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition on rows. Rows for which ``expression`` and all of ``computed`` are true are kept, false and null are
-    not told apart: its negation is not the opposite filter. Picklable."""
+    """A condition on rows. It keeps rows for which ``expression`` and all of ``computed`` are true. False and null are
+    treated alike, so the negation is not the opposite filter. Picklable."""
 
     expression: pc.Expression
-    """What Arrow judges."""
+    """The part that Arrow evaluates."""
     columns: frozenset[str]
     """The top-level columns that the expression reads, as the schema spells them."""
     schema: pa.Schema
@@ -47,14 +47,14 @@ class Filter:
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The only values that matching rows can have, by column, for SQL filters."""
     may_fail: bool = True
-    """Whether there may be rows on which Spark fails to judge it: it computes with columns, or casts them, and a number
-    overflows. Not known of Arrow expressions."""
+    """Whether Spark may fail on some rows, because the condition computes with columns or casts them, and a number
+    overflows. For Arrow expressions this is not known."""
     computed: tuple[Node, ...] = ()
-    """Conditions of SQL filters that Arrow's expressions do not state. A row that an earlier condition leaves out is
-    not asked for the next one."""
+    """Conditions of SQL filters that cannot be Arrow expressions. If an earlier condition drops a row, later conditions
+    are not evaluated on it."""
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """The rows that match. Raises :class:`FilterError` where a row's values cannot be computed with."""
+        """The rows that match. Raises :class:`FilterError` if the condition cannot be computed for a row's values."""
         try:
             found = rows.filter(self.expression)
         except pa.ArrowInvalid as error:
@@ -76,7 +76,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
-    """What is known of one file, by top-level column; ``None`` or no entry: not known.
+    """What is known of one file, by top-level column. ``None`` or no entry means that it is not known.
 
     ``min`` and ``max`` bound every value that is neither null nor NaN (they need not be values
     themselves: a writer that rounds must round outwards). All values are Python values of the
@@ -106,7 +106,7 @@ def parse_filter(
 ) -> Filter | None:
     """The filter over a table's canonical ``schema``; ``None`` for ``None``.
 
-    ``zone`` is that of times which SQL text names without one (``None``: not known, they are refused).
+    ``zone`` is the zone of times that have none in the SQL text (``None``: not known; such times are refused).
     Raises :class:`FilterError` that names what is unknown, not supported or of a wrong type. An
     Arrow expression must name its columns: their positions differ from read to read.
     """
@@ -138,7 +138,7 @@ def parse_filter(
 
 
 def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
-    """For each file whether it may hold rows that match; false only where none can.
+    """For each file, whether it may hold rows that match. It is false only if no row can match.
 
     SQL filters are asked of all files at once; of Arrow expressions only Arrow's own simplifier
     knows the inside, at some 100 microseconds per different set of facts.
@@ -159,7 +159,7 @@ def _select(schema: pa.Schema, columns: frozenset[str]) -> pa.Schema:
 
 
 def _columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
-    """The columns without which the expression cannot be bound: Arrow does not tell what it reads."""
+    """The columns without which the expression cannot be bound. Arrow does not say which columns it reads."""
     if "FieldPath(" in _STRING.sub("", str(expression)):
         raise FilterError(f"the filter {expression} names a column by its position: use its name")
     if not pa.types.is_boolean(bind(expression, schema)):

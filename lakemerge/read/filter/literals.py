@@ -1,7 +1,7 @@
 """Literals of SQL filters: their values, and how they compare with columns of each type.
 
-A literal is compared exactly: where a column's type cannot hold it (2.5 against an integer, noon
-against a date), :func:`fit` says between which values it lies, so that no column is ever cast.
+A literal is compared exactly. If a column's type cannot hold it (2.5 against an integer, noon
+against a date), :func:`fit` says between which values it lies. So no column is ever cast.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lakemerge.errors import FilterError
 __all__ = ["EXACT", "Fit", "Place", "Value", "cast_may_fail", "fit", "parse_date", "parse_timestamp", "parse_zone"]
 
 Value = bool | int | float | Decimal | str | bytes | dt.datetime | dt.date
-"""A date-time without a zone is an instant in the filter's zone, or a TIMESTAMP_NTZ, as the column is."""
+"""A date-time without a zone is an instant in the filter's zone, or a TIMESTAMP_NTZ. The column's type decides."""
 
 EXACT = Context(prec=1100, traps=[InvalidOperation])
 """Decimal arithmetic wide enough for every finite double, so that nothing is rounded on the way."""
 
 _LONG_DIGITS, _MAX_DIGITS = 20, 38
-"""Digits of Spark's decimals: those that an integer is taken for, and the longest."""
+"""Digits of Spark's decimals: of the decimal that an integer counts as, and the most that there can be."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 _ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+"
@@ -43,7 +43,7 @@ class Place(enum.Enum):
     """Where a literal lies among the values of a column's type."""
 
     AT = "at"
-    """It is the value."""
+    """The literal is equal to the value."""
     ABOVE = "above"
     """Between the value and the next higher one."""
     OVER = "over"
@@ -56,17 +56,17 @@ class Place(enum.Enum):
 class Fit:
     place: Place
     value: Any = None
-    """A value of the column's type, for ``AT`` and ``ABOVE``."""
+    """The value of the column's type, for ``AT`` and ``ABOVE``."""
 
 
 def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) -> Fit:
     """Place ``value`` among the values of the Arrow type ``kind``.
 
-    Text counts as the number, boolean, date or time that it spells, as in Spark; NaN is above
+    Text counts as the number, boolean, date or time that it spells, as in Spark. NaN is above
     every number.
 
-    :param zone: of times without one; ``None``: not known.
-    :raises lakemerge.FilterError: the two cannot be compared, or not without the zone.
+    :param zone: the zone of times without one. ``None`` if it is not known.
+    :raises lakemerge.FilterError: the two cannot be compared at all, or not without the zone.
     """
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     if isinstance(value, dt.datetime) and not zoned and zone is not dt.UTC:
@@ -118,7 +118,7 @@ def cast_may_fail(value: Value, kind: pa.DataType) -> bool:
 
 
 def parse_date(text: str) -> dt.date | None:
-    """``yyyy[-m[-d]]``, or ``None`` if the text is no such date."""
+    """Parse ``yyyy[-m[-d]]``. Returns ``None`` if the text is no such date."""
     match = _DATE.fullmatch(text.strip())
     if match is None:
         return None
@@ -129,8 +129,8 @@ def parse_date(text: str) -> dt.date | None:
 
 
 def parse_timestamp(text: str) -> dt.datetime | None:
-    """``yyyy[-m[-d]][ h:m[:s[.ffffff]][zone]]`` with ``T`` or a blank between, or ``None``. A zone is
-    ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``; without one the result has none."""
+    """Parse ``yyyy[-m[-d]][ h:m[:s[.ffffff]][zone]]`` with ``T`` or a blank between. Returns ``None`` if the text is no
+    such time. A zone is ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``. Without one the result has no zone."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         return None
@@ -147,8 +147,8 @@ def parse_timestamp(text: str) -> dt.datetime | None:
 
 
 def parse_zone(text: str) -> dt.tzinfo | None:
-    """``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``; ``None`` for anything else, such as ``EST``, in which
-    Java and Python do not agree."""
+    """Parse ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``. Returns ``None`` for anything else, such as ``EST``, about
+    which Java and Python do not agree."""
     if re.fullmatch(_ZONE, text) is None:
         return None
     try:
@@ -220,7 +220,7 @@ def _fit_timestamp(value: dt.date, kind: pa.DataType, column: str, zone: dt.tzin
         if value.tzinfo is None and zone is None:
             raise FilterError(f"{value.isoformat()!r} has no time zone, and that of the session is not known")
         try:
-            # In one zone Python would compare what clocks showed.
+            # Within one zone Python would compare wall-clock times.
             return Fit(Place.AT, value.replace(tzinfo=value.tzinfo or zone).astimezone(dt.UTC))
         except OverflowError:
             raise FilterError(f"{column}: {value.isoformat()!r} is outside the years 1 to 9999 in UTC") from None

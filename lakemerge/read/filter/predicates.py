@@ -2,10 +2,10 @@
 
 Both are Arrow expressions, over the table's columns and over a table of statistics with one row per
 file and, for a column ``c``, the columns ``min:c``, ``max:c``, ``nulls:c`` and ``rows:c`` (null: not
-known). A condition that is null counts as false here, which is enough for a filter as long as
-negations are pushed down to the leaves; that is why each leaf comes with its opposite.
+known). A condition that is null counts as false here. This is enough for a filter if negations are
+pushed down to the leaves. So each leaf comes with its opposite.
 
-Floats compare as in Spark: NaN equals itself and is above every number. Statistics tell nothing
+Floats compare as in Spark: NaN equals itself and is above every number. Statistics say nothing
 about NaN, so a float's maximum bounds only its other values.
 """
 
@@ -60,11 +60,11 @@ _WILDCARDS = frozenset("%_")
 @dataclass(frozen=True, slots=True)
 class Predicate:
     expression: pc.Expression | None
-    """True on the rows to keep; false or null on the others. ``None``: no Arrow expression says which."""
+    """True on the rows to keep, false or null on the others. ``None`` if no Arrow expression can say this."""
     may_match: pc.Expression | None
-    """Over the table of statistics: false only where no row can match. ``None``: nothing is known."""
+    """Over the table of statistics: false only if no row can match. ``None`` if nothing is known."""
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By column, the only values that rows to keep can have; of floats nothing is said."""
+    """By column, the only values that rows to keep can have. Float columns are never among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Operand:
     text: str
     """For messages."""
     column: str | None
-    """The column whose statistics apply, if it is one."""
+    """The column whose statistics apply. ``None`` if the operand is not a column."""
 
     def statistic(self, which: str) -> pc.Expression:
         return pc.field(f"{which}:{self.column}")
@@ -147,7 +147,7 @@ def compare_operands(op: str, left: pc.Expression, right: pc.Expression, *, floa
 
 
 def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predicate:
-    """``operand [NOT] IN (literals)``; none of them null."""
+    """``operand [NOT] IN (literals)``. No literal is null."""
     values = [literal.value for literal in literals if literal.place is Place.AT]
     if not values:
         return is_null(operand, negate=True) if negate else constantly(holds=False)
@@ -195,7 +195,7 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     try:
         scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
         return scanner.projected_schema.field(0).type
-    # The second one is what Arrow raises for types that it has no comparison for.
+    # Arrow raises ArrowNotImplementedError for types that it cannot compare.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
         raise FilterError(f"the filter does not fit the table: {error}") from error
 
@@ -282,7 +282,7 @@ def _compare_float(op: str, operand: Operand, number: float) -> Predicate:
         return Predicate(_COMPARE[op](column, value), _has_values(operand))
     may_match: pc.Expression | None = None
     if operand.column is not None:
-        # Rows that match hold a number, and every number is between minimum and maximum.
+        # Matching rows hold a number, and every number is between minimum and maximum.
         low, high = operand.statistic("min"), operand.statistic("max")
         below = _COMPARE["<=" if op == "=" else op](low, value)
         inside = below & (high >= value) if op == "=" else below

@@ -40,11 +40,11 @@ _FEW_KEYS = 100
 _MAX_KEYS = 10_000
 """A filter that names more keys is judged by statistics alone."""
 _UNTYPED = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
-"""What values of other types than the column's may raise."""
+"""Errors that values of other types than the column's may raise."""
 
 
 def prune_file_slices(view: TableView, condition: Filter | None) -> list[FileSlice]:
-    """The file slices that may hold matching rows; file slices without any row are left out too."""
+    """The file slices that may hold matching rows. File slices without rows are left out, too."""
     keys = None if condition is None else _keys_asked(condition, view.config)
     there = (
         [file_slice for file_slice in view.file_slices if not file_slice.is_empty]
@@ -73,14 +73,13 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
     """The file slices that may hold some of the keys, narrowed to these.
 
     :param keys: the key columns, in key order and of the table's types, without nulls.
-    :param exact: whether file slices hold the keys themselves too, not their span alone: for reads of this process,
-        since
-        they may be many.
+    :param exact: whether file slices carry the keys themselves, and not only their span. There may be many keys, so
+        this is for reads in this process.
     """
     config, buckets = view.config, view.config.buckets or 1
     for name in config.partition_by:
         if pa.types.is_string(keys.schema.field(name).type):
-            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: it is no partition value
+            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: "" is not a partition value
     slots, partitions = place_rows(keys, config, buckets)
     if view.layout.counts:
         # Several buckets of the table are one bucket; its number is that of one of them.
@@ -103,9 +102,9 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
 
 
 def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = False) -> FileSlice | None:
-    """The file slice without what surely holds none of the keys; ``None`` where all of it goes.
+    """The file slice without the parts that surely hold none of the keys. ``None`` if nothing is left.
 
-    :param keys: those of the file slice's bucket, ascending.
+    :param keys: the keys of the file slice's bucket, ascending.
     """
     start = 0 if file_slice.lower is None else key_position(keys, file_slice.lower, after=False)
     end = len(keys[0]) if file_slice.upper is None else key_position(keys, file_slice.upper, after=False)
@@ -113,7 +112,7 @@ def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = F
         return None
     inside = tuple(column.slice(start, end - start) for column in keys)
     low, high = keys_at(inside, [0, end - start - 1])
-    # A long list of keys is held against a block by its ends alone.
+    # Only the ends of a long list of keys are compared with a block.
     listed = keys_at(inside, range(end - start)) if end - start <= _FEW_KEYS else None
     span = KeySpan.closed(low, high)
     blocks = tuple(block for block in file_slice.blocks if _may_hold(block, span, listed))
@@ -130,7 +129,7 @@ def _may_hold(block: LogBlock, span: KeySpan, listed: Sequence[Key] | None) -> b
 
 
 def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
-    """The keys that matching rows can have, where the condition names few enough."""
+    """The keys that matching rows can have, if the condition names few enough. Else ``None``."""
     values = [condition.points.get(name) for name in config.key]
     if not all(values) or math.prod(len(part) for part in values if part) > _MAX_KEYS:
         return None
@@ -171,7 +170,7 @@ def _statistics(
 def _damaged_statistics(
     condition: Filter, file_slices: Sequence[FileSlice], stats: Sequence[FileStats]
 ) -> TableDamagedError | None:
-    """What to say of the first file whose statistics are no values of the columns."""
+    """The error for the first file whose statistics are not values of the columns."""
     for file_slice, one in zip(file_slices, stats, strict=True):
         try:
             prune(condition, [one])

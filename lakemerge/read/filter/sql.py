@@ -1,4 +1,4 @@
-"""SQL filters (Spark's dialect): what Arrow judges in one expression, and what is computed.
+"""SQL filters (Spark's dialect). Arrow evaluates one part as an expression, and the other part is computed.
 
 Comparisons of a column with a literal, and what joins them, become :class:`Predicate`\\ s, which also say what files'
 statistics tell. ``NOT`` is pushed down to them, so that three-valued logic needs no null-aware negation. Any other
@@ -40,20 +40,20 @@ class Compiled:
     """A filter's parts, all of which a row must meet."""
 
     expression: pc.Expression
-    """The conditions that Arrow judges."""
+    """The conditions that Arrow evaluates."""
     computed: tuple[Node, ...]
-    """The others, in the order in which they are written."""
+    """The other conditions, in the order in which they are written."""
     may_match: pc.Expression | None
-    """See :class:`Predicate`; of all conditions."""
+    """See :class:`Predicate`. This covers all conditions."""
     points: Mapping[str, tuple[Any, ...]]
     columns: frozenset[str]
     """The top-level columns it uses."""
     may_fail: bool
-    """Whether there may be rows that it, or Spark, fails to judge."""
+    """Whether this filter, or Spark, may fail on some rows."""
 
 
 class _ComputedError(Exception):
-    """A condition that no :class:`Predicate` states."""
+    """A condition that no :class:`Predicate` can express."""
 
 
 class _Literal:
@@ -66,8 +66,8 @@ class _Literal:
 def compile_sql(text: str, schema: pa.Schema, zone: dt.tzinfo | None) -> Compiled:
     """The filter that ``text`` states.
 
-    ``zone`` is that of times without one (``None``: not known, they are refused). Column names match
-    whatever their case. Raises :class:`FilterError` for syntax errors, unknown columns, constructs and functions that
+    ``zone`` is the zone of times without one (``None``: not known; such times are refused). The case of column names
+    does not matter. Raises :class:`FilterError` for syntax errors, unknown columns, constructs and functions that
     are not supported, and types that do not fit.
     """
     try:
@@ -96,7 +96,7 @@ def _compiled(statement: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Comp
 
 
 def _conditions(node: Any) -> list[Any]:
-    """What must all hold."""
+    """The conditions that must all be true."""
     if isinstance(node, exp.Paren):
         return _conditions(node.this)
     if isinstance(node, exp.And):
@@ -150,7 +150,7 @@ class _Compiler:
         return self.truth(node, negate=negate)
 
     def computed(self, node: Any, *, negate: bool) -> Predicate:
-        """What no statistics tell of."""
+        """A condition about which statistics say nothing."""
         value = condition(compile_value(node, self.schema, self.zone))
         names = {part.name for part in all_nodes(value) if isinstance(part, Column)}
         if not names:
@@ -161,8 +161,8 @@ class _Compiler:
         return Predicate(None, None)
 
     def parts(self, nodes: Sequence[Any], *, is_or: bool, negate: bool) -> list[Predicate]:
-        """The parts of a chain of ``OR`` or ``AND``. ``a = 1 OR a = 2`` is taken as ``a IN (1, 2)``, and its
-        opposite likewise: Arrow's time for expressions grows with the square of their length."""
+        """The parts of a chain of ``OR`` or ``AND``. ``a = 1 OR a = 2`` becomes ``a IN (1, 2)``, and its opposite
+        likewise, because Arrow's time for expressions grows with the square of their length."""
         merged, merged_negate = (exp.EQ, negate) if is_or else (exp.NEQ, not negate)
         lists: dict[str, tuple[Operand, list[Fit]]] = {}
         parts = []
@@ -249,7 +249,7 @@ class _Compiler:
         return leaf.is_in(value, [self.fit(v, value) for v in values], negate=negate)
 
     def test(self, node: Any, *, negate: bool) -> Predicate:
-        """``IS NULL``, ``IS TRUE``, ``IS FALSE``; their negation also holds where the value is null."""
+        """``IS NULL``, ``IS TRUE``, ``IS FALSE``. Their negation is also true if the value is null."""
         against = node.expression
         if isinstance(against, exp.Null):
             operand = self.operand(node.this)
@@ -286,7 +286,7 @@ class _Compiler:
         return leaf.is_like(value, pattern.value, escape, negate=negate)
 
     def operand(self, node: Any) -> Operand | _Literal:
-        """A column or a field of one, or what no column is part of. Raises :class:`_ComputedError` for others."""
+        """A column, a field of one, or a value without columns. Raises :class:`_ComputedError` for anything else."""
         if isinstance(node, exp.Paren):
             return self.operand(node.this)
         if _is_path(node):
@@ -336,7 +336,7 @@ def _is_path(node: Any) -> bool:
 
 
 def _literal(node: Any) -> _Literal | None:
-    """What is written as a value; ``None`` for what must be computed."""
+    """The value of a literal. ``None`` for a node that must be computed."""
     if isinstance(node, exp.Null):
         return _Literal(None)
     if isinstance(node, exp.Boolean):
@@ -345,7 +345,7 @@ def _literal(node: Any) -> _Literal | None:
         text = str(node.this)
         return _Literal(float(text) if "e" in text.lower() else Decimal(text))
     if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
-        # A time without a zone stays one: the column that it is compared with tells what it is.
+        # A time without a zone stays one. The column that it is compared with says what it means.
         kind, value = node.to.this, None
         if kind == _NAMED.DATE:
             value = parse_date(str(node.this.this))
@@ -356,7 +356,8 @@ def _literal(node: Any) -> _Literal | None:
 
 
 def _alike(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether Arrow compares them as Spark does: not decimals as floats, nor ones that Spark cuts digits off."""
+    """Whether Arrow compares the types as Spark does. It does not for decimals that Spark compares as floats, or that
+    Spark cuts digits off."""
     if left == right:
         return True
     found = wider(left, right) if is_number(left) and is_number(right) else None

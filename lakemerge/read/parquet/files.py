@@ -1,4 +1,4 @@
-"""Parquet files of one task: each opened once, its footer kept."""
+"""The Parquet files that one task reads. Each is opened once, and its footer is kept."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["ParquetFiles", "StoredFile", "shaped"]
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _TAIL = 64 * 2**10
-"""Read from the end of a file to begin with: most footers are in it."""
+"""How many bytes from the end of a file are read first. Most footers fit into this."""
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
-"""Bytes of a string without bounds."""
+"""The assumed length of a string if there are no bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ class StoredFile:
 
     path: str
     size_bytes: int | None = None
-    """Where it is known, opening the file asks for it no more."""
+    """The size, if it is known. Opening the file then need not ask for it."""
 
 
 class ParquetFiles:
-    """Open Parquet files of a store, by path. Used as a context; for threads of which no two ask for the same file.
+    """Open Parquet files of a store, by path. Use it as a context manager. Several threads may use it, as long as no
+    two ask for the same file.
 
-    :param footers: what is known of them, and learns more.
+    :param footers: the known footers. New ones are added.
     """
 
     def __init__(self, store: Store, footers: Kept[str, Footer] | None = None) -> None:
@@ -64,9 +65,9 @@ class ParquetFiles:
         self._sizes.clear()
 
     def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
-        """What the file says of its row groups, but not of their columns.
+        """The footer, for callers that read what it says about row groups, but not about their columns.
 
-        Raises :class:`TableDamagedError` where it lacks one of ``groups``, which ascend; there may be billions of them.
+        Raises :class:`TableDamagedError` if the file lacks one of ``groups``. These ascend, and there may be billions.
         """
         footer = self._file(stored).metadata
         if groups and groups[-1] >= footer.num_row_groups:
@@ -77,8 +78,8 @@ class ParquetFiles:
         return footer
 
     def column_footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
-        """As :meth:`footer`, for callers that ask row groups for their columns; raises :class:`TableDamagedError`
-        too where pyarrow cannot tell them."""
+        """The same as :meth:`footer`, for callers that also read about the columns of row groups. Also raises
+        :class:`TableDamagedError` if pyarrow cannot read those."""
         self.footer(stored, groups)
         path = stored.path
         try:
@@ -95,13 +96,13 @@ class ParquetFiles:
         row_groups: Sequence[int] | None = None,
         row_bytes: float = 0.0,
     ) -> Iterator[tuple[pa.Table, int, bool]]:
-        """Rows in file order, in tables of about ``budget_bytes`` or one row; each with the position of its
+        """Rows in file order, in tables of about ``budget_bytes``, or of one row. Each comes with the position of its
         first row in the file, and whether it is the last.
 
-        :param schema: the columns wanted, by name; those that the file lacks come out null.
-        :param row_groups: ascending; ``None``: all.
-        :param row_bytes: of a row with all columns, as Arrow data, where the table knows; it tells more than
-            a footer can.
+        :param schema: the wanted columns, by name. Columns that the file lacks are null.
+        :param row_groups: the row groups to read, ascending. ``None`` means all.
+        :param row_bytes: the Arrow bytes of a row with all columns, if the table knows them. This is more exact than
+            what a footer says.
         """
         footer = self.footer(stored, row_groups or ())
         file = self._file(stored)
@@ -158,9 +159,9 @@ class ParquetFiles:
     def _bytes(
         self, stored: StoredFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
     ) -> int:
-        """Bytes of the columns as Arrow data, about.
+        """About how many bytes the columns have as Arrow data.
 
-        :param columns: with the bytes that a value takes as it is asked for, per byte of its type in the file.
+        :param columns: for each column, the bytes of a value in the requested type, per byte in the file's type.
         """
         path, footer = stored.path, self.column_footer(stored)
         wanted, everything, rows = 0.0, 0, 0
@@ -176,7 +177,7 @@ class ParquetFiles:
 
 
 def _tail(source: pa.NativeFile) -> bytes:
-    """The end of a Parquet file: its footer, that footer's size and the magic number, as far as there are any."""
+    """The end of a Parquet file: its footer, the footer's size and the magic number, as far as they exist."""
     size = source.size()
     found = source.read_at(min(size, _TAIL), max(0, size - _TAIL))
     wanted = int.from_bytes(found[-END:][:4], "little") + END
@@ -184,8 +185,8 @@ def _tail(source: pa.NativeFile) -> bytes:
 
 
 def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:
-    """Adjacent row groups of at most the budget, or one: of those that a call names, pyarrow
-    fetches all before it decodes the first."""
+    """Adjacent row groups that together are within the budget, or a single one. pyarrow fetches all row groups of a
+    call before it decodes the first."""
     portion: list[int] = []
     for group in groups:
         apart = bool(portion) and group != portion[-1] + 1
@@ -200,8 +201,8 @@ def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budge
 def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, int]:
     """Bytes of a row group's columns as Arrow data, by name of the top-level column.
 
-    The size that a footer tells is that of encoded values, and a dictionary makes it as small as one likes: so
-    values count with their width, those of strings with the length of their bounds.
+    The size in a footer is that of encoded values, and a dictionary can make it very small. So each value counts with
+    the width of its type, and a string with the length of its bounds.
     """
     names = set(schema.names)
     sizes: dict[str, int] = {}
@@ -221,22 +222,22 @@ def _column_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> dict[str, in
 
 
 def _growth(stored: pa.DataType, asked: pa.DataType) -> float:
-    """How much wider values are as they are asked for: more than 1 where a column's type changed."""
+    """How much wider values are in the requested type than in the file's: more than 1 if a column's type changed."""
     if stored == asked or not all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in (stored, asked)):
         return 1.0
     return max(1.0, asked.bit_width / stored.bit_width)
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the file is at fault. pyarrow reports damage as a bare ``OSError``; one with a number or
-    a class of its own comes from the store (no connection, no permission), and may pass."""
+    """Whether the file is damaged. pyarrow reports damage as a plain ``OSError``. An ``OSError`` with a number or of a
+    subclass comes from the store (no connection, no permission), and may be temporary."""
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return True
     return type(error) is OSError and error.errno is None
 
 
 def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns in the schema's order and types, null where the table has none."""
+    """The columns in the schema's order and types. Columns that the table lacks are null."""
     if not schema.names:
         return table
     there, stored = set(table.column_names), settled(table)

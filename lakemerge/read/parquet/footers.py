@@ -1,8 +1,8 @@
 """Whether pyarrow can be asked for the column chunks of a Parquet footer.
 
-It raises for almost all damage. But some that it finds out when it is asked for a chunk, or for its statistics, ends
-the process: Arrow's exceptions do not pass these calls (seen with pyarrow 26, as in apache/arrow#45283). So what it
-would stumble on is looked for first. Source: Apache Parquet format, parquet.thrift (FileMetaData, RowGroup,
+pyarrow raises an error for almost all damage. But if it finds damage while it is asked for a chunk or its statistics,
+the process ends, because Arrow's exceptions do not pass these calls (seen with pyarrow 26, as in apache/arrow#45283).
+So this module looks for such damage first. Source: Apache Parquet format, parquet.thrift (FileMetaData, RowGroup,
 ColumnChunk, ColumnMetaData, Statistics, SizeStatistics), in Thrift's compact protocol.
 """
 
@@ -24,7 +24,7 @@ _TYPES = dict(enumerate(_NAMES))
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
 _DEEPEST = 16
-"""Structs and lists around a value; there are fewer in any footer."""
+"""The most structs and lists around a value. No valid footer has so many."""
 
 _ROW_GROUPS = 4
 _COLUMNS = 1
@@ -35,16 +35,16 @@ _LENGTHS, _REPETITIONS, _DEFINITIONS = 1, 2, 3
 
 
 class Footer:
-    """A Parquet file's footer: what pyarrow made of it, and, until that was checked, what it is in the file."""
+    """A Parquet file's footer, as pyarrow parsed it. Until it is checked, the footer's bytes are kept, too."""
 
     def __init__(self, tail: bytes) -> None:
-        """``tail``: the footer, its size and the magic number. Raises what pyarrow does where it is none."""
+        """``tail`` is the footer, its size and the magic number. If it is not, pyarrow raises an error."""
         self.metadata: pq.FileMetaData = pq.read_metadata(pa.BufferReader(tail))
         self._unchecked: bytes | None = tail[:-END]
 
     @property
     def checked(self) -> pq.FileMetaData:
-        """For callers that ask row groups for their columns. Raises :class:`ValueError`; see :func:`check_chunks`."""
+        """For callers that read about columns of row groups. Raises :class:`ValueError`; see :func:`check_chunks`."""
         unchecked = self._unchecked
         if unchecked is not None:
             check_chunks(unchecked, self.metadata)
@@ -53,10 +53,10 @@ class Footer:
 
 
 def check_chunks(data: bytes, footer: pq.FileMetaData) -> None:
-    """Raises :class:`ValueError`, which says what is wrong, for a footer whose column chunks pyarrow cannot tell.
+    """Raise :class:`ValueError`, which says what is wrong, for a footer whose column chunks pyarrow cannot read.
 
-    :param data: the footer as it is in the file.
-    :param footer: what pyarrow made of it.
+    :param data: the footer's bytes in the file.
+    :param footer: the footer as pyarrow parsed it.
     """
     try:
         groups = _Reader(data).struct(0)[_ROW_GROUPS]
@@ -72,7 +72,7 @@ def check_chunks(data: bytes, footer: pq.FileMetaData) -> None:
 
 
 class _Leaf:
-    """What the schema says of a column, and so its chunks have to."""
+    """What the schema says about a column. The column's chunks have to say the same."""
 
     def __init__(self, column: pq.ColumnSchema) -> None:
         self._path = column.path
@@ -104,7 +104,7 @@ class _Leaf:
 
 
 class _Reader:
-    """Thrift's compact protocol: structs as mappings of field numbers, the rest as it is."""
+    """Reads Thrift's compact protocol. A struct becomes a mapping from field numbers to values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -121,7 +121,7 @@ class _Reader:
             if kind == _STOP:
                 return found
             number = number + (head >> 4) if head >> 4 else self._zigzag()
-            if number in found:  # of which pyarrow's reader would make one struct
+            if number in found:  # pyarrow's reader would merge the two
                 raise ValueError(f"the footer has a struct with two fields {number}")
             found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
 

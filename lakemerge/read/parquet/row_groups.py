@@ -1,4 +1,4 @@
-"""Which row groups of a Parquet file a read can leave out, by their statistics."""
+"""Decides by statistics which row groups of a Parquet file a read can leave out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakemerge.read.filter.filter import FileStats, Filter, prune
 __all__ = ["RowGroups", "in_span", "key_bounds", "matching", "with_keys"]
 
 RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
-"""Chooses from the given row groups of a file those to read, in order."""
+"""Chooses the row groups to read from the given ones of a file, in order."""
 
 
 def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
@@ -42,7 +42,7 @@ def with_keys(key: Sequence[pa.Field], keys: Sequence[Key]) -> RowGroups:
     """
 
     def may_hold(least: Key, greatest: Key) -> bool:
-        # A bound may be the beginning of a key alone: all keys that begin so are within it.
+        # A bound may be only the beginning of a key. All keys with this beginning are within the bound.
         width = len(greatest)
         return bisect_left(keys, least) < bisect_right(keys, greatest, key=lambda one: one[:width])
 
@@ -54,8 +54,8 @@ def with_keys(key: Sequence[pa.Field], keys: Sequence[Key]) -> RowGroups:
 
 
 def key_bounds(footer: pq.FileMetaData, groups: Sequence[int], key: Sequence[pa.Field]) -> list[tuple[Key, Key]]:
-    """Per row group, what its smallest and its largest key begin with, as far as statistics tell: the values of
-    the first columns, up to one that varies in the group. Nothing where there are no statistics."""
+    """For each row group, the beginning of its smallest and of its largest key, as far as statistics say. These are the
+    values of the first columns, up to one that varies in the group. They are empty if there are no statistics."""
     leaves = [(field.type, _leaf(footer, field.name)) for field in key]
     return [_key_bounds(footer.row_group(group), leaves) for group in groups]
 
@@ -75,7 +75,7 @@ def _key_bounds(group: Any, leaves: Sequence[tuple[pa.DataType, int | None]]) ->
 
 
 def matching(condition: Filter) -> RowGroups:
-    """Row groups that may hold rows that match; of rows that are final."""
+    """Row groups that may hold rows that match. Only for rows that no merge changes any more."""
 
     def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
         found = [(field, _leaf(footer, field.name)) for field in condition.schema]
@@ -99,16 +99,16 @@ def _statistics(group: Any, leaves: Sequence[tuple[pa.Field, int]]) -> FileStats
 
 
 def _typed(bound: Any, kind: pa.DataType) -> Any:
-    """A bound of a column whose type may have become wider since the file was written. Dates are the one type
-    that Arrow does not take for the wider one."""
+    """A bound of a column whose type may have become wider since the file was written. Dates are the only type that
+    Arrow does not convert to the wider one itself."""
     if pa.types.is_timestamp(kind) and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
         return dt.datetime.combine(bound, dt.time())
     return bound
 
 
 def _bounds(chunk: Any) -> tuple[Any, Any] | None:
-    """Minimum and maximum; not of floats, where both pass over NaN, nor where Python has no such value: of instants and
-    dates beyond its years, and of strings that are no UTF-8."""
+    """Minimum and maximum. ``None`` for floats, whose bounds ignore NaN, and if Python has no such value: for instants
+    and dates outside Python's years, and for strings that are not UTF-8."""
     if not chunk.is_stats_set or not chunk.statistics.has_min_max or chunk.physical_type in ("FLOAT", "DOUBLE"):
         return None
     try:
@@ -118,7 +118,7 @@ def _bounds(chunk: Any) -> tuple[Any, Any] | None:
 
 
 def _leaf(footer: pq.FileMetaData, name: str) -> int | None:
-    """The index of a top-level column without fields of its own; ``None`` where the file has none."""
+    """The index of a top-level column that has no fields. ``None`` if the file has no such column."""
     arrow = footer.schema.to_arrow_schema()
     at = arrow.get_field_index(name)
     if at < 0 or pa.types.is_nested(arrow.field(at).type):
@@ -127,7 +127,7 @@ def _leaf(footer: pq.FileMetaData, name: str) -> int | None:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Leaves below a type."""
+    """The number of leaves of a type."""
     if not pa.types.is_nested(kind):
         return 1
     return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
