@@ -1,7 +1,7 @@
-"""After a write: the one service that is worth its cost, where the table has ``lakemerge.maintenance = auto``.
+"""After a write, runs the one service that is worth its cost, if the table has ``lakemerge.maintenance = auto``.
 
-No lease is taken, as in :mod:`compaction.maintain`. It neither vacuums nor expires tombstones: both end what somebody
-may still want to read, which no cost tells.
+No lease is taken, as in :mod:`compaction.maintain`. This neither vacuums nor expires tombstones: both remove what
+somebody may still want to read, and no cost model knows that.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def after_write(
     spark: SparkSession | None = None,
     chance: Callable[[], float] = random.random,
 ) -> Decision | None:
-    """Decide, and do it; ``None`` where it is not this writer's turn.
+    """Decide which service is due, and run it. ``None`` if it is not this writer's turn to decide.
 
-    :param view: the tip.
-    :param version: that of the write.
+    :param view: the latest version.
+    :param version: the version of the write.
     """
     if not is_turn(auto, live_commits(view, version), chance):
         return None
@@ -63,7 +63,7 @@ def after_write(
 
 
 def told(view: TableView) -> str:
-    """What a version's writes are followed by, and what the last one would have decided, in words."""
+    """Says in words what follows writes at a version, and what the last write would have decided."""
     schedule = Schedule.of(view.snapshot.metadata.configuration)
     if schedule.inline:
         return "inline: each write is followed by what is due"

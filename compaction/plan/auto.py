@@ -1,8 +1,8 @@
-"""What ``lakemerge.maintenance = auto`` does after a write: by what reads have paid, and what a service would cost.
+"""Decides what ``lakemerge.maintenance = auto`` does after a write.
 
-The rule is that of renting or buying skis: a service runs once reads have paid, since it last ran, what it costs.
-Without knowing what comes, the sum is then at most about twice that of the best moment. Writers cannot see reads; the
-table property ``lakemerge.maintenance.readsPerWrite`` says how many full reads follow each write.
+The rule is that of renting or buying skis: a service runs once reads have paid, since it last ran, as much as it costs.
+The total cost is then at most about twice that of the best moment, although the future is not known. Writers cannot see
+reads, so the table property ``lakemerge.maintenance.readsPerWrite`` says how many full reads follow each write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakemerge.results.schedule import Auto
 __all__ = ["EVERY", "Decision", "Part", "decide", "is_turn"]
 
 EVERY: Final = 8
-"""With one read a write, each so many commits with live logs somebody decides."""
+"""If there is one read for each write, a writer decides after this many commits with live logs."""
 _LIMIT_COMMITS: Final = 2
 
 Part = tuple[BucketId, str | None]
@@ -44,7 +44,7 @@ class Decision:
     parts: frozenset[Part] = frozenset()
     """The file slices to compact."""
     paid: float = 0.0
-    """Seconds that reads have paid for what these have pending."""
+    """Seconds that reads have paid because these file slices have something to compact."""
     cost: float = 0.0
     """Seconds that the service takes."""
     why: str = ""
@@ -54,26 +54,26 @@ class Decision:
 
 
 def every(auto: Auto) -> int:
-    """The number of commits after which somebody decides."""
+    """The number of commits after which a writer decides."""
     return EVERY if auto.reads_per_write <= 1 else max(1, round(EVERY / auto.reads_per_write))
 
 
 def is_turn(auto: Auto, live: int, chance: Callable[[], float]) -> bool:
     """Whether the writer of a commit decides.
 
-    Several writers see the same debt. So only one decides: the one whose commit is a multiple. Where nothing came of
-    that, others decide later, at random.
+    Several writers see the same debt. So only one decides: the one whose commit's number is a multiple of
+    :func:`every`. If that led to nothing, others decide later, at random.
 
-    :param live: commits up to this one that have live logs.
+    :param live: how many commits up to this one have live logs.
     """
     count = every(auto)
     return live > 0 and (live % count == 0 or (live >= _LIMIT_COMMITS * count and chance() < 1 / count))
 
 
 def decide(auto: Auto, loads: Sequence[FileSliceLoad], *, version: int, commits: int) -> Decision:
-    """What is worth its cost at a version.
+    """The service that is worth its cost at a version.
 
-    :param commits: those with live logs.
+    :param commits: how many commits have live logs.
     """
     found = [_Judged(auto, load, version) for load in loads if not load.is_clean]
     told = []
@@ -94,17 +94,17 @@ def decide(auto: Auto, loads: Sequence[FileSliceLoad], *, version: int, commits:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """For one file slice and service, in seconds."""
+    """The sums for one file slice and service, in seconds."""
 
     paid: float
-    """By reads, since the service last ran there."""
+    """What reads have paid since the service last ran there."""
     cost: float
     written: float
-    """By writes since then."""
+    """What writes have taken since then."""
 
 
 class _Judged:
-    """A file slice and what either compaction of it would be worth."""
+    """A file slice, and what a minor and a full compaction of it would be worth."""
 
     def __init__(self, auto: Auto, load: FileSliceLoad, version: int) -> None:
         size, reads = SliceSize.of(load), auto.reads_per_write
@@ -112,11 +112,11 @@ class _Judged:
         commits = load.log_commits
         once, each = log_penalty(size)
         written = write_seconds(commits=0, log_mib=size.log_mib, log_blocks=size.log_blocks)
-        # Reads after the first commit paid for one log, those after the last for all of them.
+        # Reads after the first commit paid for one log. Reads after the last commit paid for all logs.
         paid = reads * (commits * once + (commits + 1) / 2 * each)
         self.minor = _Sum(paid, merge_cost(size), written) if commits else None
         since = 0 if load.oldest_version is None else version - load.oldest_version + 1
-        # A service takes two versions; of those since the base file, so many are writes.
+        # A service takes two versions. This is how many of the versions since the base file are writes.
         writes = max(commits, since * every(auto) / (every(auto) + 2))
         before = size.winner_mib / LOG_TO_FILE
         earlier = write_seconds(commits=0, log_mib=before, log_blocks=max(0.0, writes - commits))
@@ -131,7 +131,8 @@ def _chosen(
     of: Callable[[_Judged], _Sum | None],
     auto: Auto,
 ) -> Decision:
-    """The file slices that are worth it, if they are also worth a commit and within what writers may spend."""
+    """The file slices that are worth the service, if together they are also worth a commit, and cost no more than
+    writers may spend."""
     pairs = [(one, total) for one in found if (total := of(one)) is not None]
     worth = [(one, total) for one, total in pairs if total.paid >= total.cost]
     paid, cost = sum(total.paid for _, total in worth), COMMIT + sum(total.cost for _, total in worth)

@@ -1,8 +1,8 @@
-"""What reads and table services cost, in seconds: the model by which ``lakemerge.maintenance = auto`` decides.
+"""What reads and table services cost, in seconds. By this model ``lakemerge.maintenance = auto`` decides.
 
 The constants were measured without Spark, on two cores and a local disk, with tables of 200,000 and 1,600,000 rows of
 10 columns in 1, 4 and 8 buckets, each with eight commits of 1 %. Another machine is faster or slower at all of them
-alike, so what counts is how they compare. docs/guides/maintenance.md explains them.
+alike, so only their ratios matter. docs/guides/maintenance.md explains them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ SCAN: Final = 0.005
 OPEN: Final = 0.0015
 """Opening a winner file."""
 MASK: Final = 0.001
-"""Leaving superseded rows out, for a MiB of the base file."""
+"""Leaving out superseded rows, for each MiB of the base file."""
 MERGE_BASE: Final = 0.002
-"""Merging while reading: the keys of a MiB of the base file, once there is any log."""
+"""Merging while reading: reading the keys of a MiB of the base file, if there is any log."""
 MERGE_LOG: Final = 0.02
-"""The same: a MiB of logs, uncompressed."""
+"""Merging while reading: a MiB of logs, uncompressed."""
 BLOCK: Final = 0.002
-"""The same: opening a log block."""
+"""Merging while reading: opening a log block."""
 
 COMMIT: Final = 0.02
 """A commit of a write or of a service."""
 FILE_SLICE: Final = 0.02
 """What a service does for a file slice, however small."""
 PROBE: Final = 0.002
-"""Minor compaction: the keys of a MiB of the base file."""
+"""Minor compaction: reading the keys of a MiB of the base file."""
 MERGE: Final = 0.045
-"""Minor compaction: a MiB of logs, and the winner files that it takes along."""
+"""Minor compaction: a MiB of logs. This includes the winner files that are written again with them."""
 REWRITE: Final = 0.03
 """Full compaction: a MiB of everything."""
 WRITE: Final = 0.015
@@ -45,24 +45,24 @@ WRITE_BLOCK: Final = 0.002
 """Writing a log block."""
 
 LOG_TO_FILE: Final = 0.36
-"""A MiB of logs, uncompressed, as winner file."""
+"""The MiB of winner file that a MiB of uncompressed logs becomes."""
 TOMBSTONE_BYTES: Final = 12
-"""A stored tombstone."""
+"""The size of a stored tombstone."""
 
 WRITES: Final = 2.0
-"""Minor compactions take at most so many times as long as the writes took, full ones too; ``readsPerWrite`` times that
-where it is above 1."""
+"""Minor compactions take at most this many times as long as the writes took, and so do full ones. If ``readsPerWrite``
+is above 1, the limit is multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceSize:
-    """What the model asks of a file slice."""
+    """What the model needs to know about a file slice."""
 
     base_mib: float = 0.0
     winner_mib: float = 0.0
     winner_files: int = 0
     deleted_mib: float = 0.0
-    """Of the base file's rows, about what was deleted since it was written."""
+    """About how much of the base file's rows was deleted since it was written."""
     log_mib: float = 0.0
     log_blocks: int = 0
 
@@ -80,7 +80,7 @@ class SliceSize:
         )
 
     def merged(self) -> SliceSize:
-        """After a minor compaction, about."""
+        """About what the file slice has after a minor compaction."""
         if not self.log_blocks:
             return self
         more = self.winner_mib + self.log_mib * LOG_TO_FILE
@@ -88,28 +88,28 @@ class SliceSize:
 
 
 def log_penalty(size: SliceSize) -> tuple[float, float]:
-    """What logs add to a full read: what any log costs, and what all of them cost beyond that."""
+    """What logs add to a full read: first the cost of having any log, then the cost that grows with the logs."""
     if not size.log_blocks:
         return 0.0, 0.0
     return size.base_mib * MERGE_BASE, size.log_mib * MERGE_LOG + size.log_blocks * BLOCK
 
 
 def stored_penalty(size: SliceSize) -> float:
-    """What winner files and deleted rows add to a full read: rows that are read in vain."""
+    """What winner files and deleted rows add to a full read, because rows are read in vain."""
     masked = size.base_mib * MASK if size.winner_files or size.deleted_mib else 0.0
     return masked + size.winner_files * OPEN + (size.winner_mib + size.deleted_mib) * SCAN
 
 
 def merge_cost(size: SliceSize) -> float:
-    """A minor compaction, without its commit."""
+    """The cost of a minor compaction, without its commit."""
     return FILE_SLICE + size.base_mib * PROBE + size.log_mib * MERGE
 
 
 def rewrite_cost(size: SliceSize) -> float:
-    """A full compaction, without its commit."""
+    """The cost of a full compaction, without its commit."""
     return FILE_SLICE + (size.base_mib + size.winner_mib + size.log_mib * LOG_TO_FILE) * REWRITE
 
 
 def write_seconds(*, commits: float, log_mib: float, log_blocks: float) -> float:
-    """What writes took."""
+    """How long writes took."""
     return commits * COMMIT + log_mib * WRITE + log_blocks * WRITE_BLOCK

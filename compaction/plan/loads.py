@@ -1,6 +1,6 @@
-"""What lies on each file slice, counted in columns: of a million log blocks none becomes a value.
+"""Counts the logs on each file slice, in columns: even with a million log blocks, no block becomes a Python object.
 
-The answer is that of :attr:`lakemerge.layout.view.TableView.tiles`, in sizes and counts alone; a test
+The result agrees with :attr:`lakemerge.layout.view.TableView.file_slices`, but has only sizes and counts. A test
 compares the two.
 """
 
@@ -33,7 +33,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class FileSliceLoad:
-    """One file slice and the size of what a compaction of it merges."""
+    """One file slice, and the size of what its compaction merges."""
 
     bucket_id: BucketId
     file: str | None
@@ -43,19 +43,20 @@ class FileSliceLoad:
     winner_bytes: int
     winner_files: int
     new_tombstone_bytes: int
-    """What tombstones grew by since the base file was written."""
+    """By how many bytes tombstones grew since the base file was written."""
     log_blocks: int
-    """Live."""
+    """How many live log blocks there are."""
     log_commits: int
-    """The commits of those blocks."""
+    """How many commits those blocks come from."""
     log_rows: int
     log_bytes: int
     oldest_version: int | None
-    """The oldest commit that the base file lacks, or, with a minor entry, may lack. ``None``: it lacks none."""
+    """The oldest commit that the base file lacks. With a minor entry, the oldest that it may lack. ``None`` if it lacks
+    none."""
 
     @property
     def bytes(self) -> int:
-        """What a full compaction reads, estimated."""
+        """An estimate of the bytes that a full compaction reads."""
         return self.base_bytes + self.winner_bytes + self.log_bytes
 
     @property
@@ -70,11 +71,11 @@ class FileSliceLoad:
 
 
 def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
-    """Every file slice of the version. Reads block index files, and nothing else."""
+    """The load of every file slice of the version. Reads only block index files."""
     buckets = view.config.buckets or 1
     domains = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
     file_slices = list(build_file_slices(view.base_files, (), buckets=buckets, minors=view.minors))
-    # Only where a bucket has several file slices do keys matter; they are most of what there is to read.
+    # Keys matter only if a bucket has several file slices. They are most of what there is to read.
     keys = len({file_slice.bucket_id for file_slice in file_slices}) < len(file_slices)
     with ThreadPoolExecutor(_READERS) as pool:
         commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
@@ -94,13 +95,15 @@ def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
 def _loads(
     file_slices: Sequence[FileSlice], blocks: _Blocks, places: Integers, rows: Integers, through: Integers
 ) -> list[FileSliceLoad]:
-    """:param places: of each live pair of file slice and block the file slice; ``rows``: the block."""
+    """:param places: for each live pair of a file slice and a block, the file slice.
+    :param rows: for each such pair, the block.
+    """
     count = len(file_slices)
     versions = blocks.versions[rows]
     span = versions.max(initial=0) + 1
     pairs = _distinct(places * span + versions) // span
     oldest = np.full(count, _NEVER, dtype=np.int64)
-    # Records of a packed block that the file slice has already do not count.
+    # Records of a consolidated block do not count if the file slice has them already.
     np.minimum.at(oldest, places, np.maximum(blocks.oldest[rows], through[places] + 1))
     columns = (
         np.bincount(places, minlength=count),
@@ -116,7 +119,8 @@ def _loads(
 
 
 def _distinct(codes: Integers) -> Integers:
-    """As ``np.unique``, which hashes: of a million codes that takes twenty times as long as sorting them."""
+    """The same as ``np.unique``, but by sorting. ``np.unique`` hashes, which takes twenty times as long for a million
+    codes."""
     ordered = np.sort(codes, kind="stable")
     return ordered[np.diff(ordered, prepend=-1) != 0]
 
@@ -181,7 +185,7 @@ class _Blocks:
     def placed(self, file_slices: Sequence[FileSlice], kinds: KeyKinds) -> tuple[Integers, Integers]:
         """All pairs of a file slice and a block that may reach into its key range: their numbers.
 
-        :param kinds: of the table's keys.
+        :param kinds: the kinds of the table's key columns.
         """
         by_bucket: dict[BucketId, list[int]] = {}
         for number, file_slice in enumerate(file_slices):
@@ -197,7 +201,7 @@ class _Blocks:
     def _reaching(
         self, rows: Integers, file_slices: Sequence[FileSlice], by_bucket: dict[BucketId, list[int]], kinds: KeyKinds
     ) -> tuple[Integers, Integers]:
-        """Where buckets have several file slices, their blocks' keys say in which of them they reach."""
+        """In buckets with several file slices, the keys of a block say into which file slices it reaches."""
         there = [by_bucket[part] for part in self.slices]
         bounds = [[low for number in numbers if (low := file_slices[number].lower) is not None] for numbers in there]
         numbers, keys = self._bucket_of[rows].tolist(), self._table.select(KEY_COLUMNS).take(pa.array(rows))
@@ -205,7 +209,7 @@ class _Blocks:
         first = [0 if key is None else bisect_right(bounds[number], key) for number, key in lows]
         last = [len(bounds[n]) if key is None else bisect_right(bounds[n], key) for n, key in highs]
         counts = np.maximum(np.array(last) - np.array(first) + 1, 0)
-        # The file slices of all buckets one after the other: a block reaches into some that follow each other.
+        # The file slices of all buckets stand one after the other. A block reaches into adjacent ones.
         starts = np.cumsum([0, *(len(numbers) for numbers in there)])[:-1]
         begins = np.repeat(starts[self._bucket_of[rows]] + np.array(first), counts)
         offsets = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -213,8 +217,8 @@ class _Blocks:
 
 
 def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
-    """The blocks, and the buckets of the table's count that they may hold keys of, one for each bucket: as
-    :meth:`Layout.slices_of`."""
+    """The blocks, and the buckets (by the table's count) whose keys they may hold. A block comes once for each such
+    bucket, as in :meth:`Layout.slices_of`."""
     buckets = layout.buckets
     bucket = commit.blocks.column("bucket").to_numpy().astype(np.int64)
     if commit.buckets >= buckets:
@@ -223,7 +227,7 @@ def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
     rows = np.repeat(np.arange(len(bucket)), times)
     reached = bucket[rows] + np.tile(np.arange(times) * commit.buckets, len(bucket))
     if layout.counts:
-        # Several of them may be one bucket still, of a smaller count.
+        # Several of these buckets may still be one bucket of a smaller count.
         parts = _partitions(commit.blocks.column("partition").to_pylist())
         pairs = zip(rows.tolist(), reached.tolist(), strict=True)
         slices = [(row, layout.bucket_of(parts[row], place)) for row, place in pairs]
@@ -233,7 +237,7 @@ def _mapped(commit: BlockCounts, layout: Layout) -> tuple[pa.Table, Integers]:
 
 
 def _partition_numbers(table: pa.Table, numbers: dict[str, int]) -> Integers:
-    """A number for each partition, the same for all commits; new ones are added."""
+    """A number for each partition, the same in all commits. New partitions are added to ``numbers``."""
     encoded = table.column("partition").combine_chunks().dictionary_encode()
     known = [numbers.setdefault(text, len(numbers)) for text in encoded.dictionary.to_pylist()]
     return np.array(known, dtype=np.int64)[encoded.indices.to_numpy()]

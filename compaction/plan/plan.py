@@ -1,7 +1,7 @@
 """Planning a compaction: which file slices are due, in which order, and which buckets share a commit.
 
 A plan is made from metadata: tags of base files, log domains and block index files. It is a value of
-:mod:`lakemerge.results.plans`; nothing is locked or reserved by it.
+:mod:`lakemerge.results.plans`, and it locks or reserves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["plan_compaction"]
 
 _MINUTE_MS = 60_000
 _SMALL_SHARE = 4
-"""A base file is small that has less than one of so many parts of the target size."""
+"""A base file is small if it is smaller than the target size divided by this."""
 
 _Due = tuple[FileSliceLoad, tuple[str, ...]]
 """A file slice, and why it is due."""
@@ -47,15 +47,15 @@ def plan_compaction(
     loads: Sequence[FileSliceLoad] | None = None,
     why: Callable[[FileSliceLoad], tuple[str, ...]] | None = None,
 ) -> CompactionPlan:
-    """What is due at a version.
+    """The plan of what is due at a version.
 
     :param where: a SQL condition over partition columns.
-    :param max_bytes: to be read and written by the plan, as estimated; the first bucket is taken even if it
-        needs more.
-    :param loads: those of the version, where they are known already.
-    :param why: says why a file slice is due, nothing where it is not, in the place of the strategy's thresholds.
-    :raises FilterError: the condition cannot be understood, or names another column.
-    :raises InputError: ``max_bytes`` is no size.
+    :param max_bytes: the plan reads and writes at most this many bytes, as estimated. The first bucket is taken even
+        if it needs more.
+    :param loads: the loads of the version, if they are known already.
+    :param why: says why a file slice is due, and returns nothing if it is not. It replaces the strategy's thresholds.
+    :raises FilterError: the condition cannot be understood, or names a column that is not a partition column.
+    :raises InputError: ``max_bytes`` is not a size.
     """
     if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
         raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
@@ -100,7 +100,7 @@ class _Judge:
         self._old_through = old_through
 
     def reasons(self, load: FileSliceLoad) -> tuple[str, ...]:
-        """Why it is; empty where it is not."""
+        """Why the file slice is due. Empty if it is not."""
         if load.is_merged if self._minor else load.is_clean:
             return ()
         if not self._thresholds:
@@ -122,10 +122,10 @@ class _Judge:
 
 
 def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
-    """With small clean files beside those that are rewritten anyway: they are joined. Base files that deletes
-    made small would else stay so for ever.
+    """Add small clean files that are next to files which are rewritten anyway, so that they are joined. Otherwise base
+    files that deletes made small would stay small for ever.
 
-    :param file slices: of one bucket, by key, so that neighbours in the list are neighbours.
+    :param file_slices: the file slices of one bucket, sorted by key.
     """
     reasons = {file_slice.file: why for file_slice, why in due}
     found: list[_Due] = []
@@ -142,18 +142,19 @@ def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_
 def _old_through(
     handle: Handle, view: TableView, loads: Sequence[FileSliceLoad], strategy: CompactionStrategy
 ) -> int | None:
-    """The last version that is as old as the strategy asks; ``None`` where none is, or it does not ask."""
+    """The last version that is as old as the strategy asks. ``None`` if there is none, or if it does not ask."""
     first = min((load.oldest_version for load in loads if load.oldest_version is not None), default=None)
     if strategy.after_minutes is None or first is None:
         return None
     old_ms = handle.now_ms() - int(strategy.after_minutes * _MINUTE_MS)
-    # In-commit timestamps rise from commit to commit, so a few of them tell; commits that were cleaned up are old.
+    # In-commit timestamps rise from commit to commit, so a few of them are enough. Commits that were cleaned up are
+    # old.
     found = bisect_right(range(first, view.version + 1), old_ms, key=lambda v: handle.log.committed_ms(v) or 0)
     return first + found - 1 if found else None
 
 
 def _in_partitions(loads: Sequence[FileSliceLoad], config: TableConfig, where: str | None) -> Sequence[FileSliceLoad]:
-    """The file slices of the partitions that a condition holds for."""
+    """The file slices of the partitions that meet a condition."""
     condition = parse_filter(where, config.schema)
     if condition is None:
         return loads
@@ -201,7 +202,8 @@ def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedSlice:
 
 
 def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float, ...]]:
-    """Sorts what comes first to the front. Older buckets first among equals, so that none waits for ever."""
+    """A sort key that puts the most urgent buckets first. Among equals, older buckets come first, so that none waits
+    for ever."""
     match strategy.order:
         case "log-bytes":
             return lambda part: (-part.log_bytes, part.oldest_version)
@@ -214,13 +216,13 @@ def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float
 
 
 def _written(part: PlannedSlice, *, minor: bool) -> int:
-    """Estimated bytes, at most."""
+    """An estimate of the most bytes that are written."""
     return part.log_bytes if minor else part.bytes_read
 
 
 def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bool) -> Sequence[PlannedSlice]:
-    """The first buckets that a run of so many bytes can do. It ends at the first that does not fit: taking
-    smaller ones from behind would let a large one wait for ever."""
+    """The first buckets that a run of this many bytes can do. It ends at the first bucket that does not fit. If it took
+    smaller ones after that, a large one could wait for ever."""
     if max_bytes is None:
         return ordered
     costs = [part.bytes_read + _written(part, minor=minor) for part in ordered]
@@ -229,7 +231,7 @@ def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bo
 
 
 def _groups(parts: Sequence[PlannedSlice], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
-    """Buckets in bins of about so many bytes read, in their order."""
+    """Put the buckets, in their order, into groups that each read about this many bytes."""
     items = [
         BinItem(value=part, records=part.log_rows, bytes=part.bytes_read, at_ms=rank) for rank, part in enumerate(parts)
     ]

@@ -26,10 +26,11 @@ from lakemerge.write.parquet.tombstones import TombstonesOutput
 __all__ = ["FileSliceJob", "Merged", "Rewritten", "joining_winners", "run_job", "skipped_file_slice"]
 
 _TIMES_NEWER = 1.25
-"""A winner file with more than so many times the rows of all newer ones is left as it is. Twice would write 16 equal
-commits 3.7 times, once (and a quarter, for commits that are nearly equal) 2.7 times; both leave four files at most."""
+"""A winner file is left as it is if it has more than this many times the rows of all newer ones. With a factor of 2, 16
+equal commits would be written 3.7 times; with 1 they are written 2.7 times. Both leave at most four files. The extra
+quarter is for commits that are nearly equal."""
 _OF_BASE = 8
-"""So is one with more than one of so many parts of the base file's rows."""
+"""A winner file is also left as it is if it has more rows than the base file's rows divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
