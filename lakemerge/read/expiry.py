@@ -1,9 +1,9 @@
-"""Folding tombstone expiry: what is left of a file slice's tombstones and logs once expiries have had their say.
+"""Applies tombstone expiries: which tombstones and log records of a file slice remain after them.
 
 Source: docs/table-format.md, section 6. At an expiry (version E, horizon H) every tombstone of version
 <= H becomes absent. All such tombstones are stored ones, since no log at or below H was live at E. A
-record of a version <= E that lost against such a tombstone has lost for good and goes with it; records
-after E meet neither. A key whose tombstone did not survive until E is no concern of the expiry.
+record of a version <= E that lost against such a tombstone has lost for good, and is removed with it.
+Records after E meet neither of them. The expiry does not concern a key whose tombstone did not survive until E.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def expire(
     frames: Sequence[Frame],
     stored: pa.Schema,
 ) -> tuple[pa.Table, list[Frame]]:
-    """Tombstones and records of a key range, without those that expiries make void.
+    """The tombstones and records of a key range, without those that expiries make void.
 
-    :param expiries: ascending.
-    :param tombstones: sorted by key; none of their keys has a stored row.
-    :param frames: in commit order.
+    :param expiries: the expiries, ascending.
+    :param tombstones: the tombstones, sorted by key. None of their keys has a stored row.
+    :param frames: the records, in commit order.
     :param stored: the columns of stored rows that the merger needs.
     """
     left = list(frames)
@@ -46,7 +46,7 @@ def expire(
             continue
         early = [_filtered(frame, _is_early(frame, expiry, void, shape)) for frame in left]
         if any(frame.rows.num_rows for frame in early):
-            # Which tombstones still stand at the expiry is for the merger to say.
+            # The merger decides which tombstones still exist at the expiry.
             folded = fold(merger, shape, base=stored.empty_table(), tombstones=void, frames=early, columns=shape.key)
             void = _up_to(folded.tombstones, expiry.horizon)
         tombstones = tombstones.filter(pa.array(~_is_among(void, tombstones, shape)))
@@ -59,7 +59,7 @@ def _up_to(tombstones: pa.Table, horizon: int) -> pa.Table:
 
 
 def _is_early(frame: Frame, expiry: Expiry, tombstones: pa.Table, shape: TableShape) -> Bools:
-    """Per record, whether it was committed before the expiry, for a key of the tombstones."""
+    """For each record, whether it was committed before the expiry and has a key of the tombstones."""
     return _is_among(tombstones, frame.rows, shape) & (np.asarray(frame.version) <= expiry.version)
 
 

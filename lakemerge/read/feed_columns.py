@@ -28,8 +28,8 @@ class FeedColumns:
 
     schema: pa.Schema
     sources: tuple[str, ...]
-    """For each column, the name of the table's column, in lower case. A table's column whose types have no common
-    one stands here several times."""
+    """For each column, the name of the table's column, in lower case. If the types of a table's column have no common
+    type, its name is here several times."""
 
     @staticmethod
     def between(handle: Handle, before: TableView, until: TableView, *, reserved: Collection[str]) -> FeedColumns:

@@ -1,9 +1,9 @@
 """The sorted streams that a merge of one file slice reads: stored rows, tombstones and log records.
 
-Where a read asks for a span of keys only (``FileSlice.wanted``), row groups that hold none of them are not read,
-and rows before and after them are cut off: all streams of a file slice alike, so that what is left of each
-key is whole, and that spans which adjoin share no row. Where it asks for single keys (``FileSlice.sought``), rows and
-row groups between them go too.
+If a read asks only for a span of keys (``FileSlice.wanted``), row groups without such keys are not read, and rows
+before and after the span are cut off. All streams of a file slice are cut alike. So every key that is left has all its
+records, and adjoining spans share no row. If a read asks for single keys (``FileSlice.sought``), rows and row groups
+between them are left out, too.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ __all__ = ["Superseded"]
 
 
 class Superseded:
-    """A bit for each row of a file slice's base file and winner files, by ordinal; set from the beginning where the
-    file slice's minor entry says so.
+    """A bit for each row of a file slice's base file and winner files, by ordinal. Rows that the file slice's minor
+    entry supersedes are marked from the beginning.
 
-    Raises :class:`TableDamagedError` for a file that has not as many rows as the table says.
+    Raises :class:`TableDamagedError` if a file does not have as many rows as the table says.
     """
 
     def __init__(self, store: Store, file_slice: FileSlice, files: ParquetFiles) -> None:

@@ -1,8 +1,8 @@
 """Leaving out file slices that cannot hold a row a filter asks for.
 
-A clean file slice is judged by its file's statistics and partition values; others only by partition values,
-which no merge changes. Where a filter names the whole key by ``=`` or ``IN``, file slices of other buckets
-and key ranges go too, and log blocks of other keys: no merge changes a key.
+A clean file slice is judged by its file's statistics and partition values. Others are judged only by partition
+values, which no merge changes. If a filter names the whole key by ``=`` or ``IN``, file slices of other buckets and
+key ranges are left out, too, and so are log blocks of other keys, because no merge changes a key.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
             keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: "" is not a partition value
     slots, partitions = place_rows(keys, config, buckets)
     if view.layout.counts:
-        # Several buckets of the table are one bucket; its number is that of one of them.
+        # Several buckets of the table are one bucket here. It has the number of one of them.
         found, place = np.unique(slots, return_inverse=True)
         parts = [view.layout.bucket_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
         own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
         slots = np.array(own, dtype=np.int64)[place]
-    # Stable, so that the keys of a bucket stay in key order.
+    # The sort is stable, so the keys of a bucket stay in key order.
     order = np.argsort(slots, kind="stable")
     slots = slots[order]
     columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
@@ -141,7 +141,7 @@ def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
 
 
 def _partition_values(partition: Partition, config: TableConfig, columns: frozenset[str]) -> Mapping[str, object]:
-    """Those of the wanted columns that are not null."""
+    """The partition values of the wanted columns that are not null."""
     return {
         name: parse_partition_value(value, config.schema.field(name).type)
         for name, value in zip(config.partition_by, partition, strict=True)
@@ -187,7 +187,7 @@ def _bounds(
     values: Mapping[str, object], schema: pa.Schema, columns: frozenset[str], *, upper: bool
 ) -> dict[str, object]:
     """Typed bounds of the wanted columns. Delta cuts timestamps to milliseconds, so an upper bound
-    holds for the whole millisecond."""
+    covers the whole millisecond."""
     bounds: dict[str, object] = {}
     for name, value in values.items():
         if name not in columns or value is None:
