@@ -158,7 +158,7 @@ class SingleFile:
         return Piece(self.file, 0, 1, 0, self.file.size, peek)
 
     def _fields(self, data: pa.NativeFile) -> list[str]:
-        """Every name that a line of JSON has. Lines that are no objects are told of where they are read."""
+        """Every name that a line of JSON has. A line that is no object has none here; the reader reports it."""
         found: dict[str, str] = {}
         counts: Counter[str] = Counter()
         records = 0

@@ -52,7 +52,7 @@ class Event:
 def listen(listener: Callable[[Event], object]) -> Callable[[], None]:
     """Call ``listener`` after each call of a table in this process, in the thread of that call.
 
-    What a listener raises is logged and goes no further: the call it is told of has ended already.
+    An error in the listener is logged. It does not disturb the call, which has ended already.
 
     :returns: a function that ends it.
     """

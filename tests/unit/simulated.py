@@ -86,7 +86,7 @@ class Slice:
 
 
 Change = Callable[[random.Random, list[Slice]], list[tuple[int, float, float, float]]]
-"""Of one commit: for each file slice it reaches, rows changed, added and deleted."""
+"""A commit: for each file slice that it reaches, the rows it changes, adds and deletes."""
 Policy = Callable[["Simulated", int], None]
 
 
@@ -95,9 +95,9 @@ class Simulated:
     slices: list[Slice]
     version: int = 0
     seconds: float = 0.0
-    """Of everything."""
+    """Seconds of writes, reads and services together."""
     serviced: float = 0.0
-    """Of services alone."""
+    """Seconds of services."""
     services: list[str] = field(default_factory=list)
 
     def loads(self) -> list[FileSliceLoad]:

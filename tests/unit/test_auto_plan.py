@@ -15,7 +15,7 @@ from tests.unit.simulated import MIB, ROW, Change, Simulated, Slice
 
 BUCKETS = 8
 ROWS = 200_000.0
-"""Of each file slice."""
+"""Rows of each file slice."""
 COMMITS = 96
 FACTOR = 1.5
 """The total cost under auto is at most so many times that of the best fixed plan, known only afterwards."""

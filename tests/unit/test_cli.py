@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -21,6 +20,7 @@ from lakemerge.cli import main
 from lakemerge.cli.arguments import byte_count, duration, storage_options
 from lakemerge.errors import InputError
 from tests.unit.faults import create, frame, listing, state_of
+from tests.unit.loggers import kept_loggers
 
 ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
@@ -28,14 +28,8 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def _loggers() -> Iterator[None]:
-    """Commands send the log of services to their error stream; other tests' loggers stay as they were."""
-    before = {
-        name: (logging.getLogger(name).handlers, logging.getLogger(name).level) for name in ("compaction", "lakemerge")
-    }
-    yield
-    for name, (handlers, level) in before.items():
-        logging.getLogger(name).handlers = handlers
-        logging.getLogger(name).setLevel(level)
+    with kept_loggers():
+        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lakemerge.cli import main
 from lakemerge.cli.app import app
 from tests.merge_source.world import World
 from tests.unit.faults import create, frame
+from tests.unit.loggers import kept_loggers
 
 Captured = pytest.CaptureFixture[str]
 
@@ -65,14 +65,8 @@ ENDLESS = {"merge-source follow"}
 
 @pytest.fixture(autouse=True)
 def _loggers() -> Iterator[None]:
-    """Commands send the log of services to their error stream; other tests' loggers stay as they were."""
-    before = {
-        name: (logging.getLogger(name).handlers, logging.getLogger(name).level) for name in ("compaction", "lakemerge")
-    }
-    yield
-    for name, (handlers, level) in before.items():
-        logging.getLogger(name).handlers = handlers
-        logging.getLogger(name).setLevel(level)
+    with kept_loggers():
+        yield
 
 
 @pytest.fixture

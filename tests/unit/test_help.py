@@ -76,7 +76,7 @@ def test_signatures_are_whole(name: str) -> None:
 
 
 def test_everything_public_has_a_text() -> None:
-    # A merger's hooks are told of where they are first declared; constructors by their class.
+    # The base class documents a merger's hooks, and a class documents its constructor.
     aside = {name for owner in (Merger, RowMerger) for name in (f"{owner.__name__}.{inner}" for inner in vars(owner))}
     silent = [
         name for name, found in ALL.items() if not found.__doc__ and not name.endswith("__init__") and name not in aside
