@@ -143,7 +143,7 @@ class Windows:
         bins = gathering.bins or Bins()
         if bins.counts_records and candidate.records is None:
             candidate = candidate._replace(records=self._asked(candidate, gathering.format.count))
-        values = [groups[name] if name in groups else _folder_value(candidate.path, name) for name in bins.correlate]
+        values = [_correlated(candidate, groups, name) for name in bins.correlate]
         return BinItem(
             value=_Binned(candidate, peek),
             records=candidate.records or 0,
@@ -310,7 +310,20 @@ def _why_broken(part: Bin[_Binned], limits: BinLimits) -> str | None:
             return f"the files of set {part.key!r} contradict each other: {told}"
 
 
-def _folder_value(path: str, name: str) -> str | None:
-    """The value of a partition folder on the path."""
+def _correlated(candidate: Candidate, groups: Mapping[str, str | None], name: str) -> str | None:
+    """The value of a group of the pattern, or of a partition folder on the path.
+
+    Raises :class:`_UnusableError` if the file has neither: a name that is spelled wrong would put all files together.
+    """
+    if name in groups:
+        return groups[name]
     start = f"{name}="
-    return next((part[len(start) :] for part in path.split("/")[:-1] if part.startswith(start)), None)
+    for folder in candidate.path.split("/")[:-1]:
+        if folder.startswith(start):
+            return folder.removeprefix(start)
+    among = f"the pattern's groups ({', '.join(sorted(groups))})" if groups else "groups of a pattern (there are none)"
+    reason = (
+        f"{candidate.path} has no {name!r} to correlate by: it is not among {among}, and no folder is named "
+        f"{start}VALUE; correct correlate, then retry the file"
+    )
+    raise _UnusableError(Failure((candidate,), reason))

@@ -32,6 +32,7 @@ from tests.conformance.runner import (
     run_case,
 )
 from tests.conformance.values import assert_rows, rows_of
+from tests.property.effort import some
 
 AS_WRITTEN = Mode("as-written")
 PLAYED = [case for cases in load_cases(supported=SUPPORTED).values() for case in cases if not case.create_error]
@@ -154,12 +155,12 @@ def test_every_supported_case_is_collected() -> None:
     assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (136, 11, 33)
 
 
-@pytest.mark.parametrize("case", PLAYED, ids=str)
+@pytest.mark.parametrize("case", some(PLAYED), ids=str)
 def test_case_as_written(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     run_case(case, AS_WRITTEN, SparkEngine(spark, tmp_path))
 
 
-@pytest.mark.parametrize(("case", "mode"), SAMPLE, ids=str)
+@pytest.mark.parametrize(("case", "mode"), some(SAMPLE), ids=str)
 def test_case_in_other_modes(case: Case, mode: Mode, spark: SparkSession, tmp_path: Path) -> None:
     run_case(case, mode, SparkEngine(spark, tmp_path))
 

@@ -7,32 +7,24 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from benchmarks.compare import __main__ as command
 from benchmarks.compare.book import Arena, Written, written
 from benchmarks.compare.cases import CASES, degradation
-from benchmarks.compare.delta import Delta
-from benchmarks.compare.deltalake import Deltalake
 from benchmarks.compare.engine import Engine, Place
 from benchmarks.compare.engines import CORE, ENGINES
-from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
-from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
 from benchmarks.compare.memory import measured, tree_bytes
 from benchmarks.compare.on_arrow import ArrowParquet, OnArrow
-from benchmarks.compare.on_spark import SparkParquet
 from benchmarks.compare.queries import Answer, Bound, Query, queries
 from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.worker import run
-from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Frame, Parameters, Workload
-from benchmarks.tpch import LINEITEM
-from lakemerge import LakeTable
+from benchmarks.compare.workload import Frame, Parameters, Workload
 
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 COMMITS = ["small commit", "late records", "duplicates", "deletes"]
@@ -228,69 +220,6 @@ def test_what_an_engine_cannot_do_is_said(workload: Workload, tmp_path: Path) ->
     assert not any(row.problems for row in rows)
     assert not any(row.step.startswith("clean") for row in rows)
     assert [row.cannot for row in rows_of("wide", Unable(), workload, tmp_path)] == ["no wide here"]
-
-
-@pytest.fixture(params=["lakemerge", "lakemerge-inline", "delta", "lakemerge-arrow", "deltalake"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param in ("lakemerge", "lakemerge-inline", "delta"):
-        spark: SparkSession = request.getfixturevalue("spark")
-        properties = INLINE if request.param == "lakemerge-inline" else None
-        yield Delta(spark) if request.param == "delta" else LakeMergeOnSpark(spark, properties)
-    else:
-        yield LakeMergeOnArrow() if request.param == "lakemerge-arrow" else Deltalake()
-
-
-def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: Path) -> None:
-    place = Place(tmp_path / "table", LINEITEM, 1 << 20)
-    engine.load(place, workload.initial)
-    frames = [workload.small(1), workload.late, workload.duplicates, workload.deletes, workload.large]
-    for frame in frames:
-        (engine.delete if frame.deletes else engine.upsert)(place, frame)
-    state = workload.state(workload.initial, frames)
-    assert problems(engine, place, workload, state, tmp_path / "dirty") == ()
-    if isinstance(engine, LakeMergeOnSpark):
-        merged = {file_slice.minor is not None for file_slice in LakeTable.open(place.path).view.file_slices}
-        assert merged == {"lakemerge.maintenance.inline" in engine.configuration}
-    asked = queries(*workload.updated_key())
-    assert {query.name: engine.answer(place, query) for query in asked} == {
-        query.name: workload.answer(state, query) for query in asked
-    }
-    engine.compact(place)
-    assert problems(engine, place, workload, state, tmp_path / "clean") == ()
-    assert engine.configuration
-    assert None not in engine.versions.values()
-
-
-def test_engines_update_columns(engine: Engine, workload: Workload, tmp_path: Path) -> None:
-    place = Place(tmp_path / "table", WIDE, 1 << 20)
-    engine.load(place, workload.wide)
-    frames = [workload.wide_change(0), workload.wide_change(1)]
-    for frame in frames:
-        engine.update_columns(place, frame, WIDE_CHANGED)
-    assert problems(engine, place, workload, workload.wide_state(frames), tmp_path / "found") == ()
-
-
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
-def test_floors_write_and_read(kind: str, request: pytest.FixtureRequest, workload: Workload, tmp_path: Path) -> None:
-    floor = SparkParquet(request.getfixturevalue("spark")) if kind == "spark" else ArrowParquet()
-    place = Place(tmp_path / "plain", LINEITEM, 1 << 20)
-    floor.load(place, workload.initial)
-    assert problems(floor, place, workload, workload.initial, tmp_path / "loaded") == ()
-    asked = queries(*workload.updated_key())
-    assert [floor.answer(place, query) for query in asked] == [
-        workload.answer(workload.initial, query) for query in asked
-    ]
-    floor.compact(place)
-    assert workload.problems(LINEITEM, tmp_path / "plain-compacted", workload.initial) == ()
-    floor.upsert(place, workload.small(1))
-    floor.delete(place, workload.deletes)
-    counts = [pq.read_table(path).num_rows for path in (workload.small(1).path, workload.deletes.path)]
-    assert floor.answer(place, asked[0]) == ((str(workload.initial_rows + sum(counts)),),)
-
-
-def problems(engine: Engine, place: Place, workload: Workload, state: Path, target: Path) -> tuple[str, ...]:
-    engine.dump(place, target)
-    return workload.problems(place.entity, target, state)
 
 
 def test_what_is_written_is_what_is_new_or_changed() -> None:

@@ -126,6 +126,29 @@ def test_partition_folders_correlate(table: LakeTable, landing: Path) -> None:
     assert sorted(files for files, _ in sizes(table)) == [1, 2]
 
 
+def test_a_file_without_the_correlation_fails_and_is_tried_again(table: LakeTable, landing: Path) -> None:
+    land(landing / "store=7", "1.json", numbered(0, 1), at=1)
+    land(landing, "2.json", numbered(1, 2), at=2)
+    pattern = r"(?P<number>\d+)\.json"
+    feed = job(table, landing, pattern=pattern, bins=Bins(correlate=("store",)))
+    result = feed.run()
+    assert (result.files, states(feed)) == (1, {"1.json": "committed", "2.json": "failed"})
+    reason = next(file.reason for file in feed.files() if file.state == "failed")
+    assert reason is not None
+    for told in ("2.json", "'store'", "the pattern's groups (number)", "store=VALUE", "retry"):
+        assert told in reason
+    feed.retry()
+    job(table, landing, pattern=pattern, bins=Bins(correlate=("number",))).run()
+    assert [row[0] for row in rows(table)] == [0, 1]
+
+
+def test_a_group_that_did_not_match_is_a_value_of_its_own(table: LakeTable, landing: Path) -> None:
+    for number, name in enumerate(["a-1", "2", "a-3", "4"]):
+        land(landing, f"{name}.json", numbered(number, number + 1), at=number)
+    job(table, landing, pattern=r"((?P<store>[a-z])-)?\d+\.json", bins=Bins(correlate=("store",))).run()
+    assert [files for files, _ in sizes(table)] == [2, 2]
+
+
 def test_files_of_different_columns_are_not_alike(tmp_path: Path, landing: Path) -> None:
     table = LakeTable.create(tmp_path / "t", FEED, key=["k"], merger="partial-update", ordering=["o"])
     for number, data in enumerate([b"k,o,v\n1,1,a\n", b"k,o\n2,1\n", b"o,K,v\n1,3,c\n"]):

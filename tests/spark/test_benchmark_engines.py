@@ -1,0 +1,91 @@
+"""The engines and floors of the comparison, on a tiny workload: they do what they are asked, and answer right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.compare.delta import Delta
+from benchmarks.compare.deltalake import Deltalake
+from benchmarks.compare.engine import Engine, Place
+from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
+from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
+from benchmarks.compare.on_arrow import ArrowParquet
+from benchmarks.compare.on_spark import SparkParquet
+from benchmarks.compare.queries import queries
+from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Parameters, Workload
+from benchmarks.tpch import LINEITEM
+from lakemerge import LakeTable
+
+PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    return Workload.prepare(tmp_path_factory.mktemp("compare"), PARAMETERS)
+
+
+@pytest.fixture(params=["lakemerge", "lakemerge-inline", "delta", "lakemerge-arrow", "deltalake"])
+def engine(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Engine]:
+    if request.param in ("lakemerge", "lakemerge-inline", "delta"):
+        properties = INLINE if request.param == "lakemerge-inline" else None
+        yield Delta(spark) if request.param == "delta" else LakeMergeOnSpark(spark, properties)
+    else:
+        yield LakeMergeOnArrow() if request.param == "lakemerge-arrow" else Deltalake()
+
+
+def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: Path) -> None:
+    place = Place(tmp_path / "table", LINEITEM, 1 << 20)
+    engine.load(place, workload.initial)
+    frames = [workload.small(1), workload.late, workload.duplicates, workload.deletes, workload.large]
+    for frame in frames:
+        (engine.delete if frame.deletes else engine.upsert)(place, frame)
+    state = workload.state(workload.initial, frames)
+    assert problems(engine, place, workload, state, tmp_path / "dirty") == ()
+    if isinstance(engine, LakeMergeOnSpark):
+        merged = {file_slice.minor is not None for file_slice in LakeTable.open(place.path).view.file_slices}
+        assert merged == {"lakemerge.maintenance.inline" in engine.configuration}
+    asked = queries(*workload.updated_key())
+    assert {query.name: engine.answer(place, query) for query in asked} == {
+        query.name: workload.answer(state, query) for query in asked
+    }
+    engine.compact(place)
+    assert problems(engine, place, workload, state, tmp_path / "clean") == ()
+    assert engine.configuration
+    assert None not in engine.versions.values()
+
+
+def test_engines_update_columns(engine: Engine, workload: Workload, tmp_path: Path) -> None:
+    place = Place(tmp_path / "table", WIDE, 1 << 20)
+    engine.load(place, workload.wide)
+    frames = [workload.wide_change(0), workload.wide_change(1)]
+    for frame in frames:
+        engine.update_columns(place, frame, WIDE_CHANGED)
+    assert problems(engine, place, workload, workload.wide_state(frames), tmp_path / "found") == ()
+
+
+@pytest.mark.parametrize("kind", ["spark", "arrow"])
+def test_floors_write_and_read(kind: str, spark: SparkSession, workload: Workload, tmp_path: Path) -> None:
+    floor = SparkParquet(spark) if kind == "spark" else ArrowParquet()
+    place = Place(tmp_path / "plain", LINEITEM, 1 << 20)
+    floor.load(place, workload.initial)
+    assert problems(floor, place, workload, workload.initial, tmp_path / "loaded") == ()
+    asked = queries(*workload.updated_key())
+    assert [floor.answer(place, query) for query in asked] == [
+        workload.answer(workload.initial, query) for query in asked
+    ]
+    floor.compact(place)
+    assert workload.problems(LINEITEM, tmp_path / "plain-compacted", workload.initial) == ()
+    floor.upsert(place, workload.small(1))
+    floor.delete(place, workload.deletes)
+    counts = [pq.read_table(path).num_rows for path in (workload.small(1).path, workload.deletes.path)]
+    assert floor.answer(place, asked[0]) == ((str(workload.initial_rows + sum(counts)),),)
+
+
+def problems(engine: Engine, place: Place, workload: Workload, state: Path, target: Path) -> tuple[str, ...]:
+    engine.dump(place, target)
+    return workload.problems(place.entity, target, state)
