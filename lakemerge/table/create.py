@@ -24,7 +24,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
-from lakemerge.results.schedule import SCHEDULE_DEFAULTS, schedule_problems
+from lakemerge.results.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
@@ -70,7 +70,7 @@ def create_table(
     _check_columns(arrow, key, ordering, partition_by, problems)
     if buckets is not None:
         problems += bucket_problems(buckets)
-    properties = dict(properties or {})
+    properties = {MAINTENANCE: "auto", **(properties or {})}
     problems += property_problems(properties)
     texts: dict[str, object] = {"name": name, "description": description}
     problems += [f"{what} must be a string, not {v!r}" for what, v in texts.items() if not isinstance(v, str | None)]

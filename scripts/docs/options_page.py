@@ -35,7 +35,8 @@ SCHEDULE: Final[Mapping[str, str]] = {
     "lakemerge.vacuum.afterMinutes": "A vacuum is due when the last scheduled one is so long ago. Old deletes are "
     "forgotten with it.",
     "lakemerge.maintenance.inline": "`true`: each upsert and delete through `LakeTable` is followed by what is due.",
-    "lakemerge.maintenance": "`auto`: each upsert and delete is followed by a compaction where it is worth its cost.",
+    "lakemerge.maintenance": "`auto`, which new tables set: each upsert and delete is followed by a compaction "
+    "where it is worth its cost.",
     "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write, for `auto` to go by.",
 }
 RETENTION: Final[Mapping[str, str]] = {

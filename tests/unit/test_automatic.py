@@ -167,8 +167,8 @@ def test_deletes_of_rows_by_a_condition_count_too(tmp_path: Path) -> None:
     assert len(state_of(path)) == 999
 
 
-def test_a_table_has_it_as_long_as_the_property_is_set(tmp_path: Path) -> None:
-    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "auto"})
+def test_a_new_table_has_it_as_long_as_the_property_is_set(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
     assert Schedule.of(table.view.snapshot.metadata.configuration).auto == Auto(
         reads_per_write=1, logs_after_commits=100
     )
