@@ -50,7 +50,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -78,6 +78,7 @@ help:
 	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
 	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
+	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
@@ -117,6 +118,9 @@ bench-merge-source: java $(STAMP)
 
 bench-ingest: java $(STAMP)
 	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
+
+bench-s3: $(STAMP) $(VERSITYGW)
+	$(BIN)/python -m benchmarks.s3 --server $(VERSITYGW) --path $(DEMO_PATH) --out $(DEMO_PATH)/s3.json $(ARGS)
 
 bench-streams: java $(STAMP)
 	$(BIN)/python -m benchmarks.streams $(ARGS)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.compare.engine import Place
-from benchmarks.compare.on_arrow import OnArrow, expression
+from benchmarks.compare.on_arrow import OnArrow, expression, newest
 from benchmarks.compare.queries import Bound
 from benchmarks.compare.workload import Frame
 
@@ -38,13 +38,13 @@ class Deltalake(OnArrow):
         write_deltalake(place.path, pq.read_table(rows), target_file_size=place.file_bytes)
 
     def upsert(self, place: Place, frame: Frame) -> None:
-        merge = self._merge(place, _source(place, frame))
+        merge = self._merge(place, newest(place.entity, frame))
         newer = f"s.{place.entity.ordering} >= t.{place.entity.ordering}"
         merge.when_matched_update_all(predicate=newer).when_not_matched_insert_all().execute()
 
     def delete(self, place: Place, frame: Frame) -> None:
         newer = f"s.{place.entity.ordering} >= t.{place.entity.ordering}"
-        self._merge(place, _source(place, frame)).when_matched_delete(predicate=newer).execute()
+        self._merge(place, newest(place.entity, frame)).when_matched_delete(predicate=newer).execute()
 
     def update_columns(self, place: Place, frame: Frame, columns: tuple[str, ...]) -> None:
         changes = {name: f"s.{name}" for name in (place.entity.ordering, *columns)}
@@ -67,15 +67,3 @@ class Deltalake(OnArrow):
 
         keys = " AND ".join(f"t.{key} = s.{key}" for key in place.entity.key)
         return DeltaTable(place.path).merge(source, keys, source_alias="s", target_alias="t")
-
-
-def _source(place: Place, frame: Frame) -> pa.Table:
-    """The frame with each key once, as MERGE needs it. If a key comes twice, the newest record is taken."""
-    rows = pq.read_table(frame.path)
-    if frame.unique:
-        return rows
-    keys = [(name, "ascending") for name in place.entity.key]
-    rows = rows.sort_by([*keys, (place.entity.ordering, "descending")])
-    numbered = rows.append_column("place", pa.array(range(rows.num_rows)))
-    firsts = numbered.group_by(list(place.entity.key), use_threads=False).aggregate([("place", "min")])
-    return rows.take(firsts.column("place_min"))

@@ -83,6 +83,20 @@ def _deltalake(_: Path) -> tuple[Engine, Engine]:
     return Deltalake(), ArrowParquet()
 
 
+def _ducklake(_: Path) -> tuple[Engine, Engine]:
+    from benchmarks.compare.ducklake import DuckLake
+    from benchmarks.compare.on_arrow import ArrowParquet
+
+    return DuckLake(), ArrowParquet()
+
+
+def _lance(_: Path) -> tuple[Engine, Engine]:
+    from benchmarks.compare.lance import Lance
+    from benchmarks.compare.on_arrow import ArrowParquet
+
+    return Lance(), ArrowParquet()
+
+
 def _paimon(_: Path) -> tuple[Engine, Engine]:
     from benchmarks.compare.on_arrow import ArrowParquet
     from benchmarks.compare.paimon import Paimon
@@ -100,5 +114,7 @@ ENGINES: Mapping[str, Entry] = {
     "hudi": Entry("Hudi, default index", _hudi, "hudi"),
     "lakemerge-arrow": Entry("LakeMerge without Spark", _lakemerge_arrow, spark=False),
     "deltalake": Entry("deltalake", _deltalake, spark=False),
+    "ducklake": Entry("DuckLake", _ducklake, spark=False),
+    "lance": Entry("Lance", _lance, spark=False),
     "pypaimon": Entry("pypaimon", _paimon, "paimon", spark=False),
 }

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from benchmarks.compare.engine import Place
 from benchmarks.compare.queries import Answer, Bound, Query, normalised
 from benchmarks.compare.workload import Frame
+from benchmarks.tpch import Entity
 
-__all__ = ["ArrowParquet", "OnArrow", "expression"]
+__all__ = ["ArrowParquet", "OnArrow", "expression", "newest"]
 
 
 class OnArrow(ABC):
@@ -86,3 +87,15 @@ def expression(bounds: Sequence[Bound]) -> pc.Expression | None:
     """The bounds as a filter of Arrow."""
     tests = [(name, "==" if sign == "=" else sign, value) for name, sign, value in bounds]
     return pq.filters_to_expression(tests) if tests else None
+
+
+def newest(entity: Entity, frame: Frame) -> pa.Table:
+    """The frame with each key once, as a MERGE needs it. If a key comes twice, the newest record is taken."""
+    rows = pq.read_table(frame.path)
+    if frame.unique:
+        return rows
+    keys = [(name, "ascending") for name in entity.key]
+    rows = rows.sort_by([*keys, (entity.ordering, "descending")])
+    numbered = rows.append_column("place", pa.array(range(rows.num_rows)))
+    firsts = numbered.group_by(list(entity.key), use_threads=False).aggregate([("place", "min")])
+    return rows.take(firsts.column("place_min"))

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["AGGREGATE", "FILTER", "FULL_SCAN", "Answer", "Query", "look_up", "normalised", "queries"]
+__all__ = ["AGGREGATE", "FILTER", "FULL_SCAN", "Answer", "Query", "condition", "look_up", "normalised", "queries"]
 
 Answer = tuple[tuple[str, ...], ...]
 """Rows of an answer as text, sorted, so that engines of any kind can be compared."""
@@ -30,7 +30,7 @@ class Query:
     @property
     def condition(self) -> str | None:
         """The bounds as SQL."""
-        return " AND ".join(f"{column} {sign} {_literal(value)}" for column, sign, value in self.bounds) or None
+        return condition(self.bounds)
 
     def over(self, relation: str) -> str:
         """The query as SQL over rows that already meet the bounds."""
@@ -47,6 +47,11 @@ def look_up(order: int, line: int) -> Query:
     columns = ("l_orderkey", "l_linenumber", "l_extendedprice", "l_shipmode", "l_comment", "updated_at")
     bounds: tuple[Bound, ...] = (("l_orderkey", "=", order), ("l_linenumber", "=", line))
     return Query("key look-up", columns, ", ".join(columns), bounds)
+
+
+def condition(bounds: Iterable[Bound]) -> str | None:
+    """Bounds as SQL; ``None`` where there are none."""
+    return " AND ".join(f"{column} {sign} {_literal(value)}" for column, sign, value in bounds) or None
 
 
 def normalised(rows: Iterable[Sequence[object]]) -> Answer:

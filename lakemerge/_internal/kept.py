@@ -1,13 +1,14 @@
-"""A cache for facts about files. Files of a table never change, so the facts do not change either."""
+"""Caches for small files, and for facts about files. Files of a table never change, so both stay true."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
+__all__ = ["Fetched", "Kept"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -42,3 +43,36 @@ class Kept(Generic[K, V]):
             while self._bytes > self._limit_bytes:
                 _, (_, oldest) = self._known.popitem(last=False)
                 self._bytes -= oldest
+
+
+class Fetched:
+    """Bytes that are fetched once and kept like values of :class:`Kept`. Threads that ask for the same bytes at the
+    same time wait for one fetch."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._kept: Kept[str, bytes] = Kept(limit_bytes)
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[bytes]] = {}
+
+    def get(self, key: str, fetch: Callable[[], bytes]) -> bytes:
+        """The bytes of ``key``. If ``fetch`` raises, everybody who waits gets the error, and nothing is kept."""
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                return known
+            other = self._under_way.get(key)
+            own = self._under_way[key] = Future() if other is None else other
+        if other is not None:
+            return other.result()
+        try:
+            data = fetch()
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        else:
+            self._kept.keep(key, data, len(data))
+            own.set_result(data)
+            return data
+        finally:
+            with self._lock:
+                del self._under_way[key]

@@ -17,6 +17,7 @@ from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import check_keys, fold_live, frame_of
 from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.runs import each_file
 from lakemerge.read.sources import MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.schema.nested import settled
 from mergers import Frame, fold
@@ -80,16 +81,19 @@ class _Looked:
         return settled(overlay_rows(before, folded, self.schema.names, sort=True)).cast(self.schema)
 
     def frames(self, blocks: Iterable[LogBlock]) -> list[Frame]:
-        """The records of the keys, in commit order."""
-        config, budget, found = self.spec.config, self.spec.settings.merge_budget_bytes, []
-        for block in blocks:
-            schema = block_schema(self.schema, block)
-            stream = block_stream(block, schema, self.file_slice, config, self.files, budget)
-            # Within a block equal keys are in commit order, and a sort by key keeps that order.
-            records = self._among((table for table, _ in stream), schema)
-            if records.num_rows:
-                found.append(frame_of(records, block))
-        return found
+        """The records of the keys, in commit order. Where the store is far away, several files are read at once."""
+        numbered = [(block.file.path, (number, block)) for number, block in enumerate(blocks)]
+        found = dict(each_file(numbered, self._frame, self.spec.store.reads_at_once))
+        return [frame for _, frame in sorted(found.items()) if frame is not None]
+
+    def _frame(self, numbered: tuple[int, LogBlock]) -> tuple[int, Frame | None]:
+        number, block = numbered
+        schema = block_schema(self.schema, block)
+        budget = self.spec.settings.merge_budget_bytes
+        stream = block_stream(block, schema, self.file_slice, self.spec.config, self.files, budget)
+        # Within a block equal keys are in commit order, and a sort by key keeps that order.
+        records = self._among((table for table, _ in stream), schema)
+        return number, frame_of(records, block) if records.num_rows else None
 
     def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
         """The rows of the tables with these keys, sorted by key."""

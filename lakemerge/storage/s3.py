@@ -19,11 +19,13 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from lakemerge._internal.kept import Fetched
 from lakemerge.errors import InputError, StoreError
 from lakemerge.storage.base import FileStat, Put, Store, check_path
 from lakemerge.storage.s3_client import S3Client
@@ -42,6 +44,10 @@ _DELETE_BATCH = 1_000
 _PART_SIZE_BYTES = 16 << 20
 """All parts but the last have this size, because some stores demand one size. 10 000 parts make 156 GiB."""
 _READ_AHEAD_BYTES = 64 << 10
+_WHOLE_BYTES = 512 << 10
+"""A file of at most this size is fetched whole: one more request would take longer than its other bytes."""
+_KEPT_BYTES = 32 << 20
+"""Such files are kept up to this size in all, because every bucket reads its part of a log file."""
 
 
 class S3Store(Store):
@@ -74,6 +80,7 @@ class S3Store(Store):
         """For Spark's own readers."""
         self._sleep = sleep
         self._is_checked = False
+        self._small = Fetched(_KEPT_BYTES)
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"
@@ -146,11 +153,13 @@ class S3Store(Store):
             position = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
-        """With ``size_bytes`` no request is made here, and a missing file is found by the first read."""
+        """With ``size_bytes`` no request is made here, and a missing file is found by the first read. Only files that
+        never change are opened with their size: if they are small, they are fetched whole, once."""
         key = self._key(path)
+        small = None if size_bytes is None or size_bytes > _WHOLE_BYTES else self._small
         if size_bytes is None:
             size_bytes = int(self._client.call("head_object", key)["ContentLength"])
-        return pa.PythonFile(S3Input(self._client, key, size_bytes), mode="r")
+        return pa.PythonFile(S3Input(self._client, key, size_bytes, small=small), mode="r")
 
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
         return _output(self._client, self._key(path))
@@ -245,10 +254,14 @@ class S3Input(io.RawIOBase):
     as Parquet readers make them, fetches exactly its bytes.
 
     :param etag: the ETag of the version to read; see :meth:`S3Client.read`.
+    :param small: if the file is small and never changes: where it is kept whole.
     """
 
-    def __init__(self, client: S3Client, key: str, size_bytes: int, *, etag: str | None = None) -> None:
+    def __init__(
+        self, client: S3Client, key: str, size_bytes: int, *, etag: str | None = None, small: Fetched | None = None
+    ) -> None:
         super().__init__()
+        self._small = small
         self._client, self._key, self._size_bytes, self._etag = client, key, size_bytes, etag
         self._position = 0
         self._block_start, self._block = 0, b""
@@ -273,18 +286,23 @@ class S3Input(io.RawIOBase):
         if end <= start:
             return b""
         if not (self._block_start <= start and end <= self._block_start + len(self._block)):
-            self._fetch(start, min(self._size_bytes, max(end, start + _READ_AHEAD_BYTES)))
+            if self._small is None:
+                self._block_start, self._block = start, self._fetched(start, max(end, start + _READ_AHEAD_BYTES))
+            else:
+                whole = partial(self._fetched, 0, self._size_bytes)
+                self._block_start, self._block = 0, self._small.get(self._key, whole)
         self._position = end
         return self._block[start - self._block_start : end - self._block_start]
 
-    def _fetch(self, start: int, end: int) -> None:
+    def _fetched(self, start: int, end: int) -> bytes:
+        end = min(self._size_bytes, end)
         block = self._client.read(self._key, start, end, etag=self._etag)
         if len(block) != end - start:
             raise StoreError(
                 f"s3://{self._client.bucket}/{self._key} ends at {start + len(block)}, not at {self._size_bytes} bytes",
                 url=f"s3://{self._client.bucket}/{self._key}",
             )
-        self._block_start, self._block = start, block
+        return block
 
 
 class _Upload(io.RawIOBase):

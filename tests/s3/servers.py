@@ -6,11 +6,7 @@ moto looks for the object and then stores it, so with the usual server, a thread
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +16,8 @@ from urllib.parse import unquote
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
+
+from benchmarks.versitygw import versitygw
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -119,32 +117,5 @@ def moto_server() -> Iterator[S3Server]:
 @contextmanager
 def versitygw_server(program: str, folder: Path) -> Iterator[Endpoint]:
     """``program`` is a versitygw; its buckets are folders below ``folder``."""
-    for name in ("buckets", "attributes"):
-        (folder / name).mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # Attributes in files of their own: not every file system has extended ones.
-    command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "attributes")]
-    environment = {**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, str(folder / "buckets")], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    try:
-        _await_port(port, process, folder / "log")
+    with versitygw(program, folder, key=KEY, secret=SECRET) as port:
         yield Endpoint(f"http://127.0.0.1:{port}")
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as connection:
-            if connection.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    process.kill()
-    raise AssertionError(f"versitygw did not start:\n{log.read_text()}")

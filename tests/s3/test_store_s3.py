@@ -6,6 +6,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,11 +168,11 @@ def test_a_botocore_without_the_condition_is_refused(server: S3Server, bucket: s
 
 
 def test_reads_ask_no_more_than_they_need(store: S3Store, server: S3Server, bucket: str) -> None:
-    store.put("data", bytes(range(256)) * 1024)
+    store.put("data", bytes(range(256)) * 4096)
     for number in range(3):
         store.put(f"log/{number}", b"x")
     server.requests.clear()
-    with store.open_input("data", size_bytes=1 << 18) as file:
+    with store.open_input("data", size_bytes=1 << 20) as file:
         assert server.requests == []
         assert read_at(file, 4, 258) == b"\x02\x03\x04\x05"
         assert read_at(file, 4, 300) == bytes(range(44, 48))
@@ -179,7 +180,7 @@ def test_reads_ask_no_more_than_they_need(store: S3Store, server: S3Server, buck
         assert read_at(file, 1 << 17, 1 << 17) == bytes(range(256)) * 512
     assert server.requests == [f"GET /{bucket}/t/data"] * 2
     server.requests.clear()
-    assert len(store.get("data")) == 1 << 18
+    assert len(store.get("data")) == 1 << 20
     assert server.requests == [f"GET /{bucket}/t/data"]
     server.requests.clear()
     assert [file.path for file in store.list("log", start_after="log/0")] == ["log/1", "log/2"]
@@ -188,6 +189,26 @@ def test_reads_ask_no_more_than_they_need(store: S3Store, server: S3Server, buck
     # A listing is never answered from memory.
     store.put("log/3", b"x")
     assert len(list(store.list("log"))) == 4
+
+
+def test_a_small_file_is_fetched_whole_and_once(store: S3Store, server: S3Server, bucket: str) -> None:
+    """Buckets read their parts of a log file side by side."""
+    content = bytes(range(256)) * 2048
+    store.put("log/1", content)
+    server.requests.clear()
+
+    def part(number: int) -> bytes:
+        with store.open_input("log/1", size_bytes=len(content)) as file:
+            return read_at(file, 1000, number * 1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(part, range(100)))
+    assert found == [content[number * 1000 : number * 1000 + 1000] for number in range(100)]
+    assert server.requests == [f"GET /{bucket}/t/log/1"]
+    copy = pickle.loads(pickle.dumps(store))
+    with copy.open_input("log/1", size_bytes=len(content)) as file:
+        assert file.read() == content
+    assert server.requests == [f"GET /{bucket}/t/log/1"] * 2, "a pickle holds no files"
 
 
 def test_an_input_shorter_than_told_is_an_error(store: S3Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.compare.delta import Delta
 from benchmarks.compare.deltalake import Deltalake
+from benchmarks.compare.ducklake import DuckLake
 from benchmarks.compare.engine import Engine, Place
 from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
 from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
+from benchmarks.compare.lance import Lance
 from benchmarks.compare.on_arrow import ArrowParquet
 from benchmarks.compare.on_spark import SparkParquet
 from benchmarks.compare.queries import queries
@@ -29,13 +31,23 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return Workload.prepare(tmp_path_factory.mktemp("compare"), PARAMETERS)
 
 
-@pytest.fixture(params=["lakemerge", "lakemerge-inline", "delta", "lakemerge-arrow", "deltalake"])
+WITHOUT_SPARK: Mapping[str, Callable[[], Engine]] = {
+    "lakemerge-arrow": LakeMergeOnArrow,
+    "deltalake": Deltalake,
+    "ducklake": DuckLake,
+    "lance": Lance,
+}
+
+
+@pytest.fixture(params=["lakemerge", "lakemerge-inline", "delta", *WITHOUT_SPARK])
 def engine(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Engine]:
-    if request.param in ("lakemerge", "lakemerge-inline", "delta"):
+    if request.param in WITHOUT_SPARK:
+        made = WITHOUT_SPARK[request.param]()
+        yield made
+        made.close()
+    else:
         properties = INLINE if request.param == "lakemerge-inline" else None
         yield Delta(spark) if request.param == "delta" else LakeMergeOnSpark(spark, properties)
-    else:
-        yield LakeMergeOnArrow() if request.param == "lakemerge-arrow" else Deltalake()
 
 
 def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
-from lakemerge._internal.kept import Kept
+import pytest
+
+from lakemerge._internal.kept import Fetched, Kept
 
 
 def test_values_are_kept_up_to_a_limit() -> None:
@@ -37,3 +41,37 @@ def test_a_pickle_is_empty_and_keeps_again() -> None:
     assert copy.get("b") == 2
     copy.keep("c", 3, 11)
     assert copy.get("c") is None
+
+
+def test_threads_wait_for_one_fetch() -> None:
+    fetched, calls, go = Fetched(100), [], threading.Event()
+
+    def fetch() -> bytes:
+        calls.append(1)
+        assert go.wait(30)
+        return b"data"
+
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(fetched.get, "a", fetch) for _ in range(4)]
+        assert fetched.get("b", lambda: b"other") == b"other", "other bytes do not wait"
+        go.set()
+        assert {one.result(30) for one in waiting} == {b"data"}
+    assert len(calls) == 1
+
+
+def test_a_failed_fetch_is_told_and_tried_again() -> None:
+    fetched = Fetched(100)
+
+    def fail() -> bytes:
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        fetched.get("a", fail)
+    assert fetched.get("a", lambda: b"data") == b"data"
+    assert fetched.get("a", fail) == b"data"
+
+
+def test_what_is_too_large_is_fetched_each_time() -> None:
+    fetched, left = Fetched(3), [b"first", b"second"]
+    assert fetched.get("a", left.pop) == b"second"
+    assert fetched.get("a", left.pop) == b"first"
