@@ -29,6 +29,7 @@ from lakemerge.provenance.streams import records_of, with_kinds
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
 from lakemerge.results.html import Shown
+from lakemerge.schema.widening import is_wider
 from mergers import Merger
 from mergers.wording import argument
 
@@ -142,6 +143,7 @@ class Replay:
             run.begin()
         for commit in known.commits:
             run.take(commit)
+        run.end()
         return self._result(run, begins=known.start.version if done is None else done)
 
     def _done(self, table: LakeTable) -> int | None:
@@ -226,6 +228,11 @@ class _Run:
             commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, number)
         self.commits += 1
 
+    def end(self) -> None:
+        """Follow a change of the source's columns whose commit a vacuum has removed."""
+        if self.replay._transform is None:
+            self._grow(self.replay._end.config.schema, self.table.view.config.schema)
+
     def take(self, commit: PastCommit) -> None:
         """Replay one commit of the source."""
         self._follow_definition(commit)
@@ -269,7 +276,8 @@ class _Run:
         if added := [field for field in nullable(wanted) if field.name not in known]:
             self.table.alter(add_columns=pa.schema(added))
         plain = [field for field in wanted if field.name in known and not pa.types.is_nested(field.type)]
-        if wider := {field.name: field.type for field in plain if field.type != known[field.name]}:
+        # A column that a restore made narrow again stays wide here.
+        if wider := {field.name: field.type for field in plain if is_wider(known[field.name], field.type)}:
             self.table.compact()
             self.table.alter(widen=wider)
 

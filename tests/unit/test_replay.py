@@ -230,6 +230,18 @@ def test_what_is_vacuumed_is_refused_with_the_remedy(tmp_path: Path) -> None:
     same(table, tmp_path / "v")
 
 
+def test_a_column_whose_commit_a_vacuum_removed(tmp_path: Path) -> None:
+    """The other table stands at a version without rows, so that it can go on over the gap."""
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a")]))
+    table.restore(version=0)
+    table.replay(tmp_path / "again")
+    table.alter(add_columns="more INT")
+    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+    table.replay(tmp_path / "again")
+    assert LakeTable.open(tmp_path / "again").schema == table.schema
+
+
 def test_an_unknown_outcome_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = history(tmp_path / "t")
     commit = commit_frame
