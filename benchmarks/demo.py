@@ -171,8 +171,9 @@ class _Run:
         initial = self._frame(workload.initial(entity))
         self._write_plain("bulk load, plain append", initial)
         table = LakeTable.create(
-            str(self._path), entity.ddl, key=list(entity.key), ordering=[entity.ordering], spark=self._spark
-        )
+            str(self._path), entity.ddl, key=list(entity.key), ordering=[entity.ordering], spark=self._spark,
+            properties={"lakemerge.maintenance": "off"},  # each step here is shown by itself
+        )  # fmt: skip
         self._write("bulk load", lambda: table.upsert(initial).rows)
         self._write_plain("upsert 1, plain append", self._frame(workload.change(entity, 1)))
         for number in range(1, workload.commits):

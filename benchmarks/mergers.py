@@ -129,7 +129,8 @@ def row_contract(inputs: Inputs, report: Report, *, rounds: int) -> None:
 def against_pypaimon(inputs: Inputs, folder: Path, report: Report, rounds: int) -> None:
     """One dirty table of each, read whole: ours as it comes and on one core, theirs as it comes."""
     path = folder / "ours"
-    ours = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], buckets=4)
+    off = {"lakemerge.maintenance": "off"}
+    ours = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], buckets=4, properties=off)
     one_core = LakeTable.open(path, settings=Settings(threads=1))
     required = pa.schema([f.with_nullable(f.name != "k") for f in SCHEMA])
     with mergers_paimon.Paimon(folder / "theirs") as paimon:

@@ -32,7 +32,7 @@ INLINE: Mapping[str, str] = {
 
 
 def created(place: Place, spark: SparkSession | None = None, properties: Mapping[str, str] | None = None) -> LakeTable:
-    """An empty table."""
+    """An empty table. Nothing is compacted unless the properties or a case say so."""
     entity, partial_update = place.entity, place.entity is WIDE
     return LakeTable.create(
         place.path,
@@ -41,7 +41,7 @@ def created(place: Place, spark: SparkSession | None = None, properties: Mapping
         ordering=[entity.ordering],
         merger="partial-update" if partial_update else "event-time",
         options={"unset": "absent"} if partial_update else None,
-        properties=properties,
+        properties={"lakemerge.maintenance": "off", **(properties or {})},
         spark=spark,
     )
 
