@@ -106,7 +106,7 @@ def follow(
     every: Annotated[
         str, typer.Option(help="How often to run, such as 5m. With supports_signalling, changes start a run earlier.")
     ] = "60s",
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, one for each run.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, one for each run.")] = False,
 ) -> None:
     """Repeat runs until SIGTERM or Ctrl-C. A run that has begun is finished."""
     job, pause = _Job.read(config), duration(every)

@@ -61,7 +61,7 @@ def lineage(
 ) -> None:
     """Show how a version's rows, or one key, got from source files to base files."""
     if dot and json:
-        raise InputError("--dot and --json exclude each other: give one of them")
+        raise InputError("a graph cannot be printed as JSON: give --dot or --json, not both")
     table = opened(path, storage_options)
     found = table.lineage(version, key=key_of(table, key) if key else None)
     if json:
