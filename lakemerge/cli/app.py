@@ -115,14 +115,18 @@ def buckets(
 def compact(
     path: PathArgument,
     storage_options: StorageOption = None,
-    minor: Annotated[bool, typer.Option("--minor", help="Write what changed beside the base files.")] = False,
+    minor: Annotated[
+        bool, typer.Option("--minor", help="Write only the changed rows, to files beside the base files.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     order: Annotated[
-        Literal["oldest", "log-bytes", "log-count", "read-amplification"], typer.Option(help="What comes first.")
+        Literal["oldest", "log-bytes", "log-count", "read-amplification"],
+        typer.Option(help="Which base files come first."),
     ] = "oldest",
     where: Annotated[str | None, typer.Option(help="A SQL condition over partition columns.")] = None,
     max_bytes: Annotated[
-        str | None, typer.Option(help="Bytes to read and write at most, such as 50GiB; the rest is for the next run.")
+        str | None,
+        typer.Option(help="At most this many bytes are read and written, such as 50GiB. The next run does the rest."),
     ] = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -144,12 +148,12 @@ def maintain(
     path: PathArgument,
     storage_options: StorageOption = None,
     every: Annotated[
-        str | None, typer.Option(help="Go on, with so long a pause, such as 5m; ends on SIGTERM or Ctrl-C.")
+        str | None, typer.Option(help="Repeat, with this pause in between, such as 5m. SIGTERM or Ctrl-C ends it.")
     ] = None,
     quiet: QuietOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, one for each run.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, one for each run.")] = False,
 ) -> None:
-    """Do what is due by the table's schedule: compactions, log compaction, vacuum."""
+    """Run the services that are due by the table's schedule: compactions, log compaction, vacuum."""
     show_progress(quiet=quiet)
     pause = None if every is None else duration(every)
     with stopping() as stop:
@@ -167,12 +171,13 @@ def vacuum(
         str | None, typer.Option(help="How long a replaced version stays readable, such as 7d.")
     ] = None,
     enforce_retention: Annotated[
-        bool, typer.Option("--enforce-retention/--no-enforce-retention", help="Refuse less than the table asks for.")
+        bool,
+        typer.Option("--enforce-retention/--no-enforce-retention", help="Refuse a retention shorter than the table's."),
     ] = True,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Delete files that no version within the retention needs; by default only say which."""
+    """Delete files that no version within the retention needs. By default, only list them."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     kept: dt.timedelta | None = None if retention is None else duration(retention)
@@ -185,15 +190,16 @@ def check(
     path: PathArgument,
     storage_options: StorageOption = None,
     rebuild_checkpoints: Annotated[
-        bool, typer.Option("--rebuild-checkpoint", help="Write damaged checkpoints anew, from what is older.")
+        bool, typer.Option("--rebuild-checkpoint", help="Rewrite damaged checkpoints from older files of the log.")
     ] = False,
     drop_orphans: Annotated[
-        bool, typer.Option("--drop-orphans", help="Where nothing is wrong, also vacuum: files that nothing needs go.")
+        bool,
+        typer.Option("--drop-orphans", help="If nothing is wrong, also vacuum: delete files that no version needs."),
     ] = False,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Verify a table: its log, files, rows and statistics. Exit code 4 where something is wrong."""
+    """Verify a table: its log, files, rows and statistics. The exit code is 4 if something is wrong."""
     show_progress(quiet=quiet)
     options = parsed_options(storage_options or ())
     result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoints, storage_options=options)

@@ -26,7 +26,7 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise InputError(f'{OPTIONS_VARIABLE} is no JSON object; write it as {{"endpoint_url": "..."}}')
+        raise InputError(f'{OPTIONS_VARIABLE} is not a JSON object; write it as {{"endpoint_url": "..."}}')
     for pair in given:
         name, equals, value = pair.partition("=")
         if not (name and equals):
@@ -36,7 +36,7 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
 
 
 def named_values(given: Sequence[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; values that are JSON are taken as such, all else as text. Raises :class:`InputError`."""
+    """``NAME=VALUE`` pairs. Values that are JSON are read as JSON, all others as text. Raises :class:`InputError`."""
     options: dict[str, Any] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")

@@ -44,7 +44,9 @@ ingest_app = typer.Typer(
 SourceArgument = Annotated[list[str], typer.Argument(help="Folders or files, such as s3://landing/orders/.")]
 NameOption = Annotated[str | None, typer.Option(help="The job's name; by default the only one that the table has.")]
 FormatOption = Annotated[str, typer.Option(help="csv, json (lines), parquet, text, avro or orc.")]
-PatternOption = Annotated[str | None, typer.Option(help="A regular expression that whole names of files match.")]
+PatternOption = Annotated[
+    str | None, typer.Option(help="A regular expression that must match the whole name of a file.")
+]
 ColumnOption = Annotated[list[str] | None, typer.Option("--column", help="A column to read; may be given again.")]
 FormatOptionOption = Annotated[
     list[str] | None,
@@ -55,16 +57,18 @@ SourceOptionOption = Annotated[
     typer.Option("--source-option", help="NAME=VALUE for the bucket of the files; by default the storage options."),
 ]
 KindOption = Annotated[str | None, typer.Option(help="The column of the files that holds each record's kind.")]
-EnvelopeOption = Annotated[Literal["debezium", "dms"] | None, typer.Option(help="What records are wrapped in.")]
+EnvelopeOption = Annotated[Literal["debezium", "dms"] | None, typer.Option(help="The format that wraps each record.")]
 BadOption = Annotated[
     Literal["fail", "quarantine"], typer.Option(help="Whether bad records make their window fail, or are set aside.")
 ]
 MostBadOption = Annotated[
-    str, typer.Option("--max-bad-records", help="How many of a window may be set aside; 'any' for any number.")
+    str, typer.Option("--max-bad-records", help="How many records of a window may be set aside, or 'any'.")
 ]
-RescuedOption = Annotated[str | None, typer.Option(help="The column for what the table has no column for.")]
+RescuedOption = Annotated[
+    str | None, typer.Option(help="The column that takes fields without a column of their own, as JSON.")
+]
 GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the files have.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 
 
 @ingest_app.command("run")
@@ -80,21 +84,22 @@ def run_job(
     block_bytes: Annotated[str, typer.Option(help="Size of the blocks that files are read in.")] = "64MiB",
     columns: ColumnOption = None,
     options: FormatOptionOption = None,
-    settle: Annotated[str, typer.Option(help="How long a file must stand still before it is read.")] = "0s",
+    settle: Annotated[str, typer.Option(help="How long a file must stay unchanged before it is read.")] = "0s",
     overwrites: Annotated[
-        Literal["ingest", "refuse"], typer.Option(help="What becomes of files that changed after they were ingested.")
+        Literal["ingest", "refuse"], typer.Option(help="What to do with files that changed after they were ingested.")
     ] = "ingest",
-    min_records: Annotated[int | None, typer.Option(help="A bin waits for so many records.")] = None,
-    max_records: Annotated[int | None, typer.Option(help="A bin with so many records is full.")] = None,
-    min_bytes: Annotated[str | None, typer.Option(help="A bin waits for so many bytes.")] = None,
-    max_bytes: Annotated[str | None, typer.Option(help="A bin has at most so many bytes.")] = None,
-    max_age: Annotated[str | None, typer.Option(help="A bin, or set, waits for so long.")] = None,
-    max_bins: Annotated[int | None, typer.Option(help="So many bins, or sets, wait at a time.")] = None,
+    min_records: Annotated[int | None, typer.Option(help="A bin waits until it has this many records.")] = None,
+    max_records: Annotated[int | None, typer.Option(help="A bin with this many records is full.")] = None,
+    min_bytes: Annotated[str | None, typer.Option(help="A bin waits until it has this many bytes.")] = None,
+    max_bytes: Annotated[str | None, typer.Option(help="A bin has at most this many bytes.")] = None,
+    max_age: Annotated[str | None, typer.Option(help="A bin or a set waits at most this long.")] = None,
+    max_bins: Annotated[int | None, typer.Option(help="At most this many bins or sets wait at a time.")] = None,
     correlate: Annotated[
-        list[str] | None, typer.Option(help="Files of different values of this group, or folder, share no bin.")
+        list[str] | None, typer.Option(help="Files with different values of this group or folder go to different bins.")
     ] = None,
     fragments: Annotated[
-        bool, typer.Option("--fragments", help="Sets of files, by the groups identifier, index and count.")
+        bool,
+        typer.Option("--fragments", help="Files are parts of sets, named by the groups identifier, index and count."),
     ] = False,
     kind_column: KindOption = None,
     envelope: EnvelopeOption = None,
@@ -102,23 +107,27 @@ def run_job(
     max_bad_records: MostBadOption = "0",
     rescued_column: RescuedOption = None,
     merge_schema: GrowOption = False,
-    blocks_per_window: Annotated[int, typer.Option(help="Blocks that are committed at once, at most.")] = 200,
-    bytes_per_window: Annotated[str, typer.Option(help="The same in bytes of files.")] = "1GiB",
+    blocks_per_window: Annotated[int, typer.Option(help="At most this many blocks are committed at once.")] = 200,
+    bytes_per_window: Annotated[
+        str, typer.Option(help="At most this many bytes of files are committed at once.")
+    ] = "1GiB",
     after: Annotated[
-        Literal["keep", "delete", "archive"], typer.Option(help="What becomes of files that are in the table.")
+        Literal["keep", "delete", "archive"], typer.Option(help="What to do with files that are in the table.")
     ] = "keep",
     archive: Annotated[str | None, typer.Option(help="Where archived files go.")] = None,
-    archive_max_age: Annotated[str | None, typer.Option(help="How long they stay there.")] = None,
-    archive_max_bytes: Annotated[str | None, typer.Option(help="How many bytes of them stay there.")] = None,
-    max_read_amplification: Annotated[float | None, typer.Option(help="Above it maintenance comes first.")] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Go on, with a scan so often, such as 30s; ends on SIGTERM or Ctrl-C.")
+    archive_max_age: Annotated[str | None, typer.Option(help="How long archived files are kept.")] = None,
+    archive_max_bytes: Annotated[str | None, typer.Option(help="How many bytes of archived files are kept.")] = None,
+    max_read_amplification: Annotated[
+        float | None, typer.Option(help="If reads cost more than this, maintain the table first.")
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Also merge bins below their minima.")] = False,
+    every: Annotated[
+        str | None, typer.Option(help="Repeat, with a scan at this interval, such as 30s. SIGTERM or Ctrl-C ends it.")
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Also commit bins below their minima.")] = False,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Take up what is there now, or go on with --every. Exit code 1 where files failed."""
+    """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     files = Files(
@@ -171,7 +180,7 @@ def run_job(
 def status(
     path: PathArgument, storage_options: StorageOption = None, name: NameOption = None, json: JsonOption = False
 ) -> None:
-    """Show what the table says of a job."""
+    """Show the state of a job."""
     found = _job(path, storage_options, name).status()
     document(found) if json else shown_ingest_status(found)
 
@@ -183,7 +192,7 @@ def files(
     name: NameOption = None,
     state: Annotated[str | None, typer.Option(help="Only files in this state, such as failed.")] = None,
     limit: LimitOption = 50,
-    rejects: Annotated[bool, typer.Option("--rejects", help="The records that were set aside instead.")] = False,
+    rejects: Annotated[bool, typer.Option("--rejects", help="Show the records that were set aside instead.")] = False,
     json: JsonLinesOption = False,
 ) -> None:
     """Show what became of each file, or the records that were set aside."""
@@ -204,7 +213,7 @@ def retry(
     name: NameOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Put failed files back; the next run takes them up."""
+    """Put failed files back. The next run ingests them."""
     count = _job(path, storage_options, name).retry(paths or None)
     if json:
         document({"files": count})
@@ -218,11 +227,12 @@ def reset(
     storage_options: StorageOption = None,
     name: NameOption = None,
     seen: Annotated[
-        Literal["keep", "forget"], typer.Option(help="Whether files of the ledger stay what they are, or are new.")
+        Literal["keep", "forget"],
+        typer.Option(help="keep: files in the ledger stay as they are. forget: they are new again."),
     ] = "keep",
     json: JsonOption = False,
 ) -> None:
-    """Begin a new generation: after a restore, or to take everything up again."""
+    """Begin a new generation of the job: after a restore, or to ingest everything again."""
     job = _job(path, storage_options, name)
     job.reset(seen=seen)
     status = job.status()
@@ -249,14 +259,14 @@ def replay(
     max_bad_records: MostBadOption = "0",
     rescued_column: RescuedOption = None,
     merge_schema: GrowOption = False,
-    archive: Annotated[str | None, typer.Option(help="Where files went afterwards.")] = None,
-    windows: Annotated[list[int] | None, typer.Option("--window", help="Only this one; may be given again.")] = None,
+    archive: Annotated[str | None, typer.Option(help="Where files were archived.")] = None,
+    windows: Annotated[list[int] | None, typer.Option("--window", help="Only this window; may be given again.")] = None,
     into: Annotated[str | None, typer.Option(help="Another table; by default the same one.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also where records would come twice.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if records may be counted twice.")] = False,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Read the files of windows once more, block by block as then."""
+    """Read the blocks of windows again, in the same order, and write them."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     files = Files(
@@ -290,7 +300,7 @@ def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> 
 
 
 def _only(jobs: Iterable[str], name: str | None) -> str:
-    """The name that was given, else that of the only job."""
+    """The given name, or the name of the table's only job."""
     if name is not None:
         return name
     known = list(jobs)

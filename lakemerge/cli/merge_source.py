@@ -25,7 +25,9 @@ from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Merges what several tables say of the same things.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Merges rows of several tables that are about the same entity.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 
 ConfigArgument = Annotated[
@@ -85,13 +87,14 @@ def _dataset(name: str, given: Any) -> Dataset:
 def run(
     config: ConfigArgument,
     storage: StorageOption = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Look at everything; still only differences are written.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Read everything. Only differences are written.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take up what changed; the first time, make the output. The file's configuration holds from this run on."""
+    """Merge what changed since the last run. The first run creates the output.
+
+    The configuration in the file holds from this run on.
+    """
     job = _Job.read(config)
     _show(job.opened(storage, create=not dry_run).run(full=full, dry_run=dry_run, config=job.config), json=json)
 
@@ -101,11 +104,11 @@ def follow(
     config: ConfigArgument,
     storage: StorageOption = None,
     every: Annotated[
-        str, typer.Option(help="How often to run, such as 5m; with supports_signalling at latest.")
+        str, typer.Option(help="How often to run, such as 5m. With supports_signalling, changes start a run earlier.")
     ] = "60s",
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, one for each run.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, one for each run.")] = False,
 ) -> None:
-    """Run again and again, until SIGTERM or Ctrl-C; a run under way is finished."""
+    """Repeat runs until SIGTERM or Ctrl-C. A run that has begun is finished."""
     job, pause = _Job.read(config), duration(every)
     with stopping() as stop:
         source = job.opened(storage, create=True)
@@ -127,7 +130,7 @@ def explain(
 
 @app.command()
 def check(config: ConfigArgument, storage: StorageOption = None, json: JsonOption = False) -> None:
-    """Cluster all rows anew and compare with state and output. Exit code 4 where something is wrong."""
+    """Cluster all rows anew and compare with state and output. The exit code is 4 if something is wrong."""
     result = _Job.read(config).opened(storage).check()
     _show(result, json=json)
     if not result.ok:
@@ -138,10 +141,10 @@ def check(config: ConfigArgument, storage: StorageOption = None, json: JsonOptio
 def report(
     config: ConfigArgument,
     storage: StorageOption = None,
-    top: Annotated[int, typer.Option(min=0, help="How many of the largest clusters and widest values.")] = 20,
+    top: Annotated[int, typer.Option(min=0, help="How many of the largest clusters and widest values to show.")] = 20,
     json: JsonOption = False,
 ) -> None:
-    """Show what the source holds: entities, clusters, the largest of these, and the values that most entities have."""
+    """Show entities, clusters, the largest clusters, and the values that most entities share."""
     _show(_Job.read(config).opened(storage).report(top=top), json=json)
 
 

@@ -16,7 +16,7 @@ import typer
 __all__ = ["JsonLinesOption", "JsonOption", "document", "lines", "row_lines"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 def document(value: object) -> None:
@@ -31,7 +31,7 @@ def lines(values: Iterable[object]) -> None:
 
 
 def row_lines(batches: Iterable[pa.RecordBatch]) -> None:
-    """Print each row as one line of JSON, and every batch as soon as it is there."""
+    """Print each row as one line of JSON. Each batch is printed as soon as it is read."""
     for batch in batches:
         lines(batch.to_pylist())
         sys.stdout.flush()
@@ -42,7 +42,7 @@ def _write(value: object) -> None:
 
 
 def _plain(value: Any) -> object:
-    """What JSON has no word for: bytes become base 64, decimals texts, durations seconds."""
+    """Values without a form in JSON: bytes become base 64, decimals become text, durations become seconds."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, decimal.Decimal):

@@ -22,7 +22,9 @@ __all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_opt
 
 KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
 MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
-SinceOption = Annotated[int | None, typer.Option(help="The records after this version; 0: as far as history goes.")]
+SinceOption = Annotated[
+    int | None, typer.Option(help="Only records after this version. 0: as far back as history goes.")
+]
 MergerOption = Annotated[str | None, typer.Option(help="A merger's name; by default the table's own.")]
 OptionsOption = Annotated[str | None, typer.Option(help="The merger's options as a JSON object.")]
 
@@ -40,7 +42,7 @@ def explain(
     since: SinceOption = None,
     json: JsonLinesOption = False,
 ) -> None:
-    """Show every record of a key, where it came from, and what it did to the row and why."""
+    """Show every record of a key: where it came from, what it did to the row, and why."""
     table = opened(path, storage_options)
     found = table.explain(key_of(table, key), since)
     if json:
@@ -54,12 +56,12 @@ def lineage(
     key: MaybeKeyArgument = None,
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
-    dot: Annotated[bool, typer.Option("--dot", help="As a graph for Graphviz.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")] = False,
     json: JsonLinesOption = False,
 ) -> None:
-    """Show the way of a version's rows, or of one key, from source files to base files."""
+    """Show how a version's rows, or one key, got from source files to base files."""
     if dot and json:
-        raise InputError("a graph is no JSON: give --dot or --json, not both")
+        raise InputError("a graph cannot be printed as JSON: give --dot or --json, not both")
     table = opened(path, storage_options)
     found = table.lineage(version, key=key_of(table, key) if key else None)
     if json:
@@ -75,7 +77,9 @@ def what_if(
     options: OptionsOption = None,
     since: SinceOption = None,
     where: Annotated[str | None, typer.Option(help="A SQL condition on the rows to show.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows; with --json all come.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Show at most this many rows. --json shows all.")
+    ] = 20,
     json: JsonLinesOption = False,
 ) -> None:
     """Show what the rows would be under another merger or other options. Writes nothing."""
@@ -91,7 +95,7 @@ def what_if(
 
 def replay(
     path: PathArgument,
-    into: Annotated[str, typer.Argument(help="Folder or URL of the other table; made where there is none.")],
+    into: Annotated[str, typer.Argument(help="Folder or URL of the other table; it is created if there is none.")],
     storage_options: StorageOption = None,
     merger: MergerOption = None,
     options: OptionsOption = None,
@@ -100,7 +104,7 @@ def replay(
     where: Annotated[str | None, typer.Option(help="A SQL condition on each record's own values.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Commit a table's records once more into another table; call it again to go on."""
+    """Commit a table's records again, into another table. If it was interrupted, call it again."""
     table = opened(path, storage_options)
     given = parsed_options(storage_options or ())
     result = table.replay(
@@ -124,11 +128,12 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
     storage_options: StorageOption = None,
     explained: Annotated[
-        list[str] | None, typer.Option("--key", help="NAME=VALUE: also explain this key; again for each key column.")
+        list[str] | None,
+        typer.Option("--key", help="Also explain this key, as NAME=VALUE; give it once for each key column."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write one page about a table, which needs no network: state, plots, compactions, ingest, maintenance."""
+    """Write a page about a table that works offline: state, plots, compactions, ingest, maintenance."""
     table = opened(path, storage_options)
     page = report_html(table, key=key_of(table, explained) if explained else None)
     out.write_text(page, encoding="utf-8")
@@ -158,7 +163,7 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
 
 
 def merger_options(text: str | None) -> dict[str, object] | None:
-    """Options as typed. Raises :class:`InputError`."""
+    """The options that were typed as JSON. Raises :class:`InputError`."""
     if text is None:
         return None
     try:

@@ -23,13 +23,16 @@ from lakemerge.table import LakeTable
 __all__ = ["register"]
 
 FormatOption = Annotated[
-    str | None, typer.Option(help="csv, json (lines), parquet, avro or orc; by default as the file's name ends.")
+    str | None,
+    typer.Option(help="csv, json (lines), parquet, avro or orc; by default the ending of the file's name says it."),
 ]
 FormatOptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE for the format, such as delimiter=;.")
 ]
 ColumnOption = Annotated[list[str] | None, typer.Option("--column", help="A column to read; may be given again.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Only so many rows; with --json all come.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Show at most this many rows. --json shows all.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +56,7 @@ def init(
     ] = None,
     options: OptionsOption = None,
     partition_by: Annotated[
-        list[str] | None, typer.Option(help="A key column to partition by; again for more.")
+        list[str] | None, typer.Option(help="A key column to partition by; may be given again.")
     ] = None,
     buckets: Annotated[int | None, typer.Option(help="Buckets of a partition, a power of two.")] = None,
     properties: Annotated[
@@ -168,7 +171,7 @@ def query(
     limit: LimitOption = 50,
     json: JsonLinesOption = False,
 ) -> None:
-    """Show what DuckDB answers: lakemerge query orders "SELECT state, count(*) FROM self GROUP BY state"."""
+    """Run a query with DuckDB: lakemerge query orders "SELECT state, count(*) FROM self GROUP BY state"."""
     rows = opened(path, storage_options, version=version).query(sql)
     if json:
         row_lines(rows.to_batches())

@@ -50,7 +50,7 @@ def run_maintenance(
     stop: threading.Event,
     show: Callable[[MaintenanceResult], None],
 ) -> None:
-    """Maintain the table. With ``every``, repeat this with such a pause in between, until ``stop`` is set.
+    """Maintain the table. With ``every``, repeat this until ``stop`` is set, with a pause of ``every`` in between.
 
     A repeating process goes on after errors. Each is one line in the log, and the services that were due stay due.
     """

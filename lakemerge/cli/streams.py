@@ -14,27 +14,29 @@ from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, r
 __all__ = ["changes", "consumers_app"]
 
 consumers_app = typer.Typer(
-    help="Followers of a table that hold back vacuum for what they have yet to read.",
+    help="Followers of a table. Vacuum keeps what they have not read yet.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Of the consumer.")]
+NameArgument = Annotated[str, typer.Argument(help="The consumer's name.")]
 
 
 def changes(
     path: PathArgument,
     storage_options: StorageOption = None,
     since: Annotated[
-        int | None, typer.Option(help="The version after which to begin; without it the present rows come first.")
+        int | None, typer.Option(help="Begin after this version. Without it, the present rows come first.")
     ] = None,
-    until: Annotated[int | None, typer.Option(help="The last version to tell of.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="Go on from a consumer's position, and advance it.")] = None,
-    net: Annotated[bool, typer.Option("--net", help="Each key once: how it differs in the end.")] = False,
-    poll: Annotated[str | None, typer.Option(help="Go on for ever, with so long a wait, such as 1s.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="As without it: a JSON object a line.")] = False,
+    until: Annotated[int | None, typer.Option(help="The last version to show.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="Begin at this consumer's position, and advance it.")] = None,
+    net: Annotated[bool, typer.Option("--net", help="Show each key once, with its total change.")] = False,
+    poll: Annotated[str | None, typer.Option(help="Repeat for ever, with this wait in between, such as 1s.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="No effect: the output always is one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Print what commits changed, a JSON object a line."""
+    """Print what commits changed, one JSON object per line."""
     table = opened(path, storage_options)
     if net:
         if since is None or consumer is not None or poll is not None:
@@ -63,9 +65,9 @@ def register(
     path: PathArgument,
     name: NameArgument,
     storage_options: StorageOption = None,
-    version: Annotated[int | None, typer.Option(help="What it has read; by default the latest version.")] = None,
+    version: Annotated[int | None, typer.Option(help="The version that it has read; by default the latest.")] = None,
     present_rows: Annotated[bool, typer.Option("--present-rows", help="It reads the version's rows first.")] = False,
-    expires_after: Annotated[str, typer.Option(help="Vacuum waits so long for it at most, such as 7d.")] = "7d",
+    expires_after: Annotated[str, typer.Option(help="Vacuum waits at most this long for it, such as 7d.")] = "7d",
     json: JsonOption = False,
 ) -> None:
     """Make a consumer."""
@@ -96,10 +98,12 @@ def advance(
 def expire(
     path: PathArgument,
     storage_options: StorageOption = None,
-    older_than: Annotated[str | None, typer.Option(help="Instead of what each was registered with.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Use this age for all consumers, and not each consumer's own.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Take away consumers that have not advanced for too long."""
+    """Remove consumers that have not advanced for too long."""
     age: dt.timedelta | None = None if older_than is None else duration(older_than)
     gone = opened(path, storage_options).consumers.expire(older_than=age)
     if json:
@@ -112,7 +116,7 @@ def expire(
 def drop(
     path: PathArgument, name: NameArgument, storage_options: StorageOption = None, json: JsonOption = False
 ) -> None:
-    """Take a consumer away."""
+    """Remove a consumer."""
     opened(path, storage_options).consumers.drop(name)
     if json:
         document({"dropped": name})

@@ -214,7 +214,7 @@ def shown_vacuum(result: VacuumResult) -> None:
             _say(f"  {path}")
         if len(result.paths) > _PATHS:
             _say(f"  and {len(result.paths) - _PATHS:,} more")
-        _say("nothing was deleted; --delete does it")
+        _say("nothing was deleted; add --delete to delete the files")
 
 
 def _planned(part: PlannedSlice) -> Iterable[str]:

@@ -125,7 +125,7 @@ def test_vacuum_says_what_it_would_delete(path: str, capsys: Captured) -> None:
     assert main(zero) == 0
     out = capsys.readouterr().out
     assert re.search(r"^vacuum +would be deleted *$", out, re.MULTILINE)
-    assert out.endswith("nothing was deleted; --delete does it\n")
+    assert out.endswith("nothing was deleted; add --delete to delete the files\n")
     assert listing(Path(path)) == before
     assert main([*zero, "--delete"]) == 0
     assert len(listing(Path(path))) < len(before)
@@ -232,7 +232,7 @@ def test_storage_options_of_flags_go_over_those_of_the_environment(monkeypatch: 
         "client_kwargs": {"region_name": "eu"},
     }  # fmt: skip
     monkeypatch.setenv("LAKEMERGE_STORAGE_OPTIONS", "[]")
-    with pytest.raises(InputError, match="no JSON object"):
+    with pytest.raises(InputError, match="is not a JSON object"):
         storage_options([])
 
 

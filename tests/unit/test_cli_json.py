@@ -113,7 +113,7 @@ def test_every_command_has_the_option_and_says_what_it_prints() -> None:
     for name, command in found.items():
         (option,) = (parameter for parameter in command.params if parameter.name == "json")
         assert option.opts == ["--json"]
-        assert ("a line" in option.help) == (name in LINES or name in ENDLESS), name
+        assert ("per line" in option.help) == (name in LINES or name in ENDLESS), name
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

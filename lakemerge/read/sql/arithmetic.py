@@ -24,11 +24,11 @@ from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, valid
 __all__ = ["absolute", "arithmetic", "negative"]
 
 _DIGITS = 39
-"""Spark computes products and remainders to so many digits, and quotients to so many behind the point; then it rounds
-again."""
+"""Spark computes products and remainders to this many digits, and quotients to this many digits behind the point. Then
+it rounds again."""
 _DIV_DIGITS = 38
 _INT_BYTES = 4
-"""Shorter integers are taken for INT, so that pmod does not wrap around."""
+"""Shorter integers are computed as INT. So pmod does not wrap around."""
 _CHECKED: dict[str, Callable[..., pa.Array]] = {
     "+": pc.add_checked,
     "-": pc.subtract_checked,
@@ -44,7 +44,7 @@ _OVERFLOW = "the result for {} and {} is no {kind}; CAST to a wider type first"
 
 
 def arithmetic(operator: str, left: Node, right: Node, text: str) -> Node:
-    """``left operator right`` for ``+ - * / % div pmod``. Raises :class:`FilterError` where one is no number."""
+    """``left operator right`` for ``+ - * / % div pmod``. Raises :class:`FilterError` if an operand is not a number."""
     for node in (left, right):
         if not is_number(node.kind) and not pa.types.is_null(node.kind):
             raise FilterError(f"{text}: {node.text} is {name(node.kind)}, not a number; use CAST", construct=text)
@@ -60,7 +60,7 @@ def arithmetic(operator: str, left: Node, right: Node, text: str) -> Node:
     if operator in _CHECKED:
         function = partial(_plain if pa.types.is_floating(kind) else _checked, operator=operator)
         return call(function, [left, right], kind, text, fails=pa.types.is_integer(kind))
-    # Spark asks for the divisor first.
+    # Spark evaluates the divisor first.
     return call(partial(_divided, operator=operator), [right, left], kind, text, fails=True)
 
 
@@ -73,7 +73,7 @@ def absolute(node: Node, text: str) -> Node:
 
 
 def _typed(node: Node, other: Node) -> Node:
-    """A NULL is of the other side's type."""
+    """The node. A NULL without a type gets the other side's type."""
     if not pa.types.is_null(node.kind):
         return node
     return Constant(None, DOUBLE if pa.types.is_null(other.kind) else other.kind, node.text)
@@ -118,7 +118,7 @@ def _divided(right: pa.Array, left: pa.Array, *, operator: str) -> pa.Array:
 
 
 def _remainder(dividends: Any, divisors: Any) -> Any:
-    """With the dividend's sign. (The processor traps where -1 divides the lowest integer.)"""
+    """The remainder, with the dividend's sign. (The processor traps if the lowest integer is divided by -1.)"""
     if dividends.dtype.kind == "i":
         return np.fmod(dividends, np.where(divisors == -1, 1, divisors).astype(dividends.dtype))
     return np.fmod(dividends, divisors)
@@ -178,14 +178,14 @@ def _decimals(
 
 
 def _quotient(a: Integers, b: Integers, shift: int, scale: int) -> Integers:
-    """``a / b`` with so many digits behind the point, where ``b`` has ``shift`` more of them than ``a``."""
+    """``a / b`` with ``scale`` digits behind the point. ``b`` has ``shift`` more such digits than ``a``."""
     shift += _DIGITS
     a, b = a.astype(object), b.astype(object)
     return halves_up(halves_up(a * 10 ** max(shift, 0), b * 10 ** max(-shift, 0)), 10 ** (_DIGITS - scale))
 
 
 def _rest(a: Integers, b: Integers) -> tuple[Integers, Integers]:
-    """What is left of ``a``, with its sign, and how often ``b`` was in it."""
+    """The remainder, with the sign of ``a``, and the whole quotient."""
     rest = np.where((a < 0).astype(np.bool_), -1, 1) * (np.abs(a) % np.abs(b))
     return rest, (a - rest) // b
 

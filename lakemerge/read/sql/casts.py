@@ -1,7 +1,7 @@
-"""``CAST`` and ``TRY_CAST``, and the casts that Spark puts in by itself.
+"""``CAST`` and ``TRY_CAST``, and the casts that Spark inserts by itself.
 
-What the target type cannot hold is an error in ``CAST`` and null in ``TRY_CAST``. Not cast are floats to text, which
-Java's versions spell in different ways.
+A value that the target type cannot hold is an error in ``CAST`` and null in ``TRY_CAST``. Floats are not cast to text,
+because versions of Java spell them in different ways.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lakemerge.read.sql.vectors import Mask, from_vector, nulled, refuse, to_vec
 __all__ = ["as_text", "cast"]
 
 Cast = tuple[pa.Array, Mask]
-"""The values, and which of them are none of the target type."""
+"""The values, and where the target type cannot hold the source's value."""
 
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _DOUBLE_DIGITS = 15
-"""Integers of so many digits, and the power of ten that they are divided by, are exact as doubles."""
+"""An integer of up to this many digits is exact as a double, and so is the power of ten that divides it."""
 
 
 def cast(node: Node, kind: pa.DataType, text: str | None = None, *, lenient: bool = False) -> Node:
@@ -47,7 +47,7 @@ def cast(node: Node, kind: pa.DataType, text: str | None = None, *, lenient: boo
 
 
 def as_text(node: Node) -> Node:
-    """As a string, the way Spark takes it for one where a function needs it."""
+    """The node as a string: the cast that Spark inserts if a function needs text."""
     return cast(node, STRING)
 
 
@@ -117,7 +117,7 @@ def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Cast:
     with np.errstate(invalid="ignore"):
         bad = ~((np.floor(values) <= float(limits.max)) & (np.ceil(values) >= float(limits.min)))
         whole = np.where(bad, 0.0, np.trunc(values))
-        top = whole >= float(limits.max)  # 2**63 itself, which a double cannot tell from the highest BIGINT
+        top = whole >= float(limits.max)  # 2**63 too: as a double, the highest BIGINT is the same number
         whole = np.where(top, 0.0, whole).astype(limits.dtype)
     return from_vector(np.where(top, limits.max, whole), valid(array), kind), bad
 
@@ -130,7 +130,7 @@ def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Cast:
 
 
 def _whole(values: Integers, scale: int) -> Integers:
-    """Without what is behind the point."""
+    """Digits behind the point are cut off."""
     size = np.abs(values) // 10**scale
     return np.where((values < 0).astype(np.bool_), -size, size)
 
@@ -150,7 +150,7 @@ def _decimal_to_decimal(array: pa.Array, kind: pa.DataType) -> Cast:
 
 
 def _float_to_decimal(array: pa.Array, kind: pa.DataType) -> Cast:
-    """By its shortest digits; null for NaN and the infinities."""
+    """The decimal with the float's shortest digits. NaN and the infinities become null."""
     array = array.cast(pa.float64())
     finite = pc.if_else(pc.is_finite(array), array, pa.scalar(None, pa.float64()))
     return text_numbers.to_decimal(finite.cast(STRING), kind)
@@ -172,7 +172,7 @@ def _boolean_to_decimal(array: pa.Array, kind: pa.DataType) -> Cast:
 
 
 def _integer_to_instant(array: pa.Array, kind: pa.DataType) -> Cast:
-    """Seconds; beyond the range of times the first or the last."""
+    """The number counts seconds. Numbers beyond the range of times become the first or the last time."""
     limit = np.iinfo(np.int64)
     values = to_vector(array).astype(np.int64)
     micros = np.clip(values, -(2**63 // _SECOND), 2**63 // _SECOND) * _SECOND
@@ -199,7 +199,7 @@ def _time_to_date(array: pa.Array, kind: pa.DataType) -> Cast:
 
 
 def _same_clock(array: pa.Array, kind: pa.DataType) -> Cast:
-    """Between times with and without a zone, which is UTC."""
+    """Between times with a zone and times without one. The zone is UTC."""
     return _all_good(array.view(pa.int64()).view(kind))
 
 

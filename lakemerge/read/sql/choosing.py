@@ -1,4 +1,4 @@
-"""``AND``, ``OR``, ``NOT``, ``CASE``, ``COALESCE``: what is computed only on the rows that come that far."""
+"""``AND``, ``OR``, ``NOT``, ``CASE``, ``COALESCE``. Each part is computed only on the rows that still need it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOL = pa.bool_()
 
 
 def condition(node: Node) -> Node:
-    """The node as a truth value. Raises :class:`FilterError` where it is none."""
+    """The node as a truth value. Raises :class:`FilterError` if it is not one."""
     if pa.types.is_null(node.kind):
         return Constant(None, _BOOL, node.text)
     if not pa.types.is_boolean(node.kind):
@@ -38,7 +38,7 @@ def negation(node: Node, text: str) -> Node:
 
 
 def case(branches: Sequence[tuple[Node, Node]], otherwise: Node | None, text: str) -> Node:
-    """``CASE WHEN condition THEN value ... ELSE otherwise END``; without ``ELSE`` null."""
+    """``CASE WHEN condition THEN value ... ELSE otherwise END``. Without ``ELSE`` the result is null."""
     conditions = tuple(condition(test) for test, _ in branches)
     given = [value for _, value in branches] + ([] if otherwise is None else [otherwise])
     kind = widest(given, text)
@@ -55,7 +55,8 @@ def coalesce(nodes: Sequence[Node], text: str) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Junction(Node):
-    """``AND`` or ``OR``: what follows is asked of the rows that are not decided yet. Null decides nothing."""
+    """``AND`` or ``OR``: each part is computed on the rows that the parts before it left undecided. Null decides
+    nothing."""
 
     parts: tuple[Node, ...]
     is_or: bool
@@ -77,7 +78,7 @@ class Junction(Node):
             asked = (pc.invert(found) if self.is_or else found).fill_null(True)
             values = part.evaluate(rows.where(asked))
             spread = assembled([(positions_of(asked), values)], rows.count, _BOOL)
-            found = join(found, spread)  # null on the rows that are decided, which changes nothing there
+            found = join(found, spread)  # null on the rows that are already decided; null changes nothing there
         return found
 
 
@@ -85,7 +86,7 @@ class Junction(Node):
 class _Case(Node):
     conditions: tuple[Node, ...]
     values: tuple[Node, ...]
-    """One a condition, and one more where there is an ``ELSE``."""
+    """One value for each condition, and one more if there is an ``ELSE``."""
     kind: pa.DataType
     text: str
     may_fail: bool

@@ -1,6 +1,6 @@
 """The calendar in vectors: days since 1970-01-01 as years, months and days, and back.
 
-Arrow's own functions end at the year 32767, and Spark's dates do not.
+Arrow's own functions end at the year 32767. Spark's dates go further.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Vector = npt.NDArray[Any]
 
 _ERA_DAYS, _ERA_YEARS = 146_097, 400
 _TO_1970 = 719_468
-"""Days from the first of March of the year 0, with which eras begin here: leap days are then the last of a year."""
+"""Days from the first of March of the year 0 to 1970-01-01. Years begin in March here, so a leap day is the last day of
+its year."""
 _MONTH_DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -33,7 +34,7 @@ def year_month_day(days: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def days_of(year: Vector, month: Vector, day: Vector) -> Vector:
-    """The opposite, for months of 1 to 12."""
+    """The opposite of :func:`year_month_day`, for months from 1 to 12."""
     year = year.astype(np.int64) - (month <= 2)
     era, year_of_era = np.divmod(year, _ERA_YEARS)
     day_of_year = (153 * np.where(month > 2, month - 3, month + 9) + 2) // 5 + day - 1
@@ -48,7 +49,7 @@ def month_days(year: Vector, month: Vector) -> Vector:
 
 
 def months_later(days: Vector, months: int) -> Vector:
-    """The same day of another month, or its last day where it has fewer."""
+    """The same day of another month, or that month's last day if the month is too short."""
     year, month, day = year_month_day(days)
     year, month = np.divmod(year * 12 + month - 1 + months, 12)
     month += 1

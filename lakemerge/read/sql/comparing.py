@@ -1,4 +1,4 @@
-"""Comparisons of values: NaN equals itself and is above every number, text is compared by its bytes."""
+"""Comparisons of values. NaN equals itself and is above every number. Text is compared by its bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOOL = pa.bool_()
 
 
 def compare(operator: str, left: Node, right: Node, text: str) -> Node:
-    """``left operator right`` for ``= != < <= > >=``. Raises :class:`FilterError` for types that do not compare."""
+    """``left operator right`` for ``= != < <= > >=``. Raises :class:`FilterError` if the types cannot be compared."""
     left, right = of_one_kind([left, right], text)
     return call(partial(_compared, operator=operator), [left, right], _BOOL, text)
 
@@ -31,7 +31,7 @@ def null_safe(left: Node, right: Node, text: str) -> Node:
 
 
 def extreme(operator: str, nodes: Sequence[Node], text: str) -> Node:
-    """``greatest`` for ``>``, ``least`` for ``<``; nulls do not count."""
+    """``greatest`` for ``>``, ``least`` for ``<``. Nulls are ignored."""
     typed = of_one_kind(nodes, text)
     return call(partial(_extreme, operator=operator), typed, typed[0].kind, text, strict=False)
 
@@ -41,13 +41,13 @@ def is_null(node: Node, text: str) -> Node:
 
 
 def is_nan(node: Node, text: str) -> Node:
-    """False for null."""
+    """``isnan``. It is false for null."""
     return call(_is_nan, [node], _BOOL, text, strict=False)
 
 
 def of_one_kind(nodes: Sequence[Node], text: str) -> list[Node]:
-    """The same values as one type that Spark takes them for. Raises :class:`FilterError` where there is none that
-    compares."""
+    """The values, cast to Spark's common type for them. Raises :class:`FilterError` if there is no common type that can
+    be compared."""
     kind = widest(nodes, text)
     if pa.types.is_nested(kind):
         raise FilterError(f"{text} cannot be compared: {nodes[0].text} is {name(kind)}", construct=text)

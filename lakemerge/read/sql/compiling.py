@@ -1,4 +1,4 @@
-"""sqlglot's tree of an expression as a :class:`Node` that computes it."""
+"""Turns sqlglot's tree of an expression into a :class:`Node` that computes it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _MAX_DIGITS = 38
 
 
 def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
-    """What computes the expression over the schema's columns, whose names match in any case.
+    """The node that computes the expression over the schema's columns. The case of column names does not matter.
 
-    :param zone: the session's. Of instants only what does not depend on it is computed in another zone than UTC.
+    :param zone: the session's time zone. If it is not UTC, expressions that compute with TIMESTAMPs are refused.
     :raises lakemerge.FilterError: for unknown columns, constructs and functions, and types that do not fit.
     """
     found = _Compiler(schema).value(node)
@@ -57,14 +57,14 @@ def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
 
 
 def check_order(node: Any) -> None:
-    """Raise :class:`FilterError` for ``a = b < c``: Spark compares from left to right, whatever the operator, and
-    sqlglot has read the second comparison first."""
+    """Raise :class:`FilterError` for ``a = b < c``. Spark compares from left to right, whatever the operator. sqlglot
+    binds the second comparison first."""
     if isinstance(node, _EQUALITIES) and isinstance(node.expression, exp.LT | exp.LTE | exp.GT | exp.GTE):
         raise FilterError(f"{sql(node)}: put the second comparison in parentheses", construct=sql(node))
 
 
 def type_named(node: Any) -> pa.DataType:
-    """The Arrow type of a type's name. Raises :class:`FilterError` for one that filters do not cast to."""
+    """The Arrow type for a type's name in SQL. Raises :class:`FilterError` if filters do not cast to that type."""
     if node.this == _NAMED.DECIMAL:
         sizes = [int(size.name) for size in node.expressions] or [10]
         precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
@@ -76,7 +76,8 @@ def type_named(node: Any) -> pa.DataType:
 
 
 def number_literal(text: str, shown: str) -> Constant:
-    """An INT, a BIGINT or a decimal with the digits that are written, or a DOUBLE with an exponent."""
+    """A number that is written in SQL: an INT, a BIGINT or a decimal with the written digits. With an exponent it is a
+    DOUBLE."""
     if text.isdecimal() or (text[1:].isdecimal() and text[0] == "-"):
         value = int(text)
         for kind in (INT, BIGINT):
@@ -152,7 +153,7 @@ class _Compiler:
         kind, given = type_named(node.to), self.value(node.this)
         found = cast(given, kind, sql(node), lenient=isinstance(node, exp.TryCast))
         if isinstance(given, Constant) and given.literal and isinstance(found, Constant) and not is_explicit(node):
-            # 1L is such a cast to sqlglot, and its digits count.
+            # sqlglot reads 1L as such a cast. It is still a literal, so its digits count.
             return Constant(found.value, kind, sql(node), literal=pa.types.is_integer(kind))
         return found
 
@@ -176,7 +177,7 @@ class _Compiler:
 
     def concat(self, node: Any) -> Node:
         if isinstance(node.expression, exp.Add | exp.Sub):
-            # To Spark || is one of + and -, which are done from left to right.
+            # In Spark || has the precedence of + and -: all three are evaluated from left to right.
             raise FilterError(f"{sql(node)}: put + and - behind || in parentheses", construct=sql(node))
         return concat([self.value(node.this), self.value(node.expression)], sql(node))
 
@@ -235,7 +236,7 @@ class _Compiler:
             texts, pattern = (FUNCTIONS["lower"].build([side], side.text) for side in (texts, pattern))
         known = isinstance(pattern, Constant)
         if isinstance(pattern, Constant) and pattern.value is not None:
-            like_regex(pattern.value, escape)  # an escape that stands before no wildcard is an error now
+            like_regex(pattern.value, escape)  # fails now if an escape character stands before anything but a wildcard
         found = pattern_call(partial(like, escape=escape), texts, pattern, sql(node), fails=not known)
         return negation(found, sql(node)) if of.args.get("negate") else found
 
@@ -300,7 +301,7 @@ _METHODS: Mapping[Any, Callable[[_Compiler, Any], Node]] = {
     exp.Literal: _Compiler.literal,
     exp.RawString: _Compiler.raw,
     exp.HexString: _Compiler.binary,
-    exp.Cast: _Compiler.cast,  # TryCast, too
+    exp.Cast: _Compiler.cast,  # TryCast too, its subclass
     exp.Neg: _Compiler.negative,
     tuple(_ARITHMETIC): _Compiler.arithmetic,
     exp.DPipe: _Compiler.concat,

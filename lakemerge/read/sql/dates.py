@@ -1,4 +1,4 @@
-"""Functions of dates and times in UTC, and what intervals add to them."""
+"""Functions of dates and times in UTC, and the addition of intervals."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _SECOND = 1_000_000
 _MINUTE, _HOUR = 60 * _SECOND, 3600 * _SECOND
 _DAY = 24 * _HOUR
 _MONDAY = 3
-"""Days since the Monday before 1970-01-01."""
+"""1970-01-01 is this many days after a Monday."""
 
 CLOCK_UNITS = {"microsecond": 1, "millisecond": 1000, "second": _SECOND, "minute": _MINUTE, "hour": _HOUR}
-"""In microseconds."""
+"""The length of each unit in microseconds."""
 DATE_FIELDS = frozenset({"year", "quarter", "month", "day", "dayofweek", "weekday", "dayofyear"})
 TIME_FIELDS = {"hour": (_HOUR, 24), "minute": (_MINUTE, 60), "second": (_SECOND, 60)}
 DATE_LEVELS = {
     "week": "week", "mon": "month", "month": "month", "mm": "month", "quarter": "quarter", "year": "year",
     "yyyy": "year", "yy": "year",
 }  # fmt: skip
-"""What ``trunc`` takes, in any case; Spark gives null for others."""
+"""The levels of ``trunc``. Case does not matter. Spark gives null for other levels."""
 LEVELS = {**DATE_LEVELS, **dict.fromkeys(("day", "dd"), "day"), **{unit: unit for unit in CLOCK_UNITS}}
-"""What ``date_trunc`` takes."""
+"""The levels of ``date_trunc``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Months, or microseconds."""
+    """A number of months or of microseconds."""
 
     months: int
     micros: int
     of_days: bool
-    """Whole days by their unit: a date with it is a date, and with other microseconds a time."""
+    """The interval is written in days or weeks. A date plus such an interval is a date. A date plus hours is a time."""
 
     def negated(self) -> Interval:
         return Interval(-self.months, -self.micros, self.of_days)
@@ -92,7 +92,7 @@ def truncated_time(times: pa.Array, *, level: str) -> pa.Array:
 
 
 def days_later(dates: pa.Array, days: pa.Array) -> pa.Array:
-    """Beyond the last date Spark goes on at the first."""
+    """``date_add``. After the last date Spark wraps around to the first, and so does this."""
     values = to_vector(dates) + to_vector(days).astype(np.int32)
     return from_vector(values, valid(dates, days), dates.type)
 
@@ -107,13 +107,14 @@ def days_between(end: pa.Array, start: pa.Array) -> pa.Array:
 
 
 def seconds_since(times: pa.Array) -> pa.Array:
-    """``unix_timestamp``: cut off towards 1970."""
+    """``unix_timestamp``: fractions of a second are cut off towards 1970."""
     micros = to_vector(times)
     return from_vector(np.where(micros < 0, -(-micros // _SECOND), micros // _SECOND), valid(times), pa.int64())
 
 
 def later(values: pa.Array, *, interval: Interval) -> pa.Array:
-    """Dates or times with an interval added: months first end at the last day of a shorter month."""
+    """Dates or times with an interval added. Months are added first. If the month is too short for the day, the result
+    is the month's last day."""
     known = valid(values)
     ticks = to_vector(values).astype(np.int64)
     if pa.types.is_date(values.type):

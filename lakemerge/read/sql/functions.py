@@ -1,4 +1,4 @@
-"""The functions that filters know, by Spark's names for them."""
+"""The functions that filters know, by their names in Spark."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ Build = Callable[[Sequence[Node], str], Node]
 @dataclass(frozen=True, slots=True)
 class Function:
     least: int
+    """It takes at least this many arguments."""
     most: int
-    """So many arguments it takes."""
+    """It takes at most this many arguments."""
     build: Build
 
 
@@ -42,7 +43,7 @@ def substring(nodes: Sequence[Node], text: str) -> Node:
 
 
 def trim(of: Node, characters: Node | None, text: str, *, at_start: bool, at_end: bool) -> Node:
-    """The ends without blanks, or without each of these characters."""
+    """``TRIM``: removes these characters at the ends of the text. Without ``characters``, it removes blanks."""
     given = " " if characters is None else _literal_text(characters, text)
     kernel = partial(strings.trimmed, characters=given, at_start=at_start, at_end=at_end)
     return call(kernel, [as_text(of)], STRING, text)
@@ -85,7 +86,7 @@ def _date(node: Node, text: str) -> Node:
 
 
 def _clock(node: Node, text: str) -> Node:
-    """As a time: a date is midnight."""
+    """The node as a time. A date becomes its midnight."""
     node = _temporal(node, text)
     return cast(node, LOCAL) if pa.types.is_date(node.kind) else _instant(node, text)
 
@@ -211,7 +212,8 @@ def _days_later(*, back: bool) -> Build:
 
 
 def add_days(date: Node, days: Node, text: str, *, back: bool) -> Node:
-    """A date so many days later, or earlier; the number is an INT or less. A date and NULL give NULL."""
+    """The date that is ``days`` days later, or earlier if ``back``. ``days`` is at most an INT. If one of both is NULL,
+    the result is NULL."""
     if days.kind == BIGINT:
         raise FilterError(f"{text}: {days.text} is BIGINT, and Spark adds an INT of days; use CAST", construct=text)
     kernel = dates.days_before if back else dates.days_later
@@ -308,4 +310,4 @@ FUNCTIONS: dict[str, Function] = {
     "array_contains": _exactly(2, lambda nodes, text: nested.array_contains(nodes[0], nodes[1], text)),
     **dict.fromkeys(("size", "cardinality"), _exactly(1, lambda nodes, text: nested.size(nodes[0], text))),
 }
-"""By name in lower case."""
+"""The keys are names in lower case."""

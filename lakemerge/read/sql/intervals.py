@@ -1,4 +1,4 @@
-"""``INTERVAL`` literals, and what they are added to."""
+"""``INTERVAL`` literals, and their addition to dates and times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _PART = re.compile(r"([+-]?\d+)(?:\.(\d{1,9}))?\s+([a-z]+)\s*", re.ASCII)
 
 
 def interval_of(node: Any) -> Interval | None:
-    """The interval that literals, their sums and their opposites make; ``None`` where the node is none."""
+    """The interval that a node stands for: a literal, a sum of intervals, or the opposite of one. For any other node,
+    ``None``."""
     if isinstance(node, exp.Paren):
         return interval_of(node.this)
     if isinstance(node, exp.Neg):
@@ -50,7 +51,7 @@ def with_interval(value: Node, interval: Interval, text: str) -> Node:
 
 
 def with_days(left: Node, right: Node, text: str, *, back: bool) -> Node | None:
-    """``date + days``, ``days + date``, ``date - days``; ``None`` where no side is a date."""
+    """``date + days``, ``days + date``, ``date - days``. ``None`` if neither side is a date."""
     if pa.types.is_date(left.kind) and not is_time(right.kind):
         return add_days(left, right, text, back=back)
     if pa.types.is_date(right.kind) and not is_time(left.kind) and not back:

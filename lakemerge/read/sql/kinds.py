@@ -1,4 +1,4 @@
-"""Spark's rules for types: what two values are taken for, and how many digits a result has."""
+"""Spark's rules for types: the common type of two values, and how many digits a result has."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DATE, TIMESTAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("u
 
 _MAX_DIGITS = 38
 _LEAST_SCALE = 6
-"""So many digits behind the point are kept where a result has too many before and behind it."""
+"""If a result has too many digits, at least this many digits behind the point are kept."""
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def name(kind: pa.DataType) -> str:
-    """As SQL spells it."""
+    """The type's name in SQL."""
     return "VOID" if pa.types.is_null(kind) else type_ddl(kind)
 
 
@@ -55,7 +55,7 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def as_decimal(node: Node) -> pa.DataType:
-    """The decimal type that holds an integer or decimal operand. A literal has as many digits as it is written with."""
+    """The decimal type that holds an integer or decimal operand. For a literal, the digits that are written count."""
     if pa.types.is_decimal(node.kind):
         return node.kind
     if isinstance(node, Constant) and node.literal:
@@ -64,8 +64,10 @@ def as_decimal(node: Node) -> pa.DataType:
 
 
 def bounded(digits: int, scale: int) -> pa.DataType:
-    """The decimal type of a result that would need ``digits``, ``scale`` of them behind the point: digits before the
-    point matter more, and six behind it."""
+    """The decimal type of a result that needs ``digits`` digits, ``scale`` of them behind the point.
+
+    If that is more than a decimal holds, digits behind the point are given up, but six of them stay.
+    """
     if digits <= _MAX_DIGITS:
         return pa.decimal128(digits, scale)
     whole = digits - scale
@@ -73,7 +75,7 @@ def bounded(digits: int, scale: int) -> pa.DataType:
 
 
 def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type that values of both are taken for; ``None`` where there is none."""
+    """The common type of two types. ``None`` if there is none."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):
@@ -86,10 +88,10 @@ def wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def widest(nodes: Sequence[Node], text: str) -> pa.DataType:
-    """The type that the values of all are taken for. A text literal counts as what it spells, as in Spark; a text
-    column among numbers must be cast by hand.
+    """The common type of all the values. As in Spark, a text literal is cast to the type of the others. A text column
+    among numbers needs a CAST in the filter.
 
-    :raises lakemerge.FilterError: there is none.
+    :raises lakemerge.FilterError: if there is no common type.
     """
     typed = [node for node in nodes if not (isinstance(node, Constant) and is_text(node.kind))]
     found: pa.DataType | None = pa.null()
@@ -114,7 +116,7 @@ def _of_integer(kind: pa.DataType) -> pa.DataType:
 def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     decimals = [pa.types.is_decimal(kind) for kind in (left, right)]
     if any(pa.types.is_floating(kind) for kind in (left, right)):
-        return DOUBLE  # two of type FLOAT are equal
+        return DOUBLE  # FLOAT is only the common type of FLOAT and FLOAT
     if not any(decimals):
         return max(left, right, key=lambda kind: kind.bit_width)
     left, right = (kind if pa.types.is_decimal(kind) else _of_integer(kind) for kind in (left, right))

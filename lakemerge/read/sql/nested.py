@@ -20,7 +20,8 @@ __all__ = ["array_contains", "element", "field", "size"]
 
 
 def field(of: Node, wanted: str, text: str) -> Node:
-    """A field of a struct, whatever the case of its name. Raises :class:`FilterError` where there is none."""
+    """A field of a struct. The case of its name does not matter. Raises :class:`FilterError` if there is no such
+    field."""
     fields = [of.kind.field(i) for i in range(of.kind.num_fields)] if pa.types.is_struct(of.kind) else []
     found = [index for index, field in enumerate(fields) if field.name.lower() == wanted.lower()]
     if len(found) != 1:
@@ -29,7 +30,11 @@ def field(of: Node, wanted: str, text: str) -> Node:
 
 
 def element(of: Node, key: Node, text: str) -> Node:
-    """``of[key]``: by position from zero, which must be there, by key, null where it is not, or by name."""
+    """``of[key]``.
+
+    An element of a list is found by its position from zero, and it is an error if the list is too short. A value of a
+    map is found by its key, and is null if the key is missing. A field of a struct is found by its name.
+    """
     if pa.types.is_struct(of.kind) and isinstance(key, Constant) and is_text(key.kind) and key.value is not None:
         return field(of, key.value, text)
     if pa.types.is_list(of.kind) and pa.types.is_integer(key.kind):
@@ -42,14 +47,14 @@ def element(of: Node, key: Node, text: str) -> Node:
 
 
 def size(of: Node, text: str) -> Node:
-    """Null for null, as under ANSI mode."""
+    """``size``. The size of null is null, as under ANSI mode."""
     if not (pa.types.is_list(of.kind) or pa.types.is_map(of.kind)):
         raise FilterError(f"{text}: {of.text} is {name(of.kind)}, not an array or a map", construct=text)
     return call(_size, [of], INT, text)
 
 
 def array_contains(of: Node, value: Node, text: str) -> Node:
-    """Null where the value is not there, but a null is."""
+    """``array_contains``. It is null if the value is missing and the list has a null."""
     if not pa.types.is_list(of.kind) or pa.types.is_null(value.kind):
         raise FilterError(f"{text}: {of.text} is {name(of.kind)}, and {value.text} {name(value.kind)}", construct=text)
     items = Constant(None, of.kind.value_type, of.text)
@@ -64,7 +69,7 @@ def _field(values: pa.StructArray, *, index: int) -> pa.Array:
 
 
 def _bounds(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where each row's elements begin and end; nothing for null."""
+    """Where each row's elements begin and end. A null list has no elements."""
     offsets = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     known = valid(values)
     return offsets[:-1], np.where(known, offsets[1:], offsets[:-1])
@@ -98,7 +103,7 @@ def _contains(values: pa.ListArray, wanted: pa.Array) -> pa.Array:
 
 
 def _entries(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The positions of all elements, and the row that each is of."""
+    """The positions of all elements, and the row that each element belongs to."""
     starts, ends = _bounds(values)
     lengths = ends - starts
     owners = np.repeat(np.arange(len(values)), lengths)

@@ -1,8 +1,8 @@
 """Values of SQL expressions, computed a batch at a time.
 
 A :class:`Node` computes one Arrow array from the rows of a batch. It is asked only about the rows that need its value:
-``CASE WHEN n > 0 THEN 1 / n END`` divides on the rows where ``n > 0``, as Spark does. So what a row's value makes
-impossible is an error where it happens, and no error is carried along. Nodes are picklable: they go to Spark's tasks.
+``CASE WHEN n > 0 THEN 1 / n END`` divides on the rows where ``n > 0``, as Spark does. So a computation that fails on a
+row can raise its error at once. Nodes are picklable, because they are sent to Spark's tasks.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Positions = npt.NDArray[np.int64]
 
 
 class RowError(Exception):
-    """A row's values cannot be computed with. The message says which values, and what is wrong."""
+    """The computation fails for the values of a row. The message says which values, and what is wrong."""
 
 
 class Rows:
-    """Some rows of a batch. A column is cut down to them when it is asked for."""
+    """Some rows of a batch. A column is filtered to these rows when it is first used."""
 
     def __init__(self, of: pa.RecordBatch | Rows, mask: pa.BooleanArray | None = None) -> None:
-        """:param mask: which rows of ``of``; null: not these. Without one, all."""
+        """:param mask: which rows of ``of``. Null means no. Without a mask, all rows."""
         self._of = of
         self._mask = mask
         self._columns: dict[str, pa.Array] = {}
@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def one(cls) -> Rows:
-        """A row without columns, on which constants are computed."""
+        """One row without columns, to compute constants on."""
         return cls(pa.RecordBatch.from_arrays([pa.nulls(1)], [""]))
 
     def column(self, name: str) -> pa.Array:
@@ -63,18 +63,18 @@ class Node(ABC):
     kind: pa.DataType
     """The type of its values."""
     text: str
-    """As SQL, for messages."""
+    """The expression in SQL, for messages."""
     may_fail: bool
-    """Whether there may be rows that it has no value for."""
+    """Whether it may fail on some rows."""
 
     @property
     def children(self) -> Sequence[Node]:
-        """The expressions that it is made of."""
+        """The expressions that it consists of."""
         return ()
 
     @abstractmethod
     def evaluate(self, rows: Rows) -> pa.Array:
-        """One value a row. Raises :class:`FilterError` that names the values of a row that has none."""
+        """One value for each row. If it fails on a row, it raises a :class:`FilterError` with the row's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Constant(Node):
     text: str
     may_fail: bool = False
     literal: bool = False
-    """Written as a number: Spark takes its digits, not its type, for its precision."""
+    """It is written as a number. Spark then takes its precision from its digits and not from its type."""
 
     def evaluate(self, rows: Rows) -> pa.Array:
         if self.value is None:
@@ -114,7 +114,7 @@ class Call(Node):
     text: str
     may_fail: bool
     strict: bool
-    """Null wherever an argument is; later arguments are then not asked, as in Spark."""
+    """The result is null if an argument is. As in Spark, the arguments after a null are not computed."""
 
     @property
     def children(self) -> Sequence[Node]:
@@ -153,7 +153,8 @@ def call(
     fails: bool = False,
     strict: bool = True,
 ) -> Node:
-    """``function`` of the arguments; of constants its value, where it has one.
+    """The node for ``function`` of the arguments. If all arguments are constants, it is computed now and the result is
+    a constant.
 
     :param fails: whether ``function`` may raise :class:`RowError`.
     """
@@ -167,12 +168,12 @@ def call(
 def _constant(made: Call) -> Node:
     try:
         return Constant(made.evaluate(Rows.one())[0].as_py(), made.kind, made.text)
-    except (FilterError, ValueError, OverflowError):  # an error only if a row asks; beyond the dates of Python
+    except (FilterError, ValueError, OverflowError):  # it fails only if a row needs it, or Python has no such date
         return made
 
 
 def all_nodes(node: Node) -> Iterator[Node]:
-    """The node and all that it is made of."""
+    """The node and all nodes below it."""
     yield node
     for child in node.children:
         yield from all_nodes(child)
@@ -184,7 +185,7 @@ def positions_of(mask: pa.BooleanArray) -> Positions:
 
 
 def assembled(parts: Sequence[tuple[Positions, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """``count`` values from parts, each with its positions; null where no part has one."""
+    """``count`` values, put together from parts with their positions. Positions that no part has are null."""
     whole = pa.concat_arrays([pa.nulls(1, kind), *(values for _, values in parts)])
     places = np.zeros(count, dtype=np.int64)
     start = 1

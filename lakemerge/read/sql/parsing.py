@@ -1,4 +1,4 @@
-"""SQL text as sqlglot's tree: Spark's grammar, functions by the names they are written with."""
+"""Parses SQL text into sqlglot's tree, by Spark's grammar. Functions keep the names that the text has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXPLICIT = "explicit"
 
 
 def _explicit_cast(parser: Any) -> Any:
-    """``CAST(1 AS BIGINT)`` told from ``1L``."""
+    """Mark a cast that is written as ``CAST(1 AS BIGINT)``. sqlglot makes the same tree of ``1L``."""
     found = _SparkParser.FUNCTION_PARSERS["CAST"](parser)
     if found is not None:
         found.meta[_EXPLICIT] = True
@@ -36,7 +36,8 @@ def _explicit_cast(parser: Any) -> Any:
 
 
 class _Filters(Spark):
-    """Spark's dialect, but for functions: sqlglot makes of those what it takes them for in all dialects together."""
+    """Spark's dialect without its functions. sqlglot would translate functions into its own, which serve all
+    dialects."""
 
     class Parser(_SparkParser):  # type: ignore[misc]
         STRICT_CAST = True
@@ -70,7 +71,7 @@ def is_explicit(cast: Any) -> bool:
 
 
 def only(node: Any, *names: str) -> None:
-    """Raise :class:`FilterError` where a node has other parts."""
+    """Raise :class:`FilterError` if a node has parts with other names."""
     if any(value and name not in names for name, value in node.args.items()):
         unsupported(node)
 
@@ -81,6 +82,6 @@ def unsupported(node: Any) -> NoReturn:
 
 
 def _plain(error: SqlglotError) -> str:
-    """Where sqlglot did not understand the text, without terminal colours and names of its classes."""
+    """The message of sqlglot's error, without terminal colours and names of its classes."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("\n", " ").strip()
     return re.sub(r"Required keyword: '\w+' missing for <class '[^']*'>", "something is missing", text)

@@ -1,4 +1,4 @@
-"""``LIKE``, ``RLIKE`` and functions that take a text to look for: once for all rows, or a pattern a row."""
+"""``LIKE``, ``RLIKE`` and functions that search for a text. The pattern is one for all rows, or a column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["java_regex", "like", "matched", "pattern_call"]
 def pattern_call(
     kernel: Callable[[pa.Array, str], pa.Array], texts: Node, pattern: Node, text: str, *, fails: bool = False
 ) -> Node:
-    """A truth value of ``texts`` for a pattern: ``kernel`` is called once for each different pattern of a batch."""
+    """Whether each of ``texts`` matches its pattern. ``kernel`` is called once for each distinct pattern of a batch."""
     if isinstance(pattern, Constant):
         if pattern.value is None:
             return Constant(None, pa.bool_(), text)
@@ -56,11 +56,11 @@ def _for_each(texts: pa.Array, patterns: pa.Array, *, kernel: Callable[[pa.Array
     return assembled(parts, len(texts), pa.bool_())
 
 
-# Regular expressions: Arrow has RE2's, Spark has Java's. What both read alike is passed on, what has another meaning is
-# written anew, and what RE2 cannot do, or may take for something else, is refused.
+# Regular expressions: Arrow has RE2's, and Spark has Java's. A part that means the same in both is passed on. A part
+# that means something else in RE2 is rewritten. A part that RE2 does not know, or may read in another way, is refused.
 
 _ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
-"""Ends of lines to Java; to RE2 only the first."""
+"""Java takes all of these for ends of lines, RE2 only the first."""
 _CLASS_ESCAPES = {"d": r"0-9", "w": r"0-9A-Za-z_", "s": r" \t\n\x{0B}\f\r"}
 _SAME_ESCAPES = frozenset("tnrf")
 _QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
@@ -69,7 +69,7 @@ _PUNCTUATION = frozenset("\\^$.[]{}()|*+?-/,:;!\"#%&'<=>@_`~ ")
 
 
 def java_regex(pattern: str) -> str | None:
-    """RE2's expression for what Java finds with ``pattern``; ``None`` where that is not certain."""
+    """The RE2 expression that finds what Java finds with ``pattern``. ``None`` if that is not certain."""
     parts: list[str] = []
     at, depth = 0, 0
     while at < len(pattern):
@@ -106,7 +106,7 @@ def _atom(pattern: str, at: int) -> tuple[str, int, bool] | None:
     if character in "^|":
         return ("|" if character == "|" else r"\A"), at + 1, False
     if character == "$":
-        # Before the end of the last line, too: as it comes last, what follows it need not be told from it.
+        # In Java $ also matches before a line end that ends the text. $ comes last here, so the match may include it.
         last = at + 1 == len(pattern) or pattern[at + 1] in "|)"
         return (rf"(?:\r\n|[{_ENDS}])?\z", at + 1, False) if last else None
     if character == ".":

@@ -25,7 +25,7 @@ _EXACT_POWER = 22
 """Powers of ten up to here are exact as doubles."""
 _SURE = 2.0**50
 _MARGIN = 2.0**-10
-"""How far from a half a scaled double of up to ``_SURE`` must be to be rounded without a second look."""
+"""A scaled double up to ``_SURE`` that is further from a half than this is rounded right in floating point."""
 _EXACT = Context(prec=1200)
 
 
@@ -44,7 +44,7 @@ def rounded(node: Node, digits: int, text: str) -> Node:
 
 
 def whole(node: Node, text: str, *, up: bool) -> Node:
-    """``ceil`` for ``up``, else ``floor``: a BIGINT, or a decimal without digits behind the point."""
+    """``ceil`` if ``up``, else ``floor``. The result is a BIGINT, or a decimal without digits behind the point."""
     _check(node, text)
     if not pa.types.is_decimal(node.kind):
         node = cast(node, DOUBLE if pa.types.is_floating(node.kind) else BIGINT)
@@ -56,7 +56,7 @@ def whole(node: Node, text: str, *, up: bool) -> Node:
 
 
 def square_root(node: Node, text: str) -> Node:
-    """NaN for negative numbers."""
+    """``sqrt``. It is NaN for negative numbers."""
     _check(node, text)
     return call(_square_root, [cast(node, DOUBLE)], DOUBLE, text)
 
@@ -100,8 +100,8 @@ def _round_integers(values: pa.Array, *, digits: int) -> pa.Array:
 
 
 def _round_floats(values: pa.Array, *, digits: int) -> pa.Array:
-    """In the shortest decimal digits of a double: 2.675 is 2.68, though the double is below it. Where doubles cannot
-    tell, such numbers are looked at one by one."""
+    """Round by the shortest decimal digits of a double: 2.675 becomes 2.68, although the double is a little less.
+    Numbers too close to a half for floating point are rounded one by one as decimals."""
     exact = to_vector(values).astype(np.float64)
     found = exact.copy()
     unsure = np.isfinite(exact) & (exact != 0)
@@ -133,7 +133,7 @@ def _round_one(value: float, digits: int) -> float:
 
 
 def _whole_floats(values: pa.Array, *, up: bool) -> pa.Array:
-    """Beyond the range of BIGINT its first or last value, and 0 for NaN, as in Java."""
+    """As in Java, numbers beyond the range of BIGINT become its lowest or highest value, and NaN becomes 0."""
     limits = np.iinfo(np.int64)
     exact = to_vector((pc.ceil if up else pc.floor)(values))
     high, low = exact >= 2.0**63, exact < -(2.0**63)

@@ -1,4 +1,5 @@
-"""Parts of texts by character, each row with its own ends. (Arrow's buckets have the same ends for all rows.)"""
+"""Parts of texts, counted in characters. Each row has its own start and end. (Arrow's own slicing has one start and one
+end for all rows.)"""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ _MOST_BYTES = 2**31 - 1
 
 
 def sliced(texts: pa.StringArray, start: Any, end: Any, known: Mask) -> pa.StringArray:
-    """The characters from ``start`` up to, not including, ``end``, counted from zero; what lies outside of a text is
-    left out. Null where not ``known``, which must leave out the nulls of ``texts``."""
+    """The characters from ``start`` up to, but not including, ``end``. They are counted from zero.
+
+    Positions outside of a text are ignored. The result is null where ``known`` is false. ``known`` must be false where
+    ``texts`` is null.
+    """
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     buffer = texts.buffers()[2]
     data = np.frombuffer(b"" if buffer is None else buffer, dtype=np.uint8)
@@ -33,7 +37,7 @@ def sliced(texts: pa.StringArray, start: Any, end: Any, known: Mask) -> pa.Strin
 
 
 def _characters(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> tuple[Any, Any]:
-    """Where each character begins, and at which of them each text does."""
+    """The byte at which each character begins, and the number of each text's first character."""
     low, high = int(offsets[0]), int(offsets[-1])
     part = data[low:high]
     if not (part >= _OF_CHARACTER).any():

@@ -43,7 +43,8 @@ def upper(texts: pa.Array) -> pa.Array:
 
 
 def _recased(texts: pa.Array, ascii_kernel: Callable[[pa.Array], pa.Array], of_text: Callable[[str], str]) -> pa.Array:
-    """Arrow maps one character to one; Spark, as Python, maps ``ß`` to ``SS`` and knows the sigma that ends a word."""
+    """The texts in another case. Arrow maps one character to one character. Spark and Python map ``ß`` to ``SS``, and
+    know the sigma at the end of a word."""
     other = pc.invert(pc.string_is_ascii(texts)).fill_null(False)
     found = ascii_kernel(texts)
     if not pc.any(other).as_py():
@@ -53,7 +54,7 @@ def _recased(texts: pa.Array, ascii_kernel: Callable[[pa.Array], pa.Array], of_t
 
 
 def trimmed(texts: pa.Array, *, characters: str | None, at_start: bool, at_end: bool) -> pa.Array:
-    """Without these characters at its ends; blanks where none are named."""
+    """The texts without these characters at their ends."""
     if characters is None:
         return pa.nulls(len(texts), texts.type)
     if not characters:
@@ -64,12 +65,12 @@ def trimmed(texts: pa.Array, *, characters: str | None, at_start: bool, at_end: 
 
 
 def length(texts: pa.Array) -> pa.Array:
-    """In characters; of binary values in bytes."""
+    """The length of text in characters, and of binary values in bytes."""
     return (pc.binary_length if pa.types.is_binary(texts.type) else pc.utf8_length)(texts).cast(pa.int32())
 
 
 def substring(texts: pa.Array, position: pa.Array, count: pa.Array | None = None) -> pa.Array:
-    """From a position counted from one, or from the end where it is negative; zero is the first, too."""
+    """``substring``. Positions count from one, and negative ones from the end. Zero means the first character, too."""
     known = valid(texts, position) if count is None else valid(texts, position, count)
     at = to_vector(position).astype(np.int64)
     start = np.where(at > 0, at - 1, np.where(at < 0, at + to_vector(length(texts)), 0))
@@ -121,7 +122,7 @@ def padded_right(texts: pa.Array, size: pa.Array, pad: pa.Array) -> pa.Array:
 
 
 def _padded(texts: pa.Array, size: pa.Array, pad: pa.Array, *, at_start: bool) -> pa.Array:
-    """Texts of ``size`` characters: cut off, or filled up with ``pad`` again and again."""
+    """Texts of ``size`` characters. Longer ones are cut off. Shorter ones are filled up with ``pad``, repeated."""
     known = valid(texts, size, pad)
     wanted = np.where(known, to_vector(size).astype(np.int64), 0)
     cut = sliced(texts, 0, wanted, known)

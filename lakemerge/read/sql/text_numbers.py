@@ -1,6 +1,6 @@
-"""Text that spells numbers and booleans, as Spark's casts read it, and decimals as text.
+"""Casts of text to numbers and booleans, by Spark's rules, and of decimals to text.
 
-Each function returns the values, and which of the texts spell none.
+Each function returns the values, and where a text cannot be cast.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["BLANKS", "from_decimal", "to_boolean", "to_decimal", "to_float", "to
 
 _BELOW_SPACE = "".join(map(chr, range(0x21)))
 BLANKS = _BELOW_SPACE + "\x7f"
-"""What casts leave out at both ends: the blank, and what steers terminals. (Floats and decimals: not DEL.)"""
+"""Casts ignore the blank and control characters at both ends of a text. (Casts to floats and decimals keep DEL.)"""
 
 _SHORT = 18
-"""Digits that always fit into int64."""
+"""This many digits always fit into int64."""
 _MAX_DIGITS = 38
 _INTEGER = r"\A(?P<sign>[+-]?)0*(?P<digits>[0-9]+)\z"
 _DECIMAL = r"\A(?P<sign>[+-]?)0*(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?\z"
@@ -37,7 +37,7 @@ _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 
 
 def to_integer(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Digits alone, with or without a sign."""
+    """The text has only digits, with or without a sign."""
     parts = pc.extract_regex(pc.ascii_trim(texts, characters=BLANKS), _INTEGER)
     known = valid(parts)
     values = _integers(parts.field("sign"), parts.field("digits"), known)
@@ -47,7 +47,8 @@ def to_integer(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def to_float(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """What Java takes for a double or a float: also ``1.``, ``.5``, ``1e5``, ``1.5d``, ``0x1p3``, ``Infinity``."""
+    """The text is a double or a float by Java's rules: also ``1.``, ``.5``, ``1e5``, ``1.5d``, ``0x1p3``,
+    ``Infinity``."""
     trimmed = pc.ascii_trim(texts, characters=_BELOW_SPACE)
     plain = pc.match_substring_regex(trimmed, _FLOAT)
     digits = pc.replace_substring_regex(trimmed, r"\A\+|[dDfF]\z", "")
@@ -62,7 +63,7 @@ def to_float(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def to_decimal(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """With or without an exponent; halves are rounded away from zero."""
+    """The text may have an exponent. Halves are rounded away from zero."""
     trimmed = pc.ascii_trim(texts, characters=_BELOW_SPACE)
     parts = pc.extract_regex(trimmed, _DECIMAL)
     some = pc.match_substring_regex(trimmed, "[0-9]")
@@ -74,7 +75,7 @@ def to_decimal(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     whole, known = parts.field("whole"), valid(parts)
     long = known & (pc.binary_length(whole).to_numpy(zero_copy_only=False) > _MAX_DIGITS)
     known &= ~long
-    # The first digit that is left out is all that rounding asks for.
+    # Rounding depends on nothing but the first digit that is left out.
     fraction = pc.utf8_rpad(pc.utf8_slice_codeunits(parts.field("part"), 0, kind.scale + 1), kind.scale + 1, "0")
     values = halves_up(_integers(parts.field("sign"), pc.binary_join_element_wise(whole, fraction, ""), known), 10)
     bad = valid(texts) & (~known | beyond(values, known, kind.precision))
@@ -88,7 +89,7 @@ def to_boolean(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def from_decimal(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """All digits, without an exponent."""
+    """Decimals as text with all digits and no exponent."""
     digits, scale, known = to_unscaled(values), values.type.scale, valid(values)
     size = np.abs(digits)
     sign = pa.array(np.where((digits < 0).astype(np.bool_), "-", ""), kind)
@@ -104,7 +105,7 @@ def _digits(values: Integers, known: Mask) -> pa.Array:
 
 
 def _integers(signs: pa.Array, digits: pa.Array, known: Mask) -> Integers:
-    """The integers that digits spell, with their signs; zero where not ``known``."""
+    """The integers for texts of digits, with their signs. Zero where ``known`` is false."""
     short = known & (pc.binary_length(digits).to_numpy(zero_copy_only=False) <= _SHORT)
     values: npt.NDArray[np.object_] | npt.NDArray[np.int64]
     values = pc.if_else(pa.array(short), digits, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -129,7 +130,8 @@ def _word(text: str) -> float | None:
 
 
 def _plainly(text: str) -> str | None:
-    """A decimal with an exponent, or in another alphabet's digits, without; ``None``: it is none, or too large."""
+    """A decimal with an exponent, or in another alphabet's digits, as plain digits. ``None`` if it is not a decimal or
+    too large."""
     if "_" in text or text != text.strip():
         return None
     try:

@@ -1,6 +1,6 @@
-"""Text that spells dates and times, as Spark's casts read it, and dates and times as text.
+"""Casts of text to dates and times, by Spark's rules, and back to text.
 
-The session's zone is UTC here. Each function returns the values, and which of the texts spell none.
+The session's zone is UTC here. Each function returns the values, and where a value cannot be cast.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OFFSET = (
 )
 _UTC = ("Z", "UTC", "GMT", "UT")
 _FAR = 18 * 3600
-"""Offsets are of 18 hours at most."""
+"""Offsets are at most 18 hours."""
 
 
 def to_date(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -48,8 +48,8 @@ def to_date(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def to_time(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """``yyyy[-m[-d[ h[:m[:s[.f][zone]]]]]]``; what comes behind microseconds is left out. TIMESTAMP_NTZ leaves out
-    the zone, too."""
+    """``yyyy[-m[-d[ h[:m[:s[.f][zone]]]]]]``. Digits behind the microseconds are ignored. TIMESTAMP_NTZ also ignores
+    the zone."""
     trimmed = pc.ascii_trim(texts, characters=BLANKS)
     if kind.tz is not None:
         _refuse_without_date(trimmed)
@@ -69,7 +69,7 @@ def to_time(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def from_date(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """``yyyy-MM-dd``; years beyond 9999 with a plus sign."""
+    """``yyyy-MM-dd``. Years after 9999 have a plus sign."""
     return _date_text(to_vector(values), valid(values)), np.zeros(len(values), dtype=np.bool_)
 
 
@@ -87,18 +87,19 @@ def from_time(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def _fields(parts: pa.StructArray) -> Mapping[str, pa.Array]:
-    """The groups of a match, empty where there is none; whether there is one under the empty name."""
+    """The groups of a match by name. A group that did not match is empty. The empty name has whether the text
+    matched."""
     found = {parts.type.field(i).name: parts.field(i) for i in range(parts.type.num_fields)}
     return {**found, "": parts.is_valid()}
 
 
 def _number(texts: pa.Array, missing: str) -> Vector:
-    """The numbers that digits spell."""
+    """The numbers for texts of digits. An empty text is the number ``missing``."""
     return pc.if_else(pc.equal(texts, ""), missing, texts).cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
 def _days(parts: Mapping[str, pa.Array]) -> tuple[Vector, Mask]:
-    """The days, and where the parts are a day of the calendar."""
+    """The days since 1970-01-01, and whether year, month and day are a date of the calendar."""
     year, month, day = _number(parts["year"], "0"), _number(parts["month"], "1"), _number(parts["day"], "1")
     year = np.where(truths(pc.equal(parts["sign"], "-")), -year, year)
     real = truths(parts[""]) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= month_days(year, month))
@@ -106,8 +107,8 @@ def _days(parts: Mapping[str, pa.Array]) -> tuple[Vector, Mask]:
 
 
 def _offsets(zones: pa.Array, known: Mask, days: Vector, clock: Vector) -> tuple[Vector, Mask]:
-    """Seconds ahead of UTC, and where there is such a zone. Raises :class:`RowError` for names that are not of the
-    form ``Europe/Oslo``: Java knows some that are not known here."""
+    """How many seconds each zone is ahead of UTC, and where the zone is valid. Raises :class:`RowError` for a name of a
+    zone that is not known here. Java knows some names that Python does not."""
     named = known & ~truths(pc.equal(zones, ""))
     if not named.any():
         return np.zeros(len(zones), dtype=np.int64), known

@@ -25,7 +25,7 @@ def valid(*arrays: pa.Array) -> Mask:
 
 
 def to_vector(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of numbers, booleans, dates (days) and timestamps (microseconds); zero where they are null."""
+    """The values of numbers, booleans, dates (in days) and timestamps (in microseconds). Nulls become zero."""
     if pa.types.is_date(array.type):
         array = array.view(pa.int32())
     elif pa.types.is_timestamp(array.type):
@@ -36,7 +36,7 @@ def to_vector(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def from_vector(values: npt.NDArray[Any], known: Mask, kind: pa.DataType) -> pa.Array:
-    """The opposite of :func:`to_vector`; null where not ``known``."""
+    """The opposite of :func:`to_vector`. The array is null where ``known`` is false."""
     plain = kind
     if pa.types.is_date(kind):
         plain = pa.int32()
@@ -52,7 +52,7 @@ def truths(array: pa.BooleanArray) -> Mask:
 
 
 def nulled(array: pa.Array, where: Mask) -> pa.Array:
-    """The array with nulls there."""
+    """The array, with nulls where ``where`` is true."""
     if not where.any():
         return array
     positions = np.arange(len(array))
