@@ -29,6 +29,7 @@ from lakemerge.feed.planner import Limits, Planner, check_not_overtaken, unless_
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
+from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.feed_options import FeedOptions
 from lakemerge.spark.transport.portable import carried
@@ -65,14 +66,15 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _Partition):
         return
     shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
-    try:
-        for unit in units:
-            for batch in unit_batches(unit, shape):
-                told = batch.select(names)
-                yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
-    except (TableDamagedError, FileNotFoundError):
-        overtaken()
-        raise
+    with carrying():
+        try:
+            for unit in units:
+                for batch in unit_batches(unit, shape):
+                    told = batch.select(names)
+                    yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
+        except (TableDamagedError, FileNotFoundError):
+            overtaken()
+            raise
 
 
 class _Overtaken:
@@ -94,6 +96,7 @@ class FeedReader(DataSourceReader):
         self._options = options
         self._names = list(schema.names)
 
+    @carrying()
     def partitions(self) -> Sequence[InputPartition]:
         table, options = self._table, self._options
         shape, units = batch_plan(table, options)
@@ -137,6 +140,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is sent to tasks."""
         return {}
 
+    @carrying()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._told(self._options.begin(self._table))
 
@@ -147,6 +151,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark has no limit by versions. The kind of limit that it passes back only says whether our limits apply.
         return ReadAllAvailable() if limits.max_versions is None else ReadMaxFiles(limits.max_versions)
 
+    @carrying()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         begin, until = self._known(start), self._until()
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
@@ -159,6 +164,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._table.version
 
+    @carrying()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = self._known(start)
         with self._unless_overtaken(begin):
@@ -172,6 +178,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
 
+    @carrying()
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
             consumers, done = self._table.consumers, Offset.of(end)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.errors import InputError
+from lakemerge.results.unwrap import carrying
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.write.upsert import OwnTxn
 from mergers.wording import argument
@@ -46,6 +47,7 @@ class BatchWriter:
         self._kind_column = kind_column
         self._merge_schema = merge_schema
 
+    @carrying()
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """
         :raises InputError: a later batch of this query is in the table already, or the query's id is not known.
