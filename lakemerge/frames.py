@@ -54,6 +54,8 @@ def _reader(frame: object) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(frame.schema, [frame])
     if isinstance(frame, pa.Table):
         return frame.to_reader()
+    if type(frame).__module__.startswith("pyspark.pandas"):
+        raise FrameError("the frame is one of pandas-on-Spark: pass frame.to_spark(), so that Spark writes it")
     try:
         if type(frame).__module__.split(".")[0] == "pandas":
             return pa.Table.from_pandas(frame, preserve_index=False).to_reader()

@@ -5,7 +5,6 @@ Run by ``scripts/matrix.sh`` in environments that hold the built wheel and nothi
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -39,8 +38,7 @@ def without_spark(folder: Path) -> None:
 def with_spark(folder: Path) -> None:
     from pyspark.sql import SparkSession
 
-    # The environment is not activated: without this, Spark finds data sources with the python3 of the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The environment is not activated, and PYSPARK_PYTHON is not set: create(spark=...) has to mend that.
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     ddl = "id BIGINT, at BIGINT, name STRING"
     table = LakeTable.create(folder, ddl, key=["id"], ordering=["at"], spark=spark)

@@ -86,7 +86,10 @@ def start_stream(
 ) -> StreamingQuery:
     """See :meth:`lakemerge.LakeTable.write_stream`."""
     if not frame.isStreaming:
-        raise InputError("the frame is no stream; spark.readStream makes one, and upsert writes one that is not")
+        raise InputError(
+            "the frame is no stream, and write_stream takes streams: make it with spark.readStream, or write it with "
+            "table.upsert(frame)"
+        )
     if not checkpoint:
         raise InputError(f"{argument('checkpoint')} must be the folder or URL of the query's checkpoint")
     if output_mode not in _MODES:

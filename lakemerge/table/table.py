@@ -522,7 +522,7 @@ class LakeTable:
         mode: ReadMode = "merged",
     ) -> DataFrame:
         """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
-        a ``PythonException`` that holds LakeMerge's error text.
+        a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
 
         Spark's own Parquet reader reads clean buckets, if it can reach the store. It also reads buckets whose logs are
         small compared with their files: this call then runs a job that merges the logs, and the table keeps the result

@@ -125,7 +125,7 @@ CREATING = [
     Mistake("wrong key column", lambda f: create(f, key=["idd"]), SchemaError,
         "not in the schema", "key column 'idd'", "did you mean 'id'?"),
     Mistake("no key", lambda f: create(f, key=[]), SchemaError,
-        "cannot be created", "key column", "at least one"),
+        "at least one", "key column", "such as ['id']"),
     Mistake("key as a text", lambda f: create(f, key="id"), InputError,
         "must be a list", "key columns", "did you mean ['id']?"),
     Mistake("wrong ordering", lambda f: create(f, ordering=["sq"]), SchemaError,
@@ -257,7 +257,7 @@ WRITING = [
     Mistake("a txn without a number", lambda f: table(f).upsert(row(), txn="app"), FrameError,  # type: ignore[arg-type]
         "not 'app'", "txn", "such as ('nightly-load', 42)"),
     Mistake("a txn of the library", lambda f: table(f).upsert(row(), txn=("lakemerge.x", 1)), FrameError,
-        "is not yours", "'lakemerge.x'", "application ids that begin with"),
+        "is not yours", "'lakemerge.x'", "take another name"),
     Mistake("deletes that remove nothing", lambda f: sums(f).delete_where("id = 1"), RecordRefusedError,
         "would delete nothing", "'aggregate'", "remove_record_on_delete"),
     Mistake("to a table that was removed", replaced, TableReplacedError,
@@ -269,7 +269,7 @@ WRITING = [
     Mistake("a column that may not be null", lambda f: table(f).alter(add_columns="w INT NOT NULL"), SchemaError,
         "earlier rows have no value", "for w", "must be nullable"),
     Mistake("a key of another type", lambda f: table(f).alter(widen={"id": "DOUBLE"}), SchemaError,
-        "cannot get another type", "key column 'id'", "in other buckets"),
+        "cannot get another type", "key column 'id'", "Make a table with that type"),
     Mistake("nothing to alter", lambda f: table(f).alter(), InputError,
         "nothing to alter", "give", "add_columns, nullable"),
 ]  # fmt: skip
@@ -288,7 +288,7 @@ READING = [
     Mistake("a filter that is no SQL", lambda f: table(f).to_arrow(filter="v = = 1"), FilterError,
         "is not SQL", "Line 1, Col: 5", "something is missing"),
     Mistake("a filter of another type", lambda f: table(f).to_arrow(filter="id = 'x'"), FilterError,
-        "'x' is no such value", "id is", "int64"),
+        "'x' is no such value", "column 'id' is int64", "compare it with a value of its type"),
     Mistake("a function that is not there", lambda f: table(f).to_arrow(filter="soundexx(v) = 'x'"), FilterError,
         "not supported", "SOUNDEXX(v)", "supported are columns"),
     Mistake("an unknown mode", lambda f: table(f).to_arrow(mode="fast"), InputError,  # type: ignore[arg-type]
