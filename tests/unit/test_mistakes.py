@@ -253,7 +253,9 @@ WRITING = [
     Mistake("unknown kinds", lambda f: table(f).upsert(row(op="U"), kind_column="op"), FrameError,
         "holds ['U']", "kind column 'op'", "row kinds are +I, -U, +U, -D"),
     Mistake("a dictionary", lambda f: table(f).upsert({"id": 1}), FrameError,
-        "cannot write", "builtins.dict", "give a Spark DataFrame, a pyarrow Table"),
+        "cannot write", "a dict", "pyarrow.table(columns) makes one"),
+    Mistake("a list of rows", lambda f: table(f).upsert([{"id": 1}]), FrameError,
+        "cannot write", "a list", "pyarrow.Table.from_pylist(rows"),
     Mistake("a txn without a number", lambda f: table(f).upsert(row(), txn="app"), FrameError,  # type: ignore[arg-type]
         "not 'app'", "txn", "such as ('nightly-load', 42)"),
     Mistake("a txn of the library", lambda f: table(f).upsert(row(), txn=("lakemerge.x", 1)), FrameError,
