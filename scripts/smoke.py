@@ -49,6 +49,12 @@ def with_spark(folder: Path) -> None:
     check(sorted(map(tuple, table.to_df().collect())), "compacted rows with Spark")
     loaded = spark.read.format("lakemerge").load(str(folder))
     check(sorted(map(tuple, loaded.collect())), "rows of the data source")
+    loaded.where("id = 2").write.format("lakemerge").mode("append").save(str(folder))
+    changes = spark.readStream.format("lakemerge").option("readChangeFeed", "true").option("startingVersion", 1)
+    copy = LakeTable.create(f"{folder}-copy", ddl, key=["id"], ordering=["at"], spark=spark)
+    told = changes.load(str(folder)).select("id", "at", "name", "_change_type")
+    copy.write_stream(told, checkpoint=f"{folder}-checkpoint", kind_column="_change_type").awaitTermination()
+    check(rows_of(copy.to_arrow()), "rows of a table that follows")
     spark.stop()
 
 

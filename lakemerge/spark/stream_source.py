@@ -12,13 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import InputError, TableDamagedError
@@ -32,6 +25,14 @@ from lakemerge.handle import Handle
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.feed_options import FeedOptions
+from lakemerge.spark.read_limits import (
+    IS_LIMITED,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
@@ -126,6 +127,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of changes."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+        if not IS_LIMITED and options.limits != Limits():
+            raise InputError("options maxBytesPerTrigger and maxVersionsPerTrigger need Spark 4.2: leave them out")
         asked = frame_schema(schema)
         told = (CHANGE_TYPE, VERSION, TIMESTAMP)
         self._columns = FixedColumns.of(pa.schema([field for field in asked if field.name not in told]))
@@ -152,7 +155,12 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limits.max_versions is None else ReadMaxFiles(limits.max_versions)
 
     @carrying()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Spark 4.1 gives no arguments."""
+        if start is None:
+            return self._told(max(Offset(self._until() + 1), self._options.begin(self._table)))
         begin, until = self._known(start), self._until()
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         with self._unless_overtaken(begin):
