@@ -11,7 +11,7 @@ from lakemerge.schema.soundness import find_flaw
 
 __all__ = ["as_reader", "check_sound", "collected", "is_spark_frame"]
 
-_FROM_PYTHON = {
+_FROM_PYTHON: dict[type, str] = {
     list: "pyarrow.Table.from_pylist(rows, schema=table.schema)",
     dict: "pyarrow.table(columns)",
 }

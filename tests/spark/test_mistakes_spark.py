@@ -96,7 +96,7 @@ def old_checkpoint(world: World) -> object:
     return world.table.write_stream(world.landed(4), checkpoint=str(copy)).awaitTermination()
 
 
-def another_table(world: World) -> object:
+def another_table(world: World) -> None:
     """A query goes on after the table that it reads was made anew."""
 
     def follow() -> None:
@@ -107,7 +107,7 @@ def another_table(world: World) -> object:
     follow()
     shutil.rmtree(world.path)
     LakeTable.create(world.path, DDL, key=["id"], ordering=["at"], spark=world.spark).upsert(world.frame())
-    return follow()
+    follow()
 
 
 def run(query: Any) -> object:
@@ -161,7 +161,7 @@ READING = [
         "unknown column", "'zz'", "the table has id, at, v", True),
     Mistake("columns as a text", lambda w: w.table.to_df(columns="id"), InputError,
         "must be a list", "columns", "did you mean ['id']?"),
-    Mistake("a filter of pyarrow", lambda w: w.table.to_df(filter=pc.field("id") == 1), FilterError,  # type: ignore[arg-type]
+    Mistake("a filter of pyarrow", lambda w: w.table.to_df(filter=pc.field("id") == 1), FilterError,
         "not Expression", "to_df", "SQL text or a Spark Column"),
     Mistake("no session", lambda w: LakeTable.open(w.path, spark=w.spark.sparkContext), InputError,  # type: ignore[arg-type]
         "not SparkContext", "spark=...", "SparkSession.builder.getOrCreate()"),
