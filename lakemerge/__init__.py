@@ -56,6 +56,7 @@ from lakemerge.results.results import (
     UpsertResult,
     VacuumResult,
 )
+from lakemerge.results.unwrap import unwrap_error, unwrap_errors
 from lakemerge.spark.registration import register
 from lakemerge.table import LakeTable
 from lakemerge.table.earlier import know_earlier_names
@@ -123,6 +124,8 @@ __all__ = [
     "listen",
     "register",
     "register_merger",
+    "unwrap_error",
+    "unwrap_errors",
 ]
 
 know_earlier_names()

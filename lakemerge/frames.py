@@ -11,6 +11,11 @@ from lakemerge.schema.soundness import find_flaw
 
 __all__ = ["as_reader", "check_sound", "collected", "is_spark_frame"]
 
+_FROM_PYTHON: dict[type, str] = {
+    list: "pyarrow.Table.from_pylist(rows, schema=table.schema)",
+    dict: "pyarrow.table(columns)",
+}
+
 
 def as_reader(frame: object) -> pa.RecordBatchReader:
     """Any Arrow-speaking frame as a stream: pyarrow tables, batches and readers, pandas and polars
@@ -54,6 +59,8 @@ def _reader(frame: object) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(frame.schema, [frame])
     if isinstance(frame, pa.Table):
         return frame.to_reader()
+    if type(frame).__module__.startswith("pyspark.pandas"):
+        raise FrameError("the frame is one of pandas-on-Spark: pass frame.to_spark(), so that Spark writes it")
     try:
         if type(frame).__module__.split(".")[0] == "pandas":
             return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
@@ -62,9 +69,12 @@ def _reader(frame: object) -> pa.RecordBatchReader:
     except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
         name = f"{type(frame).__module__}.{type(frame).__qualname__}"
         raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
+    name = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
+    how = _FROM_PYTHON.get(type(frame))
+    made = "" if how is None else f". {how} makes one"
     raise FrameError(
-        f"cannot write a {type(frame).__module__}.{type(frame).__qualname__}; give a Spark DataFrame, a pyarrow Table "
-        "or RecordBatchReader, or a pandas or polars frame",
+        f"cannot write a {name}; give a Spark DataFrame, a pyarrow Table or RecordBatchReader, or a pandas or polars "
+        f"frame{made}",
         type=type(frame).__qualname__,
     )
 

@@ -3,7 +3,8 @@
 #
 #   scripts/matrix.sh FOLDER BUILDER "PYTHONS" "PYSPARKS"
 #
-# A Python that this machine lacks is named and fails the run: a matrix with holes must not look whole.
+# PIP_CONSTRAINT may name a file of versions. A Python that this machine lacks is named and fails the run: a matrix with
+# holes must not look whole.
 
 set -eu
 folder=$1 builder=$2 pythons=$3 pysparks=$4

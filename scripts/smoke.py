@@ -5,7 +5,6 @@ Run by ``scripts/matrix.sh`` in environments that hold the built wheel and nothi
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -39,8 +38,7 @@ def without_spark(folder: Path) -> None:
 def with_spark(folder: Path) -> None:
     from pyspark.sql import SparkSession
 
-    # The environment is not activated: without this, Spark finds data sources with the python3 of the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The environment is not activated, and PYSPARK_PYTHON is not set: create(spark=...) has to mend that.
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     ddl = "id BIGINT, at BIGINT, name STRING"
     table = LakeTable.create(folder, ddl, key=["id"], ordering=["at"], spark=spark)
@@ -51,6 +49,12 @@ def with_spark(folder: Path) -> None:
     check(sorted(map(tuple, table.to_df().collect())), "compacted rows with Spark")
     loaded = spark.read.format("lakemerge").load(str(folder))
     check(sorted(map(tuple, loaded.collect())), "rows of the data source")
+    loaded.where("id = 2").write.format("lakemerge").mode("append").save(str(folder))
+    changes = spark.readStream.format("lakemerge").option("readChangeFeed", "true").option("startingVersion", 1)
+    copy = LakeTable.create(f"{folder}-copy", ddl, key=["id"], ordering=["at"], spark=spark)
+    told = changes.load(str(folder)).select("id", "at", "name", "_change_type")
+    copy.write_stream(told, checkpoint=f"{folder}-checkpoint", kind_column="_change_type").awaitTermination()
+    check(rows_of(copy.to_arrow()), "rows of a table that follows")
     spark.stop()
 
 

@@ -71,9 +71,9 @@ class WhatIf:
 
     def to_df(self, *, columns: Sequence[str] | None = None, filter: str | Column | None = None) -> DataFrame:
         """The rows as a Spark DataFrame, merged by Spark's tasks; as :meth:`lakemerge.LakeTable.to_df`."""
+        spark = self._session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
-        spark = self._session.of_dataframes()
         return read_dataframe(spark, self._handle, self._view, columns=columns, filter=filter)
 
     def get(self, key: Mapping[str, object]) -> dict[str, Any] | None:

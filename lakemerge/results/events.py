@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
+from lakemerge.results.unwrap import unwrap_errors
+
 __all__ = ["Event", "listen", "observed"]
 
 _logger = logging.getLogger("lakemerge.events")
@@ -66,15 +68,18 @@ def listen(listener: Callable[[Event], object]) -> Callable[[], None]:
 
 
 def observed(method: _Method) -> _Method:
-    """A method of a table that tells of its calls."""
+    """A method of a table that tells of its calls. An error of this library comes out as itself, also where Spark holds
+    it in an error of its own."""
 
     @functools.wraps(method)
     def call(self: _Observed, /, *args: object, **kwargs: object) -> object:
         if not _listeners and not _logger.isEnabledFor(logging.INFO):
-            return method(self, *args, **kwargs)
+            with unwrap_errors():
+                return method(self, *args, **kwargs)
         started = time.perf_counter()
         try:
-            result = method(self, *args, **kwargs)
+            with unwrap_errors():
+                result = method(self, *args, **kwargs)
         except Exception as error:
             _tell(method.__name__, self.url, started, None, error)
             raise
@@ -86,7 +91,8 @@ def observed(method: _Method) -> _Method:
 
 def _tell(operation: str, url: str, started: float, result: object, error: Exception | None) -> None:
     event = Event(operation=operation, table=url, seconds=time.perf_counter() - started, result=result, error=error)
-    said = {"operation": operation, "table": url, "seconds": f"{event.seconds:.3f}", **event.values()}
+    said = {"operation": operation, "table": url, "seconds": "", **event.values()}
+    said["seconds"] = f"{event.seconds:.3f}"  # results count theirs, without what the call did around them
     if error is not None:
         said["error"] = type(error).__name__
     _logger.info("%s", " ".join(f"{name}={value}" for name, value in said.items()))

@@ -47,7 +47,10 @@ def with_columns(schema: pa.Schema, columns: str | pa.Schema) -> pa.Schema:
         added = [((), field) for field in to_arrow_schema(columns)]
     required = [field.name for _, field in added if not field.nullable]
     if required:
-        raise SchemaError(f"added columns must be nullable, since earlier rows have no value for {', '.join(required)}")
+        raise SchemaError(
+            f"added columns must be nullable, since earlier rows have no value for {', '.join(required)}: leave out "
+            "NOT NULL"
+        )
     grown = _root(schema)
     for path, field in added:
         grown = _edited(grown, path, partial(_with_field, field=field))
@@ -140,7 +143,10 @@ def with_types(schema: pa.Schema, types: Mapping[str, str | pa.DataType], key: S
     for name, wanted in types.items():
         path = _path(schema, name)
         if path[0].lower() in {column.lower() for column in key}:
-            raise SchemaError(f"key column {path[0]!r} cannot get another type: its rows would be in other buckets")
+            raise SchemaError(
+                f"key column {path[0]!r} cannot get another type: its rows would be in other buckets. Make a table "
+                "with that type, and upsert the rows"
+            )
         depth = _depth_of_field(root.type, path)
         edit = partial(_widened, outer=path[:depth], inside=path[depth:], to=_type(name, wanted))
         root = _edited(root, path[:depth], edit)

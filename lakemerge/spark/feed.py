@@ -13,6 +13,7 @@ from lakemerge.feed.difference import FeedShape, unit_batches
 from lakemerge.feed.units import FeedUnit
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.spark.transport.portable import carried
@@ -34,8 +35,9 @@ def changes_dataframe(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 told, mine = pickle.loads(given[number])  # noqa: S301 - our own driver's bytes
-                for unit in mine:
-                    yield from unit_batches(unit, told)
+                with carrying():
+                    for unit in mine:
+                        yield from unit_batches(unit, told)
 
     count = max(1, len(tasks))
     return spark.range(0, len(tasks), 1, count).mapInArrow(run, to_ddl(_nullable(shape)))

@@ -12,12 +12,13 @@ from lakemerge.layout.travel import epoch_ms, find_version
 from lakemerge.quantities import byte_count
 from lakemerge.table import LakeTable
 
-__all__ = ["FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed"]
+__all__ = ["FEED_NAMES", "FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed"]
 
-FEED_OPTIONS = frozenset(
-    {"readchangefeed", "readchangedata", "startingversion", "startingtimestamp", "endingversion", "endingtimestamp"}
-    | {"deduplicationmode", "beforeimages", "maxbytespertrigger", "maxversionspertrigger", "consumer", "schemachanges"}
-)
+FEED_NAMES = (
+    "readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp",
+    "deduplicationMode", "beforeImages", "maxBytesPerTrigger", "maxVersionsPerTrigger", "consumer", "schemaChanges",
+)  # fmt: skip
+FEED_OPTIONS = frozenset(name.lower() for name in FEED_NAMES)
 _LATEST = "latest"
 _MODES = ("none", "dropCarryovers", "netChanges")
 """Spark's words. A feed of LakeMerge never has carry-overs."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
 from lakemerge.errors import FilterError
+from lakemerge.results.unwrap import unwrap_error
 
 __all__ = ["judging"]
 
 _DATA_ERROR = "22"
 """The class of SQL states for values that cannot be computed with."""
-_OURS = re.compile(r"the filter cannot be judged: (.*)")
 
 
 @contextmanager
@@ -24,9 +23,9 @@ def judging() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        ours = _OURS.search(str(error))
+        ours = unwrap_error(error)
         if ours is not None:
-            raise FilterError(ours.group()) from error
+            raise ours from error
         if (error.getSqlState() or "").startswith(_DATA_ERROR):
             first, *_ = str(error).splitlines()
             raise FilterError(f"the filter cannot be judged: {first}") from error

@@ -24,6 +24,7 @@ from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part
+from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.transport.jobs import even_tasks, parallelism
@@ -78,8 +79,9 @@ class _Reading:
         return cls(portable(spec), condition, schema)
 
     def tables(self, part: Part) -> Iterator[pa.Table]:
-        for table in scan_part(self.spec, part, self.schema.names, self.condition):
-            yield table.cast(self.schema)
+        with carrying():
+            for table in scan_part(self.spec, part, self.schema.names, self.condition):
+                yield table.cast(self.schema)
 
 
 def _by_task(spark: SparkSession, reading: _Reading, tasks: Sequence[list[Part]]) -> DataFrame:

@@ -42,6 +42,11 @@ def read_dataframe(
     filter: str | Column | None,
 ) -> DataFrame:
     """See :meth:`lakemerge.LakeTable.to_df`."""
+    if not (filter is None or isinstance(filter, str) or type(filter).__module__.startswith("pyspark.sql")):
+        raise FilterError(
+            f"a filter of to_df is SQL text or a Spark Column, not {type(filter).__name__}; to_arrow and scan take "
+            "pyarrow expressions"
+        )
     names = asked_columns(view, columns)
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     condition = _understood(spark, filter, view.config.schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakemerge.errors import DependencyMissingError
+from lakemerge.spark.installed import check_installed
 from mergers import Merger
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ def register(spark: SparkSession, *, mergers: Sequence[type[Merger]] = ()) -> No
 
     :raises lakemerge.MergerRegistrationError: an id or a name is malformed or taken.
     """
-    try:
-        from lakemerge.spark.source import register_source
-    except ImportError as error:
-        raise DependencyMissingError("Spark is not installed: pip install 'lakemerge[spark]'") from error
+    check_installed()
+    from lakemerge.spark.source import register_source
+
     register_source(spark, mergers)

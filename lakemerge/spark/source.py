@@ -7,8 +7,9 @@ A Python data source moves every row through Python, and cannot prune columns by
 from __future__ import annotations
 
 import contextlib
+import difflib
 import pickle
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -33,14 +34,15 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.results import UpsertResult
+from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
-from lakemerge.spark.feed_options import FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
+from lakemerge.spark.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.spark.stream_sink import StreamWriter
 from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.spark.transport.jobs import even_tasks
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
-from lakemerge.spark.workers import use_own_python
+from lakemerge.spark.workers import registered, use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed
@@ -53,10 +55,11 @@ __all__ = ["LakeMergeDataSource", "register_source"]
 
 _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
-_OWN_OPTIONS = FEED_OPTIONS | frozenset(
-    {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode", _TABLE_ID}
-    | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
+_NAMES = (
+    *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", *FEED_NAMES),
+    *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName"),
 )
+_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
 _NO_CATALOG = (
@@ -103,6 +106,7 @@ class LakeMergeDataSource(DataSource):
                 self._pinned()
         return self.__dict__
 
+    @carrying()
     def schema(self) -> str:
         if self._reads_feed():
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
@@ -110,16 +114,22 @@ class LakeMergeDataSource(DataSource):
         names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
         return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
 
+    @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._reads_feed():
             return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
 
+    @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise InputError('a LakeMerge table takes mode("append"), an upsert; use delete_where to remove rows')
+            raise InputError(
+                'mode("overwrite") would replace the rows, and a write to a LakeMerge table is an upsert: the table at '
+                f'{self.options.get("path")} takes mode("append"). To remove rows call table.delete_where("...")'
+            )
         return _Writer(self._open(), schema, self.options)
 
+    @carrying()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         if CHANGE_TYPE not in schema.names:
             raise InputError(
@@ -129,6 +139,7 @@ class LakeMergeDataSource(DataSource):
         self._check_stream()
         return FeedStreamReader(self._open_tip(), schema, FeedOptions.of(self.options))
 
+    @carrying()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise InputError(
@@ -189,6 +200,7 @@ class LakeMergeDataSource(DataSource):
                 f"catalog (CREATE TABLE ... USING lakemerge, saveAsTable) cannot be used: {_NO_CATALOG}"
             )
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
+        _check_spelling(storage)
         table = LakeTable.open(
             path,
             version=number(self.options, either(self.options, "version", "versionAsOf")),
@@ -201,6 +213,20 @@ class LakeMergeDataSource(DataSource):
         return table
 
 
+def _check_spelling(storage: Collection[str]) -> None:
+    """Refuse an option that is nearly one of ours. It would be taken for one of the storage, where it may do nothing.
+
+    :param storage: names of options that are not ours.
+    """
+    known = {name.lower(): name for name in _NAMES}
+    for name in storage:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.85)
+        if near:
+            raise InputError(
+                f"format('lakemerge') has no option {name!r}; did you mean {known[near[0]]!r}?", option=name
+            )
+
+
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
     use_own_python(spark)
@@ -211,6 +237,7 @@ def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> Non
         mergers = sent
 
     spark.dataSource.register(Registered)
+    registered(spark)
 
 
 class _Partition(InputPartition):
@@ -233,6 +260,7 @@ class _Reader(DataSourceReader):
         """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""
         return self.__dict__ | {"_file_slices": ()}
 
+    @carrying()
     def partitions(self) -> Sequence[InputPartition]:
         tasks = even_tasks(self._file_slices, self._spec.settings, at_least=_READ_TASKS)
         # If this list is empty, Spark runs one task without a partition.
@@ -241,11 +269,11 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Partition):
             return
-        for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
-            for table in scan_part(self._spec, part, self._columns, None):
-                yield from (
-                    table.rename_columns(self._schema.names).cast(self._schema).to_batches(max_chunksize=_BATCH_ROWS)
-                )
+        with carrying():
+            for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
+                for table in scan_part(self._spec, part, self._columns, None):
+                    shown = table.rename_columns(self._schema.names).cast(self._schema)
+                    yield from shown.to_batches(max_chunksize=_BATCH_ROWS)
 
 
 class _Message(WriterCommitMessage):
@@ -278,11 +306,13 @@ class _Writer(DataSourceArrowWriter):
         self._table_id = table.view.snapshot.metadata.id
         self._plan = None if isinstance(write, UpsertResult) else (write.pack, write.provenance, write.started)
 
+    @carrying()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._plan is None:
             return _Message(0, Packed((), 0))
         return _Message(*pack_rows(iterator, self._plan[0]))
 
+    @carrying()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._plan is None:
             return

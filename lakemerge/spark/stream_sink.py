@@ -20,6 +20,7 @@ from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
+from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed_options import flag
 from lakemerge.spark.stream_write import QUERY_ID, check_repeated, stream_app
 from lakemerge.spark.writer import frame_schema, pack_rows
@@ -73,12 +74,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._handle = table.handle
         self._plan = _Plan(table, schema, options)
 
+    @carrying()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(QUERY_ID)
         task, packed = pack_rows(iterator, self._plan.pack)
         return _Message(task, packed, self._plan, query_id)
 
+    @carrying()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         told = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
         packed = [message.packed for message in told]

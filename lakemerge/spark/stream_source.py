@@ -12,13 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from lakemerge.errors import InputError, TableDamagedError
@@ -29,8 +22,17 @@ from lakemerge.feed.planner import Limits, Planner, check_not_overtaken, unless_
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
+from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.feed_options import FeedOptions
+from lakemerge.spark.read_limits import (
+    IS_LIMITED,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
@@ -65,14 +67,15 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _Partition):
         return
     shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
-    try:
-        for unit in units:
-            for batch in unit_batches(unit, shape):
-                told = batch.select(names)
-                yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
-    except (TableDamagedError, FileNotFoundError):
-        overtaken()
-        raise
+    with carrying():
+        try:
+            for unit in units:
+                for batch in unit_batches(unit, shape):
+                    told = batch.select(names)
+                    yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
+        except (TableDamagedError, FileNotFoundError):
+            overtaken()
+            raise
 
 
 class _Overtaken:
@@ -94,6 +97,7 @@ class FeedReader(DataSourceReader):
         self._options = options
         self._names = list(schema.names)
 
+    @carrying()
     def partitions(self) -> Sequence[InputPartition]:
         table, options = self._table, self._options
         shape, units = batch_plan(table, options)
@@ -123,6 +127,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of changes."""
 
     def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+        if not IS_LIMITED and options.limits != Limits():
+            raise InputError("options maxBytesPerTrigger and maxVersionsPerTrigger need Spark 4.2: leave them out")
         asked = frame_schema(schema)
         told = (CHANGE_TYPE, VERSION, TIMESTAMP)
         self._columns = FixedColumns.of(pa.schema([field for field in asked if field.name not in told]))
@@ -137,6 +143,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is sent to tasks."""
         return {}
 
+    @carrying()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._told(self._options.begin(self._table))
 
@@ -147,7 +154,13 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark has no limit by versions. The kind of limit that it passes back only says whether our limits apply.
         return ReadAllAvailable() if limits.max_versions is None else ReadMaxFiles(limits.max_versions)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    @carrying()
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Spark 4.1 gives no arguments."""
+        if start is None:
+            return self._told(max(Offset(self._until() + 1), self._options.begin(self._table)))
         begin, until = self._known(start), self._until()
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         with self._unless_overtaken(begin):
@@ -159,6 +172,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._table.version
 
+    @carrying()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = self._known(start)
         with self._unless_overtaken(begin):
@@ -172,6 +186,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
 
+    @carrying()
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
             consumers, done = self._table.consumers, Offset.of(end)

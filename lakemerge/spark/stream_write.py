@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.errors import InputError
+from lakemerge.results.unwrap import carrying
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.write.upsert import OwnTxn
 from mergers.wording import argument
@@ -46,6 +47,7 @@ class BatchWriter:
         self._kind_column = kind_column
         self._merge_schema = merge_schema
 
+    @carrying()
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """
         :raises InputError: a later batch of this query is in the table already, or the query's id is not known.
@@ -84,7 +86,10 @@ def start_stream(
 ) -> StreamingQuery:
     """See :meth:`lakemerge.LakeTable.write_stream`."""
     if not frame.isStreaming:
-        raise InputError("the frame is no stream; spark.readStream makes one, and upsert writes one that is not")
+        raise InputError(
+            "the frame is no stream, and write_stream takes streams: make it with spark.readStream, or write it with "
+            "table.upsert(frame)"
+        )
     if not checkpoint:
         raise InputError(f"{argument('checkpoint')} must be the folder or URL of the query's checkpoint")
     if output_mode not in _MODES:

@@ -37,6 +37,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, discard, finish, load_file_slice
+from mergers.wording import argument
 
 __all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
 
@@ -57,6 +58,11 @@ def upsert_dataframe(
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
     if not is_running(frame.sparkSession):
         raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
+    if frame.isStreaming:
+        raise FrameError(
+            "the frame is a stream, and this call takes frames that end: write it with "
+            f"table.write_stream(frame, {argument('checkpoint', '...')})"
+        )
     frame = _without_void(frame, begin, request.merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(

@@ -177,7 +177,7 @@ def _check_columns(
     schema: pa.Schema, key: Sequence[str], ordering: Sequence[str], partition_by: Sequence[str], problems: list[str]
 ) -> None:
     if not key and not any(problem.startswith("key column") for problem in problems):
-        problems.append("a table needs at least one key column")
+        problems.append("a table needs at least one key column: name those that identify a row, such as ['id']")
     for name in key:
         kind = schema.field(name).type
         if not is_orderable(kind) or pa.types.is_floating(kind):

@@ -47,12 +47,13 @@ from lakemerge.results.results import (
     VacuumResult,
 )
 from lakemerge.results.schedule import Auto, Schedule
+from lakemerge.spark.installed import check_installed
 from lakemerge.table.alter import SchemaChange, alter_table
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, html_of, plan_of, slices_of
 from lakemerge.table.engine import deleting
 from lakemerge.table.opening import open_handle
-from lakemerge.table.session import TableSession
+from lakemerge.table.session import TableSession, prepared
 from lakemerge.write.delete import delete_where
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
@@ -142,6 +143,7 @@ class LakeTable:
         :raises lakemerge.TableExistsError: there is already a table at the path.
         """
         handle = open_handle(path, storage_options, mergers, settings)
+        session = prepared(spark)
         snapshot = create_table(
             handle,
             schema,
@@ -155,7 +157,7 @@ class LakeTable:
             description=description,
             properties=properties,
         )
-        return cls(handle, snapshot, pinned=False, spark=spark)
+        return cls(handle, snapshot, pinned=False, spark=session)
 
     @classmethod
     def open(
@@ -181,7 +183,7 @@ class LakeTable:
         handle = open_handle(path, storage_options, mergers, settings)
         snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
         pinned = any(given is not None for given in (version, timestamp, savepoint))
-        return cls(handle, snapshot, pinned=pinned, spark=spark)
+        return cls(handle, snapshot, pinned=pinned, spark=prepared(spark))
 
     @staticmethod
     def check(
@@ -520,7 +522,7 @@ class LakeTable:
         mode: ReadMode = "merged",
     ) -> DataFrame:
         """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
-        a ``PythonException`` that holds LakeMerge's error text.
+        a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
 
         Spark's own Parquet reader reads clean buckets, if it can reach the store. It also reads buckets whose logs are
         small compared with their files: this call then runs a job that merges the logs, and the table keeps the result
@@ -530,10 +532,11 @@ class LakeTable:
             are in the session's zone.
         :param mode: as for :meth:`to_arrow`.
         """
+        spark = self._session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
         view = in_mode(self._current(), mode)
-        return read_dataframe(self._session.of_dataframes(), self._handle, view, columns=columns, filter=filter)
+        return read_dataframe(spark, self._handle, view, columns=columns, filter=filter)
 
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
@@ -574,10 +577,10 @@ class LakeTable:
     ) -> DataFrame:
         """The same as :meth:`changes`, computed by Spark tasks and with Delta's and Spark's names: the kind is in
         ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage`` or ``delete``)."""
+        spark = self._session.of_dataframes()
         from lakemerge.spark.feed import changes_dataframe
 
         end = self._until(until)
-        spark = self._session.of_dataframes()
         return changes_dataframe(spark, self._handle, end, since, net=net, before_images=before_images)
 
     def follow(
@@ -1031,6 +1034,7 @@ class LakeTable:
     def _write(self, frame: Any, request: WriteRequest) -> UpsertResult:
         begin = self._writable()
         if is_spark_frame(frame):
+            check_installed()
             from lakemerge.spark.writer import upsert_dataframe
 
             result = upsert_dataframe(self._handle, begin, frame, request)

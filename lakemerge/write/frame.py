@@ -211,5 +211,6 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
     if remedy and castable(field.type, grown.field(0).type):
         return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
     if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
-        return f"{text}; cast it to integers first (those with gaps pandas makes floats of, but for type 'Int64')"
+        gaps = "pandas makes floats of integers with gaps, unless their type is 'Int64'"
+        return f"{text}; cast it to integers first ({gaps})"
     return f"{text}; cast it first"

@@ -338,7 +338,10 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
         wanted = "(application id, number from 0 on), such as ('nightly-load', 42)"
         raise FrameError(f"{argument('txn')} must be {wanted}, not {txn!r}")
     if app.startswith("lakemerge."):
-        raise FrameError(f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours")
+        raise FrameError(
+            f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours: take another "
+            "name"
+        )
     try:
         app.encode()
     except UnicodeEncodeError as error:

@@ -26,7 +26,11 @@ class EventTime(Latest):
 
     @classmethod
     def shape_problems(cls, shape: TableShape) -> list[str]:
-        return [] if shape.ordering else ["event-time needs ordering columns; without them use commit-time"]
+        return (
+            []
+            if shape.ordering
+            else ["event-time needs ordering columns: name those that say which record is newer, or use commit-time"]
+        )
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         # With partial frames a late record's columns would ride on a newer one's ordering.

@@ -57,6 +57,35 @@ stays the same across versions. `error.facts` has the particulars, and each is a
 
 A group says what to do: correct the input (`InputError`), mend the table (`TableError`), install something
 (`InstallError`), or try again (`RetryError`). Catch a group to handle all of its errors.
+
+## Errors on Spark
+
+Calls of a table raise these errors themselves, also where the work runs in Spark's tasks. Spark's own actions
+(`df.collect()`, `df.count()`, `df.toPandas()`), `format("lakemerge")` and streaming queries raise an exception of
+Spark, such as `PythonException`, `AnalysisException` or `StreamingQueryException`. LakeMerge's error is the last line
+of the Python traceback in its text:
+
+```
+mergers.errors.MergeOverflowError: [merge-overflow] the sum of column 'n' for key {'id': 7} does not fit int8, ...
+[merge-overflow] facts: {"key": {"id": 7}, "column": "n", "keys": 1}
+```
+
+`unwrap_errors` raises that error in place of Spark's, with its attributes:
+
+```python
+import lakemerge
+
+try:
+    with lakemerge.unwrap_errors():
+        rows = table.to_df().collect()
+except lakemerge.MergeOverflowError as error:
+    print(error.column, error.key)
+```
+
+It is a decorator, too. `lakemerge.unwrap_error(exception)` returns the error, or `None`; for a streaming query:
+`lakemerge.unwrap_error(query.exception())`.
+
+## Groups and exit codes
 """
 
 

@@ -18,6 +18,9 @@ from tests.kafka.broker import broker
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = os.environ.get("LAKEMERGE_KAFKA")
+NEEDS_BROKER = pytest.mark.skipif(
+    JARS is None, reason="needs a broker, which make test-kafka fetches: LAKEMERGE_KAFKA names its jars"
+)
 SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F
@@ -63,11 +66,34 @@ spark.stop()
 print(json.dumps(said))
 """
 
+GUIDE = """
+import json, sys
+from pyspark.sql import SparkSession
+from tests.guides import blocks, run
 
-@pytest.mark.skipif(
-    JARS is None, reason="needs a broker, which make test-kafka fetches: LAKEMERGE_KAFKA names its jars"
-)
-def test_debezium_through_a_broker(tmp_path: Path) -> None:
+address, folder, connector = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.jars.packages", connector).getOrCreate()
+
+def produce(*messages):
+    lines = [(str(key), None if event is None else json.dumps(event)) for key, event in messages]
+    frame = spark.createDataFrame(lines, "key STRING, value STRING").write.format("kafka")
+    frame.option("kafka.bootstrap.servers", address).option("topic", "shop.public.customers").save()
+
+def event(op, lsn, before, after):
+    return {"before": before, "after": after, "op": op, "source": {"connector": "postgresql", "lsn": lsn}}
+
+anne, bob = {"id": 1, "name": "Anne", "email": None}, {"id": 2, "name": "Bob", "email": None}
+produce((1, {"schema": {}, "payload": event("r", 10, None, anne)}), (2, event("c", 20, None, bob)))
+produce((1, event("u", 30, anne, {**anne, "name": "Marie"})), (2, event("d", 40, bob, None)), (2, None))
+names = run("cdc-from-kafka.md", blocks("cdc-from-kafka.md"), folder=folder, spark=spark, broker=address)
+rows = names["table"].to_arrow(columns=["id", "name", "email", "phone"]).to_pylist()
+spark.stop()
+print(json.dumps(rows))
+"""
+
+
+def told(script: str, folder: Path) -> object:
+    """What a script prints last, as JSON. It gets the address of a broker, the folder and the name of the connector."""
     assert JARS is not None
     connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
@@ -76,17 +102,29 @@ def test_debezium_through_a_broker(tmp_path: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    with broker(Path(JARS), tmp_path) as address:
+    with broker(Path(JARS), folder) as address:
         ran = subprocess.run(
-            [sys.executable, "-c", SCRIPT, address, str(tmp_path), connector],
+            [sys.executable, "-c", script, address, str(folder), connector],
             check=False,
             capture_output=True,
             text=True,
             env=environment,
-            cwd=tmp_path,
+            cwd=folder,
         )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    first, second, third, commits = json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@NEEDS_BROKER
+def test_debezium_through_a_broker(tmp_path: Path) -> None:
+    said = told(SCRIPT, tmp_path)
+    assert isinstance(said, list)
+    first, second, third, commits = said
     assert first == [[1, "Anne"], [2, "Bob"]]
     assert second == third == [[1, "Marie"]]
     assert commits == 0
+
+
+@NEEDS_BROKER
+def test_the_guide_runs(tmp_path: Path) -> None:
+    assert told(GUIDE, tmp_path) == [{"id": 1, "name": "Marie", "email": None, "phone": None}]

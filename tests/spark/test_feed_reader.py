@@ -37,6 +37,24 @@ def rows(stream: FeedStreamReader, start: Offset, end: Offset) -> list[tuple[Any
     return found
 
 
+def test_spark_that_knows_no_limits(tmp_path: Path) -> None:
+    """Spark 4.1 calls ``latestOffset`` without arguments. A batch is then all that is there."""
+    table = create(tmp_path / "t", buckets=4)
+    table.upsert(frame([(1, 1, "a"), (2, 1, "a")]))
+    stream = reader(tmp_path / "t", startingVersion="1")
+    table.upsert(frame([(1, 2, "b")]))
+    start, end = stream.initialOffset(), stream.latestOffset()
+    assert sorted(rows(stream, start, end)) == [
+        (1, 1, "a", "insert"),
+        (1, 1, "a", "update_preimage"),
+        (1, 2, "b", "update_postimage"),
+        (2, 1, "a", "insert"),
+    ]
+    assert stream.latestOffset() == end
+    to_come = reader(tmp_path / "t", startingVersion="9")
+    assert to_come.latestOffset() == to_come.initialOffset()
+
+
 def limit(stream: FeedStreamReader) -> ReadLimit:
     return stream.getDefaultReadLimit()
 

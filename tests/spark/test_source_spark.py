@@ -78,6 +78,7 @@ REFUSED_READS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "version to come": ({"version": 77}, None, "version 77 is not in the table's history, which reaches from 0 to 2"),
     "version that is no number": ({"version": "x"}, None, "option version must be a whole number, not 'x'"),
     "Delta's name, no number": ({"versionAsOf": "x"}, None, "option versionAsOf must be a whole number, not 'x'"),
+    "misspelled": ({"versionAsOff": 1}, None, "has no option 'versionasoff'; did you mean 'versionAsOf'"),
     "version twice": ({"versionAsOf": 1, "version": 1}, None, "options version and versionAsOf are one"),
     "bad time, by Delta's name": ({"timestampAsOf": "1999-01-01"}, None, "no version is known for"),
     "both": ({"version": 1, "timestamp": "2024-01-01"}, None, "ask for a version, a timestamp or a savepoint"),

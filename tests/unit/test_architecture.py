@@ -115,6 +115,8 @@ PUBLIC = {
         "UpsertResult": "what LakeTable.upsert returns",
         "register": "gives merger classes to Spark's format('lakemerge')",
         "register_merger": "makes a user's merger known by its id",
+        "unwrap_error": "our error in an exception of Spark",
+        "unwrap_errors": "raises our error in place of Spark's",
     },
     "lakemerge.errors": ERRORS,
     "lakemerge.flows": {

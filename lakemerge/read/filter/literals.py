@@ -187,7 +187,10 @@ def _spelled(text: str, kind: pa.DataType, column: str) -> Value:
         except ValueError:
             value = None
     if value is None:
-        raise FilterError(f"{column} is {kind}, and {text!r} is no such value", column=column)
+        raise FilterError(
+            f"column {column!r} is {kind}, and {text!r} is no such value: compare it with a value of its type",
+            column=column,
+        )
     return value
 
 
