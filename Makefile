@@ -117,7 +117,7 @@ bench-merge-source: java $(STAMP)
 bench-ingest: java $(STAMP)
 	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
 
-bench-streams: java $(STAMP)
+bench-streams: java $(STAMP) $(ICEBERG_STAMP)
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
