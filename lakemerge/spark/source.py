@@ -55,7 +55,7 @@ _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
 _OWN_OPTIONS = FEED_OPTIONS | frozenset(
     {"path", "columns", "version", "versionasof", "timestamp", "timestampasof", "mode", _TABLE_ID}
-    | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname"}
+    | {"kindcolumn", "mergeschema", "txnappid", "txnversion", "checkpointlocation", "queryname", "repeatedbatch"}
 )
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
