@@ -123,7 +123,7 @@ bench-ingest: java $(STAMP)
 bench-s3: $(STAMP) $(VERSITYGW)
 	$(BIN)/python -m benchmarks.s3 --server $(VERSITYGW) --path $(DEMO_PATH) --out $(DEMO_PATH)/s3.json $(ARGS)
 
-bench-streams: java $(STAMP)
+bench-streams: java $(STAMP) $(ICEBERG_STAMP)
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))

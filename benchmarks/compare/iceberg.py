@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.compare.engine import Place
 from benchmarks.compare.on_merge import OnMerge
 
-__all__ = ["SETTINGS", "Iceberg", "warehouse"]
+__all__ = ["PROPERTIES", "SETTINGS", "Iceberg", "name_of", "warehouse"]
 
 _JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _CATALOG = "compare"
@@ -19,12 +19,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.jars.packages": _JAR,
 }
 """Settings of a session, which also needs the warehouse: :func:`warehouse`."""
-_PROPERTIES = {
+PROPERTIES: Mapping[str, str] = {
     "format-version": "3",
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
 }
+"""Properties of a new table."""
 
 
 def warehouse(scratch: Path) -> Mapping[str, str]:
@@ -32,11 +33,21 @@ def warehouse(scratch: Path) -> Mapping[str, str]:
     return {f"spark.sql.catalog.{_CATALOG}.warehouse": str(scratch.parent)}
 
 
+def name_of(path: Path) -> str:
+    """The name in SQL of the table in a folder. A Hadoop catalog's tables lie where their names say: namespace and
+    table are folders of the warehouse."""
+    return f"{_CATALOG}.{_below_catalog(path)}"
+
+
+def _below_catalog(path: Path) -> str:
+    return f"`{path.parent.name}`.`{path.name}`"
+
+
 class Iceberg(OnMerge):
     format = "iceberg"
     configuration: Mapping[str, str] = {
         **SETTINGS,
-        **_PROPERTIES,
+        **PROPERTIES,
         "write.target-file-size-bytes": "a quarter of the table",
         "upsert": "MERGE ... WHEN MATCHED AND newer THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
         "compaction": "rewrite_data_files with rewrite-all and remove-dangling-deletes",
@@ -47,16 +58,14 @@ class Iceberg(OnMerge):
         return {**super().versions, "iceberg": _JAR}
 
     def table(self, place: Place) -> str:
-        return f"{_CATALOG}.{self._name(place)}"
+        return name_of(place.path)
 
     def properties(self, place: Place) -> Mapping[str, str]:
-        return {**_PROPERTIES, "write.target-file-size-bytes": str(place.file_bytes)}
+        return {**PROPERTIES, "write.target-file-size-bytes": str(place.file_bytes)}
 
     def compact(self, place: Place) -> None:
         options = "map('rewrite-all', 'true', 'remove-dangling-deletes', 'true')"
-        call = f"CALL {_CATALOG}.system.rewrite_data_files(table => '{self._name(place)}', options => {options})"
+        call = (
+            f"CALL {_CATALOG}.system.rewrite_data_files(table => '{_below_catalog(place.path)}', options => {options})"
+        )
         self.spark.sql(call)
-
-    def _name(self, place: Place) -> str:
-        """A Hadoop catalog's tables lie where their names say: namespace and table are folders of the warehouse."""
-        return f"`{place.path.parent.name}`.`{place.path.name}`"

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.read.parquet.files import shaped
-from lakemerge.schema.evolution import common_type, nullable_throughout
+from lakemerge.schema.evolution import common_type, new_columns, nullable_throughout, only_fields_of
 from lakemerge.schema.schema import to_ddl
 
 __all__ = ["FixedColumns"]
@@ -16,7 +16,7 @@ __all__ = ["FixedColumns"]
 
 @dataclass(frozen=True, slots=True)
 class FixedColumns:
-    """The columns of a feed, given once. Other columns of the table are left out."""
+    """The columns of a feed, given once. Other columns of the table and other fields of structs are left out."""
 
     schema: pa.Schema
 
@@ -33,16 +33,18 @@ class FixedColumns:
     def check(self, table: pa.Schema, version: int, *, stop_at_new: bool) -> None:
         """Check that a version's rows fit these columns.
 
-        :param stop_at_new: whether a new column counts as a misfit.
+        :param stop_at_new: whether a new column, or a new field of a struct, counts as a misfit.
         :raises SchemaError: they do not fit; the message has the schema to go on with.
         """
-        mine = {field.name.lower(): field for field in self.schema}
-        problems = []
-        for field in map(nullable_throughout, table):
-            own = mine.get(field.name.lower())
-            if own is None:
-                problems += [f"column {field.name!r} is new"] if stop_at_new else []
-            elif common_type(own.type, field.type) != own.type:
+        every = pa.schema(map(nullable_throughout, table))
+        spelled = {name.lower(): name for name in every.names}
+        own = [field.with_name(spelled.get(field.name.lower(), field.name)) for field in self.schema]
+        mine = {field.name: field.type for field in own}
+        new = new_columns(pa.schema(own), every) if stop_at_new else []
+        problems = [f"column {name!r} is new" for name in new]
+        for field in every:
+            kind = mine.get(field.name)
+            if kind is not None and common_type(kind, only_fields_of(field.type, kind)) != kind:
                 problems.append(f"column {field.name!r} has another type")
         if problems:
             ddl = to_ddl(pa.schema([field.with_nullable(True) for field in table]))

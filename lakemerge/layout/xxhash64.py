@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 
-__all__ = ["buckets", "hash_columns"]
+__all__ = ["buckets", "hash_columns", "is_hashable"]
 
 _U64 = npt.NDArray[np.uint64]
 _Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -70,8 +70,9 @@ def _contiguous(column: _Column) -> pa.Array:
     return column.cast(wide.get(column.type, column.type)).combine_chunks()
 
 
-def _check_type(kind: pa.DataType) -> None:
-    is_key = (
+def is_hashable(kind: pa.DataType) -> bool:
+    """Whether :func:`hash_columns` takes the type."""
+    return bool(
         pa.types.is_boolean(kind)
         or pa.types.is_signed_integer(kind)
         or pa.types.is_date32(kind)
@@ -79,7 +80,10 @@ def _check_type(kind: pa.DataType) -> None:
         or pa.types.is_decimal128(kind)
         or _is_bytes(kind)
     )
-    if not is_key:
+
+
+def _check_type(kind: pa.DataType) -> None:
+    if not is_hashable(kind):
         raise SchemaError(f"a key column cannot be of type {kind}", type=str(kind))
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "common_type",
     "new_columns",
     "nullable_throughout",
+    "only_fields_of",
     "with_columns",
     "with_columns_of_frame",
     "with_comments",
@@ -99,6 +100,19 @@ def common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if kind == other or is_wider(other, kind):
         return kind
     return other if is_wider(kind, other) else None
+
+
+def only_fields_of(kind: pa.DataType, part: pa.DataType) -> pa.DataType:
+    """``kind`` without the fields of structs that ``part`` lacks, at every level."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(part):
+        there = {field.name.lower(): field.type for field in part}
+        kept = [field for field in kind if field.name.lower() in there]
+        return pa.struct([field.with_type(only_fields_of(field.type, there[field.name.lower()])) for field in kept])
+    if pa.types.is_list(kind) and pa.types.is_list(part):
+        return pa.list_(kind.value_field.with_type(only_fields_of(kind.value_type, part.value_type)))
+    if pa.types.is_map(kind) and pa.types.is_map(part):
+        return pa.map_(kind.key_type, kind.item_field.with_type(only_fields_of(kind.item_type, part.item_type)))
+    return kind
 
 
 def nullable_throughout(field: pa.Field) -> pa.Field:

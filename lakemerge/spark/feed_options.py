@@ -12,7 +12,7 @@ from lakemerge.layout.travel import epoch_ms, find_version
 from lakemerge.quantities import byte_count
 from lakemerge.table import LakeTable
 
-__all__ = ["FEED_NAMES", "FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed"]
+__all__ = ["FEED_NAMES", "FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed", "word"]
 
 FEED_NAMES = (
     "readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp",
@@ -65,11 +65,11 @@ class FeedOptions:
             starting_timestamp=options.get("startingTimestamp"),
             ending_version=number(options, "endingVersion"),
             ending_timestamp=options.get("endingTimestamp"),
-            net=_word(options, "deduplicationMode", _MODES) == "netChanges",
+            net=word(options, "deduplicationMode", _MODES) == "netChanges",
             before_images=flag(options, "beforeImages", default=True),
             limits=Limits(None if size is None else byte_count(size), versions),
             consumer=consumer,
-            stop_at_schema=_word(options, "schemaChanges", _SCHEMA_CHANGES) == "stop",
+            stop_at_schema=word(options, "schemaChanges", _SCHEMA_CHANGES) == "stop",
         )
 
     @property
@@ -152,7 +152,8 @@ def number(options: Mapping[str, str], name: str) -> int | None:
         raise InputError(f"option {name} must be a whole number, not {text!r}") from None
 
 
-def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+def word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """An option that is one of some words, whatever their case; by default the first."""
     text = options.get(name, words[0])
     found = next((word for word in words if word.lower() == text.lower()), None)
     if found is None:

@@ -57,7 +57,7 @@ _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
 _NAMES = (
     *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", *FEED_NAMES),
-    *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName"),
+    *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName", "repeatedBatch"),
 )
 _OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")

@@ -6,7 +6,6 @@ tasks' messages. So each message has everything that the commit needs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,28 +20,33 @@ from lakemerge.errors import InputError
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.results.unwrap import carrying
-from lakemerge.spark.feed_options import flag
-from lakemerge.spark.stream_write import QUERY_ID, check_repeated, stream_app
+from lakemerge.spark.feed_options import flag, word
+from lakemerge.spark.stream_batches import QUERY_ID, OneBatch, RowSum, stream_app
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
 from lakemerge.write.pack import Packed, PackSpec
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import OwnTxn, Write, discard, finish, load_in_process
+from lakemerge.write.upsert import Write, discard, finish, load_in_process
 from mergers.wording import argument
 
 __all__ = ["StreamWriter"]
 
 _LOAD_HERE_TASKS = 8
 """A first load that would make up to so many tasks is merged on the driver."""
-_logger = logging.getLogger(__name__)
+_REPEATED = ("check", "skip")
+_HINT = (
+    ". If nothing else uses the checkpoint, the query itself gives other rows each time, as with uuid() or rand(): "
+    "start it once with .option('repeatedBatch', 'skip'), which keeps the rows that are in the table"
+)
 
 
 class _Message(WriterCommitMessage):
-    def __init__(self, task: int, packed: Packed, plan: _Plan, query_id: str | None) -> None:
+    def __init__(self, task: int, packed: Packed, plan: _Plan, query_id: str | None, told: tuple[int, int]) -> None:
         self.task = task
         self.packed = packed
         self.plan = plan
         self.query_id = query_id
+        self.told = told
 
 
 class _Plan:
@@ -73,13 +77,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InputError("a stream's batches have numbers of their own: give no txnAppId and txnVersion")
         self._handle = table.handle
         self._plan = _Plan(table, schema, options)
+        self._checkpoint = options.get("checkpointLocation")
+        self._trusts_numbers = word(options, "repeatedBatch", _REPEATED) == "skip"
 
     @carrying()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(QUERY_ID)
-        task, packed = pack_rows(iterator, self._plan.pack)
-        return _Message(task, packed, self._plan, query_id)
+        told = RowSum()
+        task, packed = pack_rows(told.passing(iterator), self._plan.pack)
+        return _Message(task, packed, self._plan, query_id, (told.rows, told.total))
 
     @carrying()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -94,7 +101,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark did not tell the id of the query, by which its batches are known; use "
                 f"df.writeStream.foreachBatch(table.batch_writer({argument('app', '...')}))"
             )
-        own = OwnTxn(stream_app(query_id), batchId)
+        marks = RowSum.mark(message.told for message in told)
+        batch = OneBatch(stream_app(query_id), batchId, query_id, self._checkpoint, marks, hint=_HINT)
+        own = batch.txn
         try:
             snapshot = self._handle.log.snapshot(version=plan.begin_version)
             check_table_id(self._handle.store, plan.table_id, snapshot, since=plan.begin_version)
@@ -102,14 +111,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             discard(plan.pack)
             raise
         begin = TableView(snapshot, plan.pack.config, self._handle.store, self._handle.decoded)
-        provenance = replace(plan.provenance, app_txn=(own.app, own.number))
+        provenance = replace(plan.provenance, app_txn=(own.app, own.number), along=own.along)
         write = Write(self._handle, begin, plan.pack.frame, plan.pack, provenance, plan.started)
         size = sum(file.size_bytes for task in packed for file in task.files)
         here = size <= _LOAD_HERE_TASKS * plan.pack.settings.target_task_bytes
         result = finish(write, packed, load_file_slices=load_in_process if here else None)
         tip = self._handle.log.snapshot()
         if result.mode == "repeated":
-            check_repeated(tip.txns[own.app].version, own)
+            (replace(batch, marks={}) if self._trusts_numbers else batch).check_repeated(tip)
         LakeTable(self._handle, tip, pinned=False, spark=None).maintain_inline()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

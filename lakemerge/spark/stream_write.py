@@ -1,6 +1,7 @@
 """Structured Streaming into a table: each micro-batch is one upsert, exactly once.
 
-A micro-batch that Spark repeats has the number that it had before, and the table knows the last number of each query.
+A micro-batch that Spark repeats has the number that it had before, and the table knows the last number of each query,
+and what that batch was read from (:mod:`lakemerge.spark.stream_batches`).
 """
 
 from __future__ import annotations
@@ -8,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.errors import InputError
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.sessions import jvm_session
-from lakemerge.write.upsert import OwnTxn
+from lakemerge.spark.stream_batches import current_batch
 from mergers.wording import argument
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable
 
-__all__ = ["QUERY_ID", "BatchWriter", "check_repeated", "start_stream", "stream_app"]
+__all__ = ["BatchWriter", "start_stream"]
 
-QUERY_ID = "sql.streaming.queryId"
-"""The local property in which Spark keeps the id of a query, for its threads and tasks."""
 _MODES = ("append", "update", "complete")
-
-
-def stream_app(query_id: str) -> str:
-    """The application id under which a query writes."""
-    return f"lakemerge.stream.{query_id}"
 
 
 class BatchWriter:
@@ -50,29 +43,20 @@ class BatchWriter:
     @carrying()
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """
-        :raises InputError: a later batch of this query is in the table already, or the query's id is not known.
+        :raises InputError: a later batch of this query or another one with its number is in the table already, or the
+            query's id is not known.
         """
-        own = OwnTxn(self._app or stream_app(_query_id(batch)), batch_id)
+        given = current_batch(batch, batch_id, self._app)
+        if given is None:
+            raise InputError(
+                f"the id of the streaming query cannot be read here; give batch_writer an {argument('app', '...')} "
+                "that is unique to the query and as lasting as its checkpoint"
+            )
         # A plain tuple is for users' own ids. These ids are the library's.
-        result = self._table.upsert(
-            batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=cast("tuple[str, int]", own)
-        )
+        txn = cast("tuple[str, int]", given.txn)
+        result = self._table.upsert(batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=txn)
         if result.mode == "repeated":
-            check_repeated(self._table.view.snapshot.txns[own.app].version, own)
-
-
-def check_repeated(landed: int, given: OwnTxn) -> None:
-    """Check a repeated batch. Spark repeats only its last batch. For an earlier one :class:`InputError` is raised,
-    because its rows may differ from those that were written under its number."""
-    if landed > given.number:
-        raise InputError(
-            f"batch {given.number} of {given.app!r} comes after batch {landed} was written: the checkpoint is older "
-            "than the table's last batch, or two queries share one. Nothing was written. Start the query with a new "
-            "checkpoint, from the place in the source where it has to go on",
-            app=given.app,
-            batch=given.number,
-            landed=landed,
-        )
+            given.check_repeated(self._table.handle.log.update(self._table.view.snapshot))
 
 
 def start_stream(
@@ -102,19 +86,3 @@ def start_stream(
     writing: Any = frame.writeStream.foreachBatch(writer).outputMode(output_mode).trigger(**trigger)
     writing = writing.option("checkpointLocation", checkpoint)
     return cast("StreamingQuery", (writing if query_name is None else writing.queryName(query_name)).start())
-
-
-def _query_id(batch: DataFrame) -> str:
-    spark = batch.sparkSession
-    found = None
-    if jvm_session(spark) is not None:
-        try:
-            found = spark.sparkContext.getLocalProperty(QUERY_ID)
-        except PySparkException:
-            found = None
-    if not found:
-        raise InputError(
-            f"the id of the streaming query cannot be read here; give batch_writer an {argument('app', '...')} that is "
-            "unique to the query and as lasting as its checkpoint"
-        )
-    return str(found)

@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.commits.base import check_not_overtaken
-from lakemerge.commits.provenance import Provenance
+from lakemerge.commits.provenance import Along, Provenance
 from lakemerge.commits.records import NotEmptyError, commit_load, commit_logs
 from lakemerge.delta import AddFile, AlreadyDone, check_info
 from lakemerge.errors import (
@@ -74,6 +74,8 @@ class OwnTxn(NamedTuple):
 
     app: str
     number: int
+    along: Along = Along()
+    """What is committed with it, and on which condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,16 @@ class Write:
         )
         if request.merge_schema:
             parameters["mergeSchema"] = True
+        given: object = request.txn
         provenance = Provenance(
-            operation, parameters, txn_id, txn, request.info, request.only_onto_begin, request.merge_schema
+            operation,
+            parameters,
+            txn_id,
+            txn,
+            request.info,
+            request.only_onto_begin,
+            request.merge_schema,
+            given.along if isinstance(given, OwnTxn) else Along(),
         )
         return Write(handle, begin, frame, spec, provenance, started)
 

@@ -77,6 +77,7 @@ WRITES: Final[Mapping[str, str]] = {
     "txnVersion": "The number of the write within `txnAppId`.",
     "checkpointLocation": "Spark's own, for streams.",
     "queryName": "Spark's own, for streams.",
+    "repeatedBatch": "`check`, or `skip`: pass over a batch by its number alone, whatever its rows are (stream).",
 }
 FEED: Final[Mapping[str, str]] = {
     "readChangeFeed": "`true`: read changes in place of rows. Needed for streams.",

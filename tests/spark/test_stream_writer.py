@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from lakemerge import InputError, LakeTable
 from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.spark.stream_batches import RowSum
 from lakemerge.spark.stream_sink import StreamWriter
 from tests.unit.faults import create, frame, listing, state_of
 
@@ -53,6 +54,36 @@ def test_a_batch_is_there_once(path: Path) -> None:
     assert listing(path) == before
     write(path, [(9, 9, "other")], 0, "another query")
     assert state_of(path) == [(0, 1, "first"), (1, 2, "b"), (9, 9, "other")]
+
+
+def test_a_batch_with_the_number_of_another_one(path: Path) -> None:
+    """Two queries with copies of one checkpoint: Spark counts the batches of both from the same number."""
+    write(path, [(1, 1, "a"), (2, 1, "b")], 0, checkpointLocation="/cp")
+    version, before = LakeTable.open(path).version, listing(path)
+    planned = writer(path)
+    in_two_tasks = [*packed(planned, [(2, 1, "b")]), *packed(planned, [(1, 1, "a")])]
+    writer(path).commit(in_two_tasks, 0)
+    assert LakeTable.open(path).version == version, "the rows are the same, in other tasks"
+    for other in ([(1, 1, "a"), (2, 1, "c")], [(1, 1, "a")], [(1, 1, "a"), (2, 1, "b"), (3, 1, "c")]):
+        with pytest.raises(
+            InputError, match=r"batch 0 .*other rows.*query q shares the checkpoint /cp .*repeatedBatch"
+        ):
+            write(path, other, 0, checkpointLocation="/cp")
+    assert listing(path) == before
+    write(path, [(1, 1, "a"), (2, 1, "c")], 0, repeatedBatch="skip")
+    assert LakeTable.open(path).version == version
+    assert state_of(path) == [(0, 1, "first"), (1, 1, "a"), (2, 1, "b")]
+    with pytest.raises(InputError, match="must be one of check, skip"):
+        writer(path, repeatedBatch="x")
+
+
+def test_values_that_a_shuffle_changes_tell_no_batches_apart() -> None:
+    """A sum of floating-point numbers depends on their order, which no shuffle keeps."""
+    one, same, other = RowSum(), RowSum(), RowSum()
+    for told, key, total, items in ((one, 1, 0.3, [1, 2]), (same, 1, 0.30000000000000004, [2, 1]), (other, 2, 0.3, [])):
+        list(told.passing(pa.table({"k": [key], "total": [total], "items": [items]}).to_batches()))
+    assert RowSum.mark([(one.rows, one.total)]) == RowSum.mark([(same.rows, same.total)])
+    assert RowSum.mark([(one.rows, one.total)]) != RowSum.mark([(other.rows, other.total)])
 
 
 def test_killed_between_its_steps(path: Path) -> None:
