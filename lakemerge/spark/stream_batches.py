@@ -196,9 +196,13 @@ def _files(plan: Any) -> str:
     found = []
     for place in range(leaves.size()):
         leaf = leaves.apply(place)
-        if leaf.getClass().getSimpleName() == "LogicalRelation" and leaf.isStreaming():
+        if _is(leaf, "LogicalRelation") and leaf.isStreaming() and _is(leaf.relation(), "HadoopFsRelation"):
             found.append(str(leaf.relation().location().rootPaths().mkString("\n")))
     return "\n".join(found)
+
+
+def _is(thing: Any, name: str) -> bool:
+    return str(thing.getClass().getSimpleName()) == name
 
 
 def _py4j_error() -> type[Exception]:

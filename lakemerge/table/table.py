@@ -435,6 +435,7 @@ class LakeTable:
         :param app: a name that no other query that writes to the table has. Keep it as long as the checkpoint. The
             default is the query's id, which is not available in Spark Connect.
         :param kind_column: as for :meth:`write_stream`.
+        :param merge_schema: as for :meth:`upsert`. The frames of two batches may have different columns.
         """
         from lakemerge.spark.stream_write import BatchWriter
 

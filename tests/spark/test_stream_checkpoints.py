@@ -131,6 +131,7 @@ def test_a_checkpoint_that_another_query_wrote_over(spark: SparkSession, tmp_pat
             raise error
 
     run(10, mine, 2)
+    run(10, mine, 5)  # the query alone goes on, from wherever it was stopped
     ((_, number),) = _numbers(table)
     assert total(table) == sum(range(10 * (number + 1)))
     offsets = (mine / "offsets" / str(number)).read_text().splitlines()
