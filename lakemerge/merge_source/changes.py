@@ -182,8 +182,8 @@ class _Found:
 
 
 def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Heads, Holders, Holders]:
-    """Which values were added and removed: the heads of these values and of those that they may join, and the holders
-    of the added and of the removed values.
+    """The values that changed entities gained and lost. Returns three things: the heads of these values, and of the
+    values that they may join; the holders of the gained values; and the holders of the lost values.
 
     :param old: the records of the changed entities, in their order.
     """

@@ -73,7 +73,8 @@ def stored_streams(
         fields of :data:`PLACE`, they are at the end.
     :param final: chooses the row groups to read, if no log changes the rows.
     :param probed: the keys that the caller looks up, if it needs no others.
-    :param whole: the files of which every row is read nevertheless, by ordinal, and the columns to read of each.
+    :param whole: the columns to read of some files, by ordinal. All rows of these files are read, whatever ``probed``
+        says.
     """
     parts = [file for file in file_slice.row_files if file.rows]
     looked_at = file_slice if probed is None else replace(file_slice, wanted=probed)

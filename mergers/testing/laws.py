@@ -163,8 +163,8 @@ def _combined_by_itself(search: _Search, start: State, about: list[Step], each: 
 
 
 def _combined(search: _Search, about: list[Step]) -> Frame | None:
-    """Upserts folded onto nothing, as a record with the columns that they carry; ``None`` if that gives no row, because
-    no plan combines such records."""
+    """The row that upserts make without a state before them, as a record with their columns. ``None`` if they make no
+    row: no plan combines such records."""
     alone = State.empty(search.shape).after(search.merger, search.shape, about)
     if alone.rows.num_rows != 1:
         return None
