@@ -17,7 +17,7 @@ def text_of(guide: str) -> str:
 
 
 def blocks(guide: str, language: str = "python") -> list[str]:
-    """The blocks of code in a language, of which there is one at least."""
+    """The blocks of code in a language. There must be at least one."""
     found = re.findall(rf"^```{language}\n(.*?)^```$", text_of(guide), flags=re.MULTILINE | re.DOTALL)
     assert found
     return found

@@ -43,8 +43,8 @@ def check_same_table(store: Store, snapshot: Snapshot, other: Snapshot) -> None:
 
 
 def check_table_id(store: Store, table_id: str, snapshot: Snapshot, *, since: int) -> None:
-    """Raise :class:`TableReplacedError` where ``snapshot`` is not of the table with this id, of which the caller
-    knows the version ``since``."""
+    """Raise :class:`TableReplacedError` if ``snapshot`` is of another table than the one with this id. The caller knows
+    the version ``since`` of that table."""
     if snapshot.metadata.id != table_id:
         raise _replaced(store, since, f"the table that is there now has the id {snapshot.metadata.id}")
 

@@ -238,7 +238,7 @@ class _Parser:
         numbers = self.numbers() if self.head.text == "(" else []
         precision, scale = [*numbers, *(10, 0)[len(numbers) :]][:2]
         if len(numbers) > 2 or not 1 <= precision <= 38 or scale > precision:
-            self._fail(token.start, "a decimal has 1 to 38 digits, of which no more than all follow the point")
+            self._fail(token.start, "a decimal has 1 to 38 digits, and at most all of them follow the point")
         return pa.decimal128(precision, scale)
 
     def numbers(self) -> list[int]:

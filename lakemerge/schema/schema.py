@@ -255,7 +255,7 @@ def _remedy(kind: pa.DataType) -> str:
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
         return "cast it to int64"
     if pa.types.is_decimal(kind):
-        return "a decimal has at most 38 digits, of which 0 or more, and no more than all, follow the point"
+        return "a decimal has at most 38 digits, and between 0 and all of them follow the point"
     if pa.types.is_null(kind):
         return "name a type"
     if isinstance(kind, pa.BaseExtensionType):

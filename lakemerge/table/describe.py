@@ -95,8 +95,8 @@ class ReadPlan(Shown):
     minor: int
     """Read without a merge: the base file without superseded rows, plus winner files."""
     first: int
-    """Premerged: Spark merges their logs, which are small, before it reads the rest. Then they are read like those. The
-    table keeps the premerge for later reads of the same version."""
+    """Premerged: Spark merges their logs, which are small, before it reads the rest. Then they are read like
+    ``minor``. The table keeps the premerge for later reads of the same version."""
     merged: int
     """Merged while reading: they have logs that no compaction has taken up."""
     log_blocks: int

@@ -46,8 +46,8 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call of a store. ``publish`` is the end of an ``open_output`` context without an error, at
-    which the file becomes visible; ``read`` and ``write`` are those on files that it opened, and are calls only
-    where a fault names them. ``path`` of ``delete`` is the first of its paths, if any."""
+    which the file becomes visible. ``read`` and ``write`` are calls on files that the store opened; they count only if
+    a fault names them. ``path`` of ``delete`` is the first of its paths, if any."""
 
     method: str
     path: str

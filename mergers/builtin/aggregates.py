@@ -56,7 +56,7 @@ def functions_of(
 
 
 def irretractable(functions: Mapping[str, Function], ignored: Sequence[str]) -> list[str]:
-    """The columns because of which a table takes no retractions."""
+    """The columns whose functions take no retractions, so the table takes none."""
     return [name for name, function in functions.items() if not function.retractable and name not in ignored]
 
 

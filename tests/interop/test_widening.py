@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings
 
-# Column, type, wider type, a value of the narrower type, the same of the wider one, and one that needs it.
+# Column, type, wider type, a value of the narrower type, that value in the wider type, and a value that needs it.
 NOON = dt.datetime(2024, 5, 6, 12)  # noqa: DTZ001 - the type has no zone
 MIDNIGHT = dt.datetime(2020, 2, 29)  # noqa: DTZ001 - as above
 COLUMNS: list[tuple[str, str, str, Any, Any, Any]] = [

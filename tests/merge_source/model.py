@@ -34,7 +34,7 @@ class Kept:
 
 @dataclass
 class Output:
-    """An output id: what was emitted last, and of which members it was made."""
+    """An output id: what was emitted last, and the members that it was made from."""
 
     entity: Entity
     members: tuple[tuple[str, str], ...]

@@ -154,7 +154,7 @@ class World:
         self.kinds: dict[str, list[str]] = {}
         self.latest_ms = table.history()[0].timestamp_ms
         self.unsure: set[str] = set()
-        """Steps of which some try had an unknown outcome."""
+        """Steps that had an unknown outcome at some try."""
         self.faults: Counter[str] = Counter()
         """What the store failed at so far: how often, by method."""
         self.verified = 0

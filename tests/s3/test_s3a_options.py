@@ -1,4 +1,4 @@
-"""What Hadoop's S3A is told of a store on S3, by the names in its manual (hadoop-aws); no server."""
+"""The options that Hadoop's S3A gets for a store on S3, by the names in its manual (hadoop-aws). There is no server."""
 
 from __future__ import annotations
 

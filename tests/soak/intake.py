@@ -128,7 +128,7 @@ def read(table: LakeTable, task: Task) -> Iterator[object]:
 
 
 class StormySource(Source):
-    """Local files, of which calls fail by lot, before or after their effect."""
+    """Local files. Some calls fail by lot, before or after their effect."""
 
     def __init__(self, lots: random.Random, rate: float, faults: Counter[str]) -> None:
         self._lots, self._rate, self._faults = lots, rate, faults

@@ -73,7 +73,7 @@ def spark_fails(frame: DataFrame, one: Computed, row: int) -> bool:
     """Whether Spark has no value for a row either."""
     try:
         frame.where(f"id = {row}").selectExpr(f"{one.sql} AS value").toArrow()
-    except Exception:  # noqa: BLE001 - of which class depends on the kind of error and on who runs the expression
+    except Exception:  # noqa: BLE001 - its class depends on the kind of error and on who runs the expression
         return True
     return False
 

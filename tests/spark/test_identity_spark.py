@@ -47,7 +47,7 @@ def test_an_object_of_a_removed_table_is_refused(spark: SparkSession, tmp_path: 
 
 
 def test_a_write_of_the_data_source_does_not_land_in_another_table(tmp_path: Path) -> None:
-    """Spark plans, packs and commits in processes of its own, each of which opens the folder anew."""
+    """Spark plans, packs and commits in processes of its own. Each of them opens the folder anew."""
     path = tmp_path / "t"
     made(path, 2, "old")
     schema = StructType([StructField("id", LongType()), StructField("v", StringType())])

@@ -63,7 +63,7 @@ class World(NamedTuple):
         return self.spark.readStream.format("lakemerge").options(**options).load(self.path)
 
     def landed(self, number: int) -> DataFrame:
-        """A stream of files, of which one more has landed."""
+        """A stream of files. One more file has landed."""
         source = self.folder / "source"
         source.mkdir(exist_ok=True)
         (source / f"{number}.json").write_text(f'{{"id":1,"at":{number},"v":"s"}}\n')

@@ -101,7 +101,7 @@ def jobs_of(spark: SparkSession, name: str, action: Any, path: Path) -> int:
 
 
 def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys that are asked for, logs that are large beside what is stored, and tables of which little is asked for."""
+    """Reads of single keys, logs that are large beside the stored rows, and reads of few columns."""
     table, rows = played(spark, tmp_path / "t")
     policy = replace(POLICY, premerge_from_bytes=table.detail().base_bytes)
     table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=policy))

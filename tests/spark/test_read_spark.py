@@ -374,7 +374,7 @@ def test_a_session_that_takes_no_list_asks_for_files_itself(spark: SparkSession,
 def test_files_are_named_to_spark_in_one_call(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not in one for each, of which 50,000 take seconds."""
+    """Not in one call for each file: 50,000 calls take seconds."""
     client = cast("Any", spark)._sc._gateway._gateway_client
     send, sent = client.send_command, list[str]()
 

@@ -39,7 +39,7 @@ def refused(work: Callable[[], object]) -> str:
 
 
 def dirty_table(path: Path, spark: SparkSession | None, settings: Settings | None = None) -> LakeTable:
-    """Ids 0 to 119, of which 100 to 119 are in a log."""
+    """Ids 0 to 119. The ids from 100 to 119 are in a log."""
     table = LakeTable.create(
         path,
         "id BIGINT NOT NULL, at INT",
@@ -177,7 +177,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
 
 
 def test_the_workers_python(tmp_path: Path) -> None:
-    """The driver's own where nobody said another; else one that lacks the package is told of, by one job at most."""
+    """Workers run the driver's Python unless somebody chose another. If it lacks the package, an error says so."""
     with Application(tmp_path / "application") as application:
         told = application.run(run_pythons, tmp_path)
     for message in (*told["bare"][:2], told["said"][0]):

@@ -196,7 +196,7 @@ def test_two_queries_at_once(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(PySparkException) as raised:
             query.awaitTermination()
         ended[name] = str(raised.value)
-    # Of the same batch the table has the rows, and Spark itself sees that somebody else ended it.
+    # The table has the rows of this batch already. Spark itself sees that somebody else ended the batch.
     assert "oncurrent" in ended["same"], ended["same"]
     assert "comes after batch" not in ended["same"]
     assert "other rows" in ended["over"], ended["over"]

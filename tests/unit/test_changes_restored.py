@@ -203,7 +203,7 @@ class Story:
 
 
 def plain(row: Mapping[str, Any]) -> Row:
-    """Without nulls; columns of one name and several types as one, of which a row has a value in one at most."""
+    """Without nulls. Columns of one name and several types become one: a row has a value in at most one of them."""
     found: Row = {}
     for name, value in row.items():
         shown = plain(value) if isinstance(value, dict) else value

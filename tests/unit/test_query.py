@@ -70,7 +70,7 @@ def shown(rows: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_answers_are_those_over_the_rows(table: LakeTable, sql: str) -> None:
-    """The other side is an Arrow table in DuckDB's own storage, of which nothing is handed down."""
+    """The other side is an Arrow table in DuckDB's own storage. DuckDB hands nothing down to it."""
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", table.to_arrow())

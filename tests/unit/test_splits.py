@@ -161,7 +161,7 @@ def test_only_what_is_larger_than_the_target_is_split(tmp_path: Path) -> None:
 
 
 def test_there_are_no_more_parts_than_rows(tmp_path: Path) -> None:
-    """However small the target is; and cuts are sought among the row groups, of which there are ten."""
+    """However small the target is. Cuts are at row groups, and there are ten of them."""
     table = hundred(tmp_path / "t")
     parts = split_file_slices(table.view.file_slices, 1)
     assert len(parts) == 100
