@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import find_flaw
+from mergers.wording import in_python
 
 __all__ = ["as_reader", "check_sound", "collected", "is_spark_frame"]
 
 _FROM_PYTHON: dict[type, str] = {
-    list: "pyarrow.Table.from_pylist(rows, schema=table.schema)",
-    dict: "pyarrow.table(columns)",
+    list: in_python(". pyarrow.Table.from_pylist(rows, schema=table.schema) makes one"),
+    dict: in_python(". pyarrow.table(columns) makes one"),
 }
 
 
@@ -70,8 +71,7 @@ def _reader(frame: object) -> pa.RecordBatchReader:
         name = f"{type(frame).__module__}.{type(frame).__qualname__}"
         raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
     name = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
-    how = _FROM_PYTHON.get(type(frame))
-    made = "" if how is None else f". {how} makes one"
+    made = _FROM_PYTHON.get(type(frame), "")
     raise FrameError(
         f"cannot write a {name}; give a Spark DataFrame, a pyarrow Table or RecordBatchReader, or a pandas or polars "
         f"frame{made}",

@@ -70,6 +70,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             .config("spark.driver.extraJavaOptions", f"{QUICK_JAVA} -Dderby.system.home={scratch}")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.python.daemon.module", "tests.spark.daemon")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))

@@ -183,7 +183,8 @@ STREAMING = [
         lambda w: w.table.write_stream(w.landed(1).select("at"), checkpoint=str(w.folder / "c")).awaitTermination(),
         FrameError, "key column 'id' is missing", "the frame", "the frame has at", True),
     Mistake("a checkpoint of a while ago", old_checkpoint, InputError,
-        "checkpoint is older", "batch 1 of 'lakemerge.stream.", "Start the query with a new checkpoint", True),
+        "an earlier state of the checkpoint", "batch 1 of 'lakemerge.stream.",
+        "start the other one with a new checkpoint", True),
     Mistake("a checkpoint of another table", another_table, TableDamagedError,
         "the checkpoint is of another table", "/t now", "a new checkpoint", True),
 ]  # fmt: skip
