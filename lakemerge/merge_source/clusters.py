@@ -23,6 +23,8 @@ class Clusters:
 
     offsets: Ints
     """Where the members of each cluster begin, and where those of the last one end."""
+    members: Ints
+    """The places of the members among the entities from which the clusters were formed."""
     datasets: Ints
     """The datasets of the members."""
     ids: pa.Array
@@ -45,6 +47,7 @@ class Clusters:
         first, last = int(self.offsets[start]), int(self.offsets[end])
         return Clusters(
             self.offsets[start : end + 1] - first,
+            self.members[first:last],
             self.datasets[first:last],
             contiguous(self.ids.slice(first, last - first)),
             self.deleted[start:end],
@@ -109,6 +112,7 @@ def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, h
     member_datasets, member_ids = datasets[order], ids.take(pa.array(order))
     return Clusters(
         offsets=offsets,
+        members=order,
         datasets=member_datasets,
         ids=member_ids,
         deleted=deleted[order[starts]],

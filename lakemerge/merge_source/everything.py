@@ -172,10 +172,10 @@ def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
     if old is not None:
         heads = _with_pages(heads, old)
     pairs = heads.places(held.expressions, held.values)
-    wanted, hashes = rebuilt(heads, Holders(pairs, known.datasets[held.rows], known.ids.take(pa.array(held.rows))))
+    wanted = rebuilt(heads, Holders(pairs, known.datasets[held.rows], known.ids.take(pa.array(held.rows))))
     changed = np.ones(wanted.num_rows, dtype=np.bool_)
     if old is not None:
-        keys, old_keys = _index_keys(wanted), _index_keys(old)
+        hashes, keys, old_keys = hash_rows(wanted).view(np.int64), _index_keys(wanted), _index_keys(old)
         at = pc.index_in(keys, value_set=old_keys)
         there = at.is_valid().to_numpy(zero_copy_only=False)
         changed = ~there

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.combine import MEMBER
-from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.state import VALUE, State, deletes, records
@@ -125,9 +124,9 @@ def updated(state: State, heads: Heads, added: Holders, removed: Holders) -> Ite
     yield from _heads_written(heads, now, touched, counts, pages)
 
 
-def rebuilt(heads: Heads, holders: Holders) -> tuple[pa.Table, Ints]:
-    """All records for the given holders, with the three key columns and those of :data:`VALUE`, and a hash of each.
-    ``heads`` say how many pages there were."""
+def rebuilt(heads: Heads, holders: Holders) -> pa.Table:
+    """All records for the given holders, with the three key columns and those of :data:`VALUE`. ``heads`` say how many
+    pages there were."""
     counts = np.bincount(holders.pairs, minlength=len(heads)).astype(np.int64)
     pages = heads.pages.copy()
     pages[counts * _SPARSE < pages * _PAGE] = 1
@@ -140,7 +139,7 @@ def rebuilt(heads: Heads, holders: Holders) -> tuple[pa.Table, Ints]:
     numbers = np.concatenate([at[1], np.zeros(len(paged), dtype=np.int64)])
     is_head = np.concatenate([single, np.ones(len(paged), dtype=np.bool_)])
     absent = pa.nulls(len(paged), lists.type)
-    table = pa.table(
+    return pa.table(
         {
             "k": heads.values.take(pa.array(pairs)),
             "a": pa.array(heads.expressions[pairs].astype(np.int32)),
@@ -150,7 +149,6 @@ def rebuilt(heads: Heads, holders: Holders) -> tuple[pa.Table, Ints]:
             "holders": contiguous(pa.chunked_array([lists, absent])),
         }
     )
-    return table, hash_rows(table).view(np.int64)
 
 
 def _heads_written(heads: Heads, now: Holders, touched: Ints, counts: Ints, pages: Ints) -> Iterator[pa.Table]:

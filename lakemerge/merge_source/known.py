@@ -131,8 +131,12 @@ class Places:
             return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         if not len(self._texts) or not len(texts):
             return np.full(len(texts), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self._hashes, hash_columns([texts])), len(self._hashes) - 1)
-        places = self._order[at].astype(np.int64)
+        wanted = hash_columns([texts])
+        # Look-ups in order find the hashes in the processor's cache.
+        order = np.argsort(wanted)
+        at = np.empty(len(wanted), dtype=np.int64)
+        at[order] = np.searchsorted(self._hashes, wanted[order])
+        places = self._order[np.minimum(at, len(self._hashes) - 1)].astype(np.int64)
         same = pc.equal(self._texts.take(pa.array(places)), texts).to_numpy(zero_copy_only=False)
         return np.where(same, places, -1)
 

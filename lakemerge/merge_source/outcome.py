@@ -89,7 +89,7 @@ def check_sizes(rules: Rules, aliases: Sequence[str], known: Known, clusters: Cl
     if not len(sizes) or int(sizes.max()) <= limit:
         return
     widest = clusters.range(int(sizes.argmax()), int(sizes.argmax()) + 1)
-    inside = np.isin(known.held.rows, known.places_of(widest.datasets, widest.ids))
+    inside = np.isin(known.held.rows, widest.members)
     held = Held(known.held.rows[inside], known.held.expressions[inside], known.held.values.filter(pa.array(inside)))
     link = links_of(rules, held)[0]
     raise too_many(rules, aliases, link, len(widest.datasets), limit)
@@ -184,7 +184,7 @@ def retired_ids(known: Known, clusters: Clusters, old: OldClusters) -> tuple[pa.
     """The output ids that are retired, in order, and whether a member of each is output under another id."""
     gone = ~pc.is_in(old.output_ids, value_set=clusters.output_ids).to_numpy(zero_copy_only=False)
     cluster_of = np.full(len(known) + 1, -1, dtype=np.int64)
-    cluster_of[known.places_of(clusters.datasets, clusters.ids)] = clusters.of_members
+    cluster_of[clusters.members] = clusters.of_members
     shows = np.append(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False), False)
     member = known.places_of(old.datasets, old.ids)
     lives = shows[cluster_of[member]] & (member >= 0)

@@ -107,8 +107,7 @@ def settle(given: Settling, plan: Plan) -> None:
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:
     """Which clusters have the same members as before, none of which may have changed."""
-    members = known.places_of(clusters.datasets, clusters.ids)
-    firsts = clusters.offsets[:-1]
+    members, firsts = clusters.members, clusters.offsets[:-1]
     lead = clusters.of_members
     same = known.was[members] & ~known.fresh[members]
     same &= ints(known.old, "first_dataset")[members] == clusters.datasets[firsts][lead]
@@ -131,7 +130,7 @@ def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Ta
     """Combine the clusters that may have changed. Returns what the state remembers about each, in columns of
     :data:`ENTITY`."""
     known, count = given.known, len(clusters)
-    firsts = known.places_of(clusters.datasets, clusters.ids)[clusters.offsets[:-1]]
+    firsts = clusters.members[clusters.offsets[:-1]]
     names = ["output_id", *REMEMBERED.names]
     kept = {name: contiguous(known.old.column(name)).take(pa.array(firsts, mask=~same)) for name in names}
     shown = np.flatnonzero(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False) & ~same)
@@ -156,6 +155,7 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
     inside = np.isin(clusters.of_members, wanted)
     return Clusters(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)]),
+        clusters.members[inside],
         clusters.datasets[inside],
         clusters.ids.filter(pa.array(inside)),
         clusters.deleted[wanted],
@@ -165,8 +165,7 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
 
 def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iterator[pa.Table]:
     """Records of the entities for which the state has no record or a different one."""
-    members = known.places_of(clusters.datasets, clusters.ids)
-    count, firsts = len(known), clusters.offsets[:-1]
+    members, count, firsts = clusters.members, len(known), clusters.offsets[:-1]
     cluster = np.empty(count, dtype=np.int64)
     cluster[members] = clusters.of_members
     lead = np.full(count, -1, dtype=np.int64)
@@ -189,7 +188,7 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
         **{name: contiguous(leading.column(name)).take(at) for name in leading.column_names},
     }
     now = pa.table([contiguous(columns[one.name]).cast(one.type) for one in ENTITY], schema=ENTITY)
-    changed = np.flatnonzero(~known.was | (hash_rows(now) != hash_rows(known.old)))
+    changed = np.flatnonzero(~known.was | _differ(now, known))
     if len(changed):
         written = now.take(pa.array(changed))
         zeros = np.zeros(len(changed), dtype=np.int64)
@@ -200,3 +199,13 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
             zeros,
             {name: written.column(name) for name in ENTITY.names},
         )
+
+
+def _differ(now: pa.Table, known: Known) -> Bools:
+    """Which records differ from the state's."""
+    differ = np.zeros(len(known), dtype=np.bool_)
+    was = np.flatnonzero(known.was)
+    if len(was):
+        there = pa.array(was)
+        differ[was] = hash_rows(now.take(there)) != hash_rows(known.old.take(there))
+    return differ

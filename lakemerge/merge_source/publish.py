@@ -104,8 +104,9 @@ def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, 
     old = OldClusters.of(leading)
     members = state.entities(old.datasets, old.ids)
     known = assemble(members, Fresh.together([]))
-    dead = known.deleted[known.places_of(old.datasets, old.ids)[old.offsets[:-1]]]
-    clusters = Clusters(old.offsets, old.datasets, old.ids, dead, old.output_ids)
+    places = known.places_of(old.datasets, old.ids)
+    dead = known.deleted[places[old.offsets[:-1]]]
+    clusters = Clusters(old.offsets, places, old.datasets, old.ids, dead, old.output_ids)
     numbers = strings(old.records, "updated")
     for start, part, parts in SoughtRows(inputs, known, clusters, Chunks(state)).batches():
         yield combine(part, parts, shape).rows.append_column("_updated", numbers.slice(start, len(part)))

@@ -92,7 +92,7 @@ class SoughtRows:
 
     def _parts(self, clusters: Clusters) -> Iterator[Part]:
         yield from _gone(self, clusters)
-        gone = self.known.gone[self.known.places_of(clusters.datasets, clusters.ids)]
+        gone = self.known.gone[clusters.members]
         for one in self.inputs:
             places = np.flatnonzero((clusters.datasets == one.offset) & ~gone)
             if len(places) and one.shape is not None:
@@ -124,9 +124,8 @@ class ScannedRows:
     def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
         parts = list(self.clusters.batches(BATCH_MEMBERS))
         firsts = np.array([int(self.clusters.offsets[start]) for start, _ in parts], dtype=np.int64)
-        members = self.known.places_of(self.clusters.datasets, self.clusters.ids)
         place_of = np.full(len(self.known) + 1, -1, dtype=np.int64)
-        place_of[members] = np.arange(len(members))
+        place_of[self.clusters.members] = np.arange(len(self.clusters.members))
         with Spool() as spool:
             for one in self.inputs:
                 self._sort_out(one, place_of, firsts, spool)
@@ -161,6 +160,5 @@ class ScannedRows:
 
 def _gone(rows: SoughtRows | ScannedRows, clusters: Clusters) -> Iterator[Part]:
     """The kept rows of members that were deleted."""
-    members = rows.known.places_of(clusters.datasets, clusters.ids)
-    gone = np.flatnonzero(rows.known.gone[members])
-    yield from rows.chunks.parts(rows.known, members[gone], gone, [one.shape for one in rows.inputs])
+    gone = np.flatnonzero(rows.known.gone[clusters.members])
+    yield from rows.chunks.parts(rows.known, clusters.members[gone], gone, [one.shape for one in rows.inputs])

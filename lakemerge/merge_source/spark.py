@@ -34,8 +34,12 @@ from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
 from lakemerge.schema.schema import safe_cast, to_ddl
 from lakemerge.spark.names import quoted
+from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.spark.transport.transit import send
 from lakemerge.table import LakeTable
+
+TASK_MEMBERS = 1 << 18
+"""About how many members one task combines."""
 
 __all__ = ["SparkEmitter", "entities_on_spark"]
 
@@ -116,9 +120,10 @@ class SparkEmitter:
         if not len(clusters):
             return Emission(REMEMBERED.empty_table(), number, 0, 0)
         record = old.records.take(pc.index_in(clusters.output_ids, value_set=old.output_ids))
-        members = self._with_rows(self._members(clusters, record))
+        members = self._with_rows(self._members(clusters, record), clusters.members)
         # Partitioned by hash: to partition by range, Spark would run the join twice, once to find the ranges.
-        combined = members.repartition("cluster").sortWithinPartitions("place")
+        tasks = max(parallelism(self._spark), -(-len(clusters.datasets) // TASK_MEMBERS))
+        combined = members.repartition(tasks, "cluster").sortWithinPartitions("place")
         schema = pa.schema([*self._target, *_JUDGED])
         work = _Combining(self._shape, [one.shape for one in self._inputs], self._identity, self._target, number)
         self._frame = combined.mapInArrow(work.run, to_ddl(schema)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -170,9 +175,11 @@ class SparkEmitter:
             }
         )
 
-    def _with_rows(self, members: pa.Table) -> DataFrame:
-        """The members with their rows. The rows of each dataset are in a column of their own."""
-        places = self._known.places_of(ints(members, "dataset"), strings(members, "id"))
+    def _with_rows(self, members: pa.Table, places: Ints) -> DataFrame:
+        """The members with their rows. The rows of each dataset are in a column of their own.
+
+        :param places: the places of the members among the known entities.
+        """
         gone = self._known.gone[places]
         parts = [
             self._rows_of(one, shape, members.filter(pa.array((ints(members, "dataset") == one.offset) & ~gone)))
@@ -240,7 +247,7 @@ class _Combining:
         firsts = members.take(pa.array(starts))
         names = ids.take(pa.array(starts)) if self._identity == "first" else composite_ids(offsets, datasets, ids)
         deleted = strings(firsts, "deleted").to_numpy(zero_copy_only=False)
-        clusters = Clusters(offsets, datasets, ids, deleted, names)
+        clusters = Clusters(offsets, np.arange(len(ids)), datasets, ids, deleted, names)
         combined = combine(clusters, list(self._parts(members, datasets)), self._shape)
         judged = judge(combined, strings(firsts, "hash"), strings(firsts, "written"))
         fresh = pc.add(firsts.column("cluster"), self._number)

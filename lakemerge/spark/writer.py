@@ -34,9 +34,10 @@ from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
+from lakemerge.write.load import load_file_slice
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, discard, finish, load_file_slice
+from lakemerge.write.upsert import Write, discard, finish
 from mergers.wording import argument
 
 __all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]

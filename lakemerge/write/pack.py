@@ -31,7 +31,7 @@ from mergers.contract import Ints, Kinds
 from mergers.kernel import combine
 from mergers.keys import key_columns, sort_order
 
-__all__ = ["PackSpec", "Packed", "pack", "stored_bound"]
+__all__ = ["PackSpec", "Packed", "joined", "pack", "stored_bound"]
 
 
 _MAX_KEY_BYTES = 256
@@ -95,13 +95,13 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
         if not records.num_rows:
             continue
         if held and size + records.nbytes > spec.settings.write_budget_bytes:
-            yield _join(held, kinds)
+            yield joined(held, kinds)
             held, kinds, size = [], [], 0
         held.append(records)
         kinds.append(batch_kinds)
         size += records.nbytes
     if held:
-        yield _join(held, kinds)
+        yield joined(held, kinds)
 
 
 def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,8 @@ def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[
         yield from (batch.slice(start, rows) for start in range(rows, batch.num_rows, rows))
 
 
-def _join(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
+def joined(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
+    """Batches of records, with their kinds, as one table; the kinds are ``None`` if all records are upserts."""
     table = settled(pa.Table.from_batches(held).combine_chunks())
     # Deletes may hold null where the table's rows may not.
     table = table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))

@@ -1,16 +1,17 @@
 """Upserts and deletes from Arrow frames without Spark, and the functions that Spark writes share.
 
-An upsert packs log files and commits them. The first write into an empty table does more: it merges the packed
-records through the kernel into base files, and commits those instead. If another writer was first, it commits the log
-files after all.
+An upsert packs log files and commits them. The first write into an empty table does more: it merges the records
+through the kernel into base files, and commits those instead. The records are packed first, unless they are in memory
+(:mod:`lakemerge.write.load`). If another writer was first, log files are committed after all.
 """
 
 from __future__ import annotations
 
 import numbers
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -38,18 +39,15 @@ from lakemerge.format.names import LOG_FOLDER
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
-from lakemerge.read.merge import MergeSpec, merge_file_slice
-from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.write.base_file import (
-    BaseWriteSpec,
     delete_prefix,
     discard_base_files,
     ordinals_needed,
-    write_base_files,
 )
 from lakemerge.write.frame import FramePlan, plan_frame
+from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from mergers.wording import argument
@@ -61,7 +59,6 @@ __all__ = [
     "choose_buckets",
     "discard",
     "finish",
-    "load_file_slice",
     "load_in_process",
     "upsert_arrow",
 ]
@@ -139,6 +136,11 @@ class Write:
         )
         return Write(handle, begin, frame, spec, provenance, started)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was ever written to the table, as far as this write has seen."""
+        return self.begin.is_empty and self.begin.state.next_ordinal == 0
+
     def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
         seconds = time.monotonic() - self.started
         return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
@@ -182,12 +184,16 @@ def upsert_arrow(
     )
     if isinstance(write, UpsertResult):
         return write
+    held, batches = hold(frame, reader, write.pack) if write.is_first else (None, iter(reader))
+    loaded = None if held is None else _load_held(write, held)
+    if loaded is not None:
+        return loaded
     try:
-        packed = [pack(reader, write.pack, 0)]
+        packed = [pack(batches, write.pack, 0)]
     except BaseException:
         discard(write.pack)
         raise
-    return finish(write, packed, load_file_slices=load_in_process)
+    return finish(write, packed, load_file_slices=load_in_process if held is None else None)
 
 
 def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFileSlices | None) -> UpsertResult:
@@ -198,13 +204,26 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
     files = list(dict.fromkeys(block.file for block in blocks))
     metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
     size = sum(file.size_bytes for file in files)
-    try:
-        if blocks and load_file_slices is not None and write.begin.is_empty and write.begin.state.next_ordinal == 0:
+    with _undone(write):
+        if blocks and load_file_slices is not None and write.is_first:
             loaded = _load(write, blocks, rows, load_file_slices)
             if loaded is not None:
                 return loaded
         logs = _log_commit(write, blocks)
         outcome = commit_logs(write.handle, write.begin, logs, write.provenance, metrics | {"numOutputBytes": size})
+    if isinstance(outcome, AlreadyDone):
+        discard(write.pack)
+        return write.result(outcome.version, mode="repeated")
+    index = 0 if logs is None or logs.index is None else 1
+    return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
+
+
+@contextmanager
+def _undone(write: Write) -> Iterator[None]:
+    """Deletes the write's files after an error, unless its commit may have landed. After an interrupt that is not
+    known."""
+    try:
+        yield
     except OutcomeUnknownError:
         raise
     except TableDamagedError:
@@ -215,35 +234,6 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
     except Exception:
         discard(write.pack)
         raise
-    if isinstance(outcome, AlreadyDone):
-        discard(write.pack)
-        return write.result(outcome.version, mode="repeated")
-    index = 0 if logs is None or logs.index is None else 1
-    return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
-
-
-def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, first_ordinal: int) -> list[AddFile]:
-    """Merge one file slice of a first load into base files."""
-    merge = MergeSpec(spec.store, spec.config, spec.merger, spec.settings)
-    base = BaseWriteSpec(
-        store=spec.store,
-        config=spec.config,
-        settings=spec.settings,
-        name=spec.name,
-        merged_through=begin_version,
-        buckets=spec.buckets,
-    )
-    count = ordinals_needed(file_slice.stored_bytes, spec.settings)
-    with ParquetFiles(spec.store) as files:
-        ranges = merge_file_slice(merge, file_slice, columns=spec.config.schema.names, sort=True, files=files)
-        return write_base_files(
-            ranges,
-            base,
-            file_slice.bucket_id,
-            lower=None,
-            ordinals=range(first_ordinal, first_ordinal + count),
-            now_ms=Handle.now_ms(),
-        )
 
 
 def discard(spec: PackSpec) -> None:
@@ -264,10 +254,36 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices:
         # This is no reason to refuse the records: later ones may bring the total back into range.
         discard_base_files(write.handle.store, write.pack.name)
         return None
+    ordinals = sum(ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices)
+    loaded = _commit_load(write, adds, rows=rows, ordinals=ordinals)
+    if loaded is not None and loaded.mode == "load":
+        # The base files belong to the table now. Nothing here may raise, or the caller would discard them.
+        delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
+    return loaded
+
+
+def _load_held(write: Write, held: HeldRecords) -> UpsertResult | None:
+    """Load a frame that is in memory. Returns ``None`` if the table is not empty any more, if a total does not fit its
+    column, or if there is nothing to store; then no file is left."""
+    with _undone(write):
+        try:
+            adds = load_held(held, write.pack, write.begin.version)
+        except MergeOverflowError:
+            # Logs hold the records all the same, see _load.
+            discard_base_files(write.handle.store, write.pack.name)
+            return None
+        return _commit_load(write, adds, rows=held.rows, ordinals=len(held.buckets)) if adds else None
+
+
+def _commit_load(write: Write, adds: Sequence[AddFile], *, rows: int, ordinals: int) -> UpsertResult | None:
+    """Commit the base files of a first load. If the table is not empty any more, the files are deleted, and ``None`` is
+    returned.
+
+    :param ordinals: how many are taken by the load.
+    """
     bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
     files = len(adds) + sum(base.tombstones is not None for base in bases) + 1
     size = sum(add.size_bytes for add in adds)
-    ordinals = sum(ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices)
     provenance = write.provenance.with_parameters(mode="load")
     metrics = {"numSourceRows": rows, "numFiles": len(adds), "numOutputBytes": size}
     try:
@@ -280,8 +296,6 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices:
     if isinstance(outcome, AlreadyDone):
         discard(write.pack)
         return write.result(outcome.version, mode="repeated")
-    # The base files belong to the table now. Nothing below may raise, or the caller would discard them.
-    delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
     return write.result(outcome.version, rows=rows, files=files, size=size, mode="load")
 
 

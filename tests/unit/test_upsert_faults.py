@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakemerge import CommitConflictError, LakeMergeError, LakeTable, OutcomeUnknownError, Settings, StoreError
@@ -22,8 +23,9 @@ from lakemerge.storage.base import Put
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
 from tests.unit.faults import Row, create, frame, listing, open_over, state_of
 
-SPREAD = Settings(inline_blocks=1, threads=1)
-"""Several log blocks make a block index file; one thread makes the order of calls the same in every run."""
+SPREAD = Settings(inline_blocks=1, threads=1, write_budget_bytes=100)
+"""Several log blocks make a block index file; one thread makes the order of calls the same in every run. A frame that
+is not in memory exceeds the budget."""
 
 OLD = [(k, 10, "old") for k in range(6)]
 NEW = [(1, 20, "new"), (2, 5, "stale"), (7, 20, "new")]
@@ -40,6 +42,12 @@ class Deed:
 
     def __str__(self) -> str:
         return self.name
+
+
+def streamed(rows: list[Row]) -> pa.RecordBatchReader:
+    """A frame that is not in memory, with a batch for each row. A first load packs it."""
+    whole = frame(rows)
+    return pa.RecordBatchReader.from_batches(whole.schema, whole.to_batches(max_chunksize=1))
 
 
 def _empty(path: Path) -> None:
@@ -63,6 +71,7 @@ MIXED = frame([(1, 20, "x", "+U"), (2, 20, "y", "-D"), (3, 20, "z", "+I")], ["k"
 
 DEEDS = [
     Deed("load", _empty, lambda table: table.upsert(frame(OLD)), OLD),
+    Deed("streamed load", _empty, lambda table: table.upsert(streamed(OLD)), OLD),
     Deed(
         "load with deletes",
         _empty,
@@ -206,6 +215,7 @@ deed.do(open_over(Path(path), fault, settings=SPREAD)[0])
     [
         ("load", "publish", "base/", "after", False),
         ("load", "put_if_absent", "_delta_log", "after", True),
+        ("streamed load", "publish", "base/", "after", False),
         ("append", "put_if_absent", "_delta_log", "before", False),
         ("compaction", "put_if_absent", "00000000000000000005", "after", True),
     ],
@@ -270,8 +280,9 @@ def test_a_load_whose_clean_up_fails_is_still_a_load(tmp_path: Path) -> None:
     """The packed logs of a load are scratch; failing to delete them must not undo what was committed."""
     path = tmp_path / "table"
     _empty(path)
-    table, _ = open_over(path, Fault(action=Fail(OSError("busy")), method="delete"))
-    assert table.upsert(frame(OLD)).mode == "load"
+    table, store = open_over(path, Fault(action=Fail(OSError("busy")), method="delete"), settings=SPREAD)
+    assert table.upsert(streamed(OLD)).mode == "load"
+    assert any(call.method == "delete" for call in store.calls)
     assert state_of(path) == OLD
     assert not table.compact().files
 
@@ -284,11 +295,11 @@ def test_a_load_whose_packed_rows_a_vacuum_took_is_a_conflict(tmp_path: Path) ->
     def overtake(call: Call) -> None:
         other = LakeTable.open(path)
         other.upsert(frame([(9, 1, "other")]))
-        assert other.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False).files == {"log": 1}
+        assert other.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False).files == {"log": 2}
 
     table, _ = open_over(path, Fault(action=overtake, method="open_input", path="_lakemerge/log"), settings=SPREAD)
     with pytest.raises(CommitConflictError, match="before the vacuum fence"):
-        table.upsert(frame(OLD))
+        table.upsert(streamed(OLD))
     assert state_of(path) == [(9, 1, "other")]
     table.upsert(frame(OLD))
     assert state_of(path) == sorted([*OLD, (9, 1, "other")])

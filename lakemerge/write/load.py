@@ -1,0 +1,179 @@
+"""First loads: the records of an empty table's first write go through the kernel, and into base files.
+
+The records of a frame that is in memory go there at once. Those of any other frame are packed into log files first, and
+these are merged (:func:`load_file_slice`). That costs another writing and reading of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from lakemerge.delta import AddFile
+from lakemerge.format.keys import BucketId
+from lakemerge.handle import Handle
+from lakemerge.layout.placement import place_rows
+from lakemerge.layout.view import FileSlice
+from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
+from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.schema.nested import settled
+from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
+from lakemerge.write.pack import PackSpec, joined
+from mergers import Frame, fold
+from mergers.contract import Ints, Kinds
+from mergers.kernel import tombstone_schema
+
+__all__ = ["HeldRecords", "hold", "load_file_slice", "load_held"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRecords:
+    """A frame's records in memory, by bucket."""
+
+    batches: Sequence[pa.RecordBatch]
+    kinds: Sequence[Kinds | None]
+    rows: int
+    """How many there are."""
+    order: Ints
+    """The records' numbers by bucket, in arrival order within a bucket."""
+    starts: Ints
+    """Where the buckets begin in ``order``; the last number is the number of records."""
+    buckets: Sequence[BucketId]
+
+    def of(self, number: int) -> tuple[pa.Table, Kinds | None]:
+        """The records of one bucket."""
+        wanted = self.order[self.starts[number] : self.starts[number + 1]]
+        ends = np.cumsum([batch.num_rows for batch in self.batches])
+        cuts = np.searchsorted(wanted, np.concatenate([[0], ends]))
+        parts: list[pa.RecordBatch] = []
+        kinds: list[Kinds | None] = []
+        for batch, own, first, start, end in zip(
+            self.batches, self.kinds, [0, *ends[:-1].tolist()], cuts[:-1].tolist(), cuts[1:].tolist(), strict=True
+        ):
+            if start < end:
+                at = wanted[start:end] - first
+                parts.append(batch.take(pa.array(at)))
+                kinds.append(None if own is None else own[at])
+        return joined(parts, kinds)
+
+
+def hold(
+    frame: object, reader: pa.RecordBatchReader, spec: PackSpec
+) -> tuple[HeldRecords | None, Iterator[pa.RecordBatch]]:
+    """A frame's records, and all of its batches. The records are ``None`` if there are none, or if there are more than
+    may be held: a frame that is not an Arrow table in memory has to fit into the write budget, and the records of a
+    bucket into the budget of a merge.
+
+    :param reader: the frame's batches.
+
+    Raises the errors of :meth:`lakemerge.write.frame.FramePlan.convert`, and :class:`lakemerge.FrameError` for values
+    that no partition can have.
+    """
+    plan, kept = spec.frame, isinstance(frame, pa.Table | pa.RecordBatch)
+    pairs = zip(plan.sources, plan.schema, strict=True)
+    copied = any(reader.schema.field(source).type != field.type for source, field in pairs)
+    limit = spec.buckets * _most(spec) if kept and not copied else spec.settings.write_budget_bytes
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    left = iter(reader)
+    for batch in left:
+        batches.append(batch)
+        size += batch.nbytes
+        if size > limit:
+            return None, chain(batches, left)
+    return _by_bucket(batches, size, spec), iter(batches)
+
+
+def _most(spec: PackSpec) -> int:
+    """The most bytes of records that a bucket may have: a merge holds them, and they become one file."""
+    return min(spec.settings.merge_budget_bytes, 2 * spec.settings.target_file_bytes)
+
+
+def _by_bucket(batches: Sequence[pa.RecordBatch], size: int, spec: PackSpec) -> HeldRecords | None:
+    config = spec.config
+    records: list[pa.RecordBatch] = []
+    kinds: list[Kinds | None] = []
+    first_row = 0
+    for batch in batches:
+        converted, own = spec.frame.convert(batch, spec.merger, config, first_row=first_row)
+        first_row += batch.num_rows
+        records.append(converted)
+        kinds.append(own)
+    if not first_row:
+        return None
+    names = list(dict.fromkeys([*config.key, *config.partition_by]))
+    keys = pa.Table.from_batches([batch.select(names) for batch in records]).combine_chunks()
+    slots, partitions = place_rows(keys, config, spec.buckets)
+    # A stable sort of small integers is a radix sort in numpy.
+    small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
+    order = np.argsort(small, kind="stable")
+    starts = np.append(np.flatnonzero(np.diff(slots[order], prepend=-1)), len(order))
+    if int(np.diff(starts).max()) * (size / first_row) > _most(spec):
+        return None
+    ids = [
+        BucketId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[order[starts[:-1]]].tolist()
+    ]
+    return HeldRecords(records, kinds, first_row, order, starts, ids)
+
+
+def load_held(held: HeldRecords, spec: PackSpec, begin_version: int) -> list[AddFile]:
+    """Write the base files of a first load: one for each bucket of which anything is stored. The bucket's number is the
+    file's ordinal."""
+    base = BaseWriteSpec(
+        store=spec.store,
+        config=spec.config,
+        settings=spec.settings,
+        name=spec.name,
+        merged_through=begin_version,
+        buckets=spec.buckets,
+    )
+    with ThreadPoolExecutor(spec.settings.threads) as pool:
+        loaded = list(pool.map(partial(_load_bucket, held, spec, base), range(len(held.buckets))))
+    return [add for adds in loaded for add in adds]
+
+
+def _load_bucket(held: HeldRecords, spec: PackSpec, base: BaseWriteSpec, number: int) -> list[AddFile]:
+    rows, kinds = held.of(number)
+    shape = spec.config.shape
+    folded = fold(
+        spec.merger,
+        shape,
+        base=pa.schema([field.with_nullable(True) for field in shape.schema]).empty_table(),
+        tombstones=tombstone_schema(shape).empty_table(),
+        frames=[Frame(rows, kinds, base.merged_through + 1)],
+        columns=shape.schema.names,
+    )
+    merged = MergedRange(settled(folded.rows), folded.tombstones)
+    if not merged.rows.num_rows and not merged.tombstones.num_rows:
+        return []
+    return write_base_files([merged], base, held.buckets[number], lower=None, ordinals=[number], now_ms=Handle.now_ms())
+
+
+def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, first_ordinal: int) -> list[AddFile]:
+    """Merge one file slice of a first load into base files."""
+    merge = MergeSpec(spec.store, spec.config, spec.merger, spec.settings)
+    base = BaseWriteSpec(
+        store=spec.store,
+        config=spec.config,
+        settings=spec.settings,
+        name=spec.name,
+        merged_through=begin_version,
+        buckets=spec.buckets,
+    )
+    count = ordinals_needed(file_slice.stored_bytes, spec.settings)
+    with ParquetFiles(spec.store) as files:
+        ranges = merge_file_slice(merge, file_slice, columns=spec.config.schema.names, sort=True, files=files)
+        return write_base_files(
+            ranges,
+            base,
+            file_slice.bucket_id,
+            lower=None,
+            ordinals=range(first_ordinal, first_ordinal + count),
+            now_ms=Handle.now_ms(),
+        )
