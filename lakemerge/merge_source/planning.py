@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -119,8 +120,11 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         bystanders=Bystanders.none(),
         emitter=_emitter_of_all(work, known, chunks),
     )
-    settle(settling, plan)
-    plan.records += index_records(state if meta.run else None, known)
+    # The index depends on the values alone, so another thread makes its records meanwhile.
+    with ThreadPoolExecutor(1) as pool:
+        index = pool.submit(lambda: list(index_records(state if meta.run else None, known)))
+        settle(settling, plan)
+        plan.records += index.result()
     if meta.run:
         plan.records += leftover_records(state, offsets, known)
     plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]

@@ -36,7 +36,6 @@ __all__ = ["Tables", "as_taken_up", "is_populated", "run_once", "with_tables"]
 
 _ATTEMPTS = 20
 _RETIRED_ROWS = 100_000
-_STATE_TABLE_BYTES = 256 * 2**20
 
 _logger = logging.getLogger(__name__)
 
@@ -210,10 +209,7 @@ class _Run:
     def _commit(self, plan: Plan, meta: Meta) -> bool:
         """Write the state. False if another run was faster."""
         tables = [*plan.records, *self._retired_records(plan, meta), _meta_record(meta)]
-        whole = pa.concat_tables(tables)
-        frame: object = whole
-        if whole.nbytes > _STATE_TABLE_BYTES:
-            frame = whole.to_reader(max_chunksize=1 << 16)
+        frame = pa.concat_tables(tables)
         result = self._tables.state.upsert(frame, kind_column="_kind", txn=(APPLICATION, self._number))
         return result.mode != "repeated"
 
