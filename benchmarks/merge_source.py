@@ -32,7 +32,7 @@ from rich.console import Console
 from benchmarks.measure import Line, Report, usable_cores
 from benchmarks.merge_source_data import RULES, SCHEMAS, People, union_find
 from lakemerge import LakeTable, Settings
-from lakemerge.merge_source import MergeConfig, MergeSource
+from lakemerge.merge_source import MergeConfig, MergeSource, planning
 from lakemerge.merge_source.inputs import Access
 from lakemerge.merge_source.run import Tables
 from lakemerge.merge_source.state import STATE_SETTINGS
@@ -109,8 +109,9 @@ def _full(report: Report, kept: _Kept, rows: int, spark: SparkSession | None) ->
         report.add(Line(case="full", what=f"{what}, without Spark", unit="s", value=kept.full_seconds, detail=cores))
         return
     floor = _spark_join(spark, kept)
-    for name, value in (("without Spark", kept.full_seconds), ("on Spark", _full_on_spark(report, kept, spark))):
-        line = Line(case="full", what=f"{what}, {name}", unit="s", value=value, floor=floor, target=_FULL_RATIO)
+    in_tasks = _full_in_tasks(report, kept, spark)
+    for name, value, target in (("", kept.full_seconds, _FULL_RATIO), (", in Spark's tasks", in_tasks, None)):
+        line = Line(case="full", what=f"{what}{name}", unit="s", value=value, floor=floor, target=target)
         report.add(replace(line, detail=cores))
 
 
@@ -132,14 +133,16 @@ def _spark_join(spark: SparkSession, kept: _Kept) -> float:
     return seconds
 
 
-def _full_on_spark(report: Report, kept: _Kept, spark: SparkSession) -> float:
+def _full_in_tasks(report: Report, kept: _Kept, spark: SparkSession) -> float:
+    """The time of a full run that goes through Spark although the tables are small; the second time."""
+    planning.SPARK_FROM_BYTES = 0
     seconds = 0.0
     for name in ("warm", "on_spark"):
         source = MergeSource.create(kept.folder / name, _config(kept.folder), spark=spark)
         started = time.perf_counter()
         source.run()
         seconds = time.perf_counter() - started
-    report.check("full, on Spark", problems_of(kept.people, kept.folder, output="on_spark"))
+    report.check("full, in Spark's tasks", problems_of(kept.people, kept.folder, output="on_spark"))
     return seconds
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import Combined, OutputShape, combine
+from lakemerge.merge_source.combine import Combined, OutputShape, Part, combine
 from lakemerge.merge_source.content import hash_values
 from lakemerge.merge_source.known import Places, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
@@ -26,6 +28,9 @@ __all__ = ["REMEMBERED", "Emission", "Emitter", "Judged", "LocalEmitter", "judge
 
 REMEMBERED = pa.schema([ENTITY.field(name) for name in ("hash", "updated", "run", "singles")])
 """What the state remembers about a cluster's output, other than its id."""
+
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +93,26 @@ def _differ(last: pa.Array, now: Ints) -> Bools:
     return ~same.to_numpy(zero_copy_only=False)
 
 
+def _ahead(work: Callable[..., _Result], items: Iterable[tuple[object, ...]], threads: int) -> Iterator[_Result]:
+    """Work on items by several threads, a few items ahead. The results are in order."""
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, *item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
 @dataclass(slots=True)
 class LocalEmitter:
     """Combines in this process, some clusters at a time. Rows that changed wait in a spool."""
 
     shape: OutputShape
     spool: Spool
+    threads: int
+    """How many batches of clusters are combined at the same time."""
     rows_of: Callable[[Clusters], MemberRows]
 
     @property
@@ -104,11 +123,15 @@ class LocalEmitter:
         changed = deleted = 0
         parts = [REMEMBERED.empty_table()]
         places = Places(old.output_ids)
-        for _, part, rows in self.rows_of(clusters).batches():
+
+        def judged_of(part: Clusters, rows: Sequence[Part]) -> tuple[Clusters, Combined, pa.Table, Judged]:
             combined = combine(part, rows, self.shape)
             at = places.of(part.output_ids)
             record = old.records.take(pa.array(at, mask=at < 0))
-            judged = judge(combined, strings(record, "hash"), strings(record, "written"))
+            return part, combined, record, judge(combined, strings(record, "hash"), strings(record, "written"))
+
+        batches = ((part, rows) for _, part, rows in self.rows_of(clusters).batches())
+        for part, combined, record, judged in _ahead(judged_of, batches, self.threads):
             fresh = np.cumsum(judged.changed) - 1 + number + changed
             numbers = pc.if_else(pa.array(judged.changed), pa.array(fresh), strings(record, "updated"))
             runs = pc.if_else(pa.array(judged.rewritten), pa.scalar(run, pa.int64()), strings(record, "run"))

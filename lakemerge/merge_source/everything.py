@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -33,13 +34,18 @@ __all__ = [
 
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
-    parts = [fresh for one in inputs for fresh in _of_dataset(one, rules)]
+    with ThreadPoolExecutor(2) as pool:
+        parts = [fresh for found in pool.map(lambda one: list(_of_dataset(one, rules)), inputs) for fresh in found]
     return each_once(Fresh.together(parts), inputs)
 
 
 def each_once(fresh: Fresh, inputs: Sequence[Input]) -> Fresh:
-    """The same entities. Raises :class:`InputError` if a dataset has an id twice, which a plain Delta table may."""
-    texts = fresh.texts
+    """The same entities.
+
+    :raises lakemerge.InputError: a dataset has an id twice. It cannot if the ids are its key.
+    """
+    doubtful = [one.offset for one in inputs if not one.ids_are_key]
+    texts = fresh.texts.filter(pa.array(np.isin(fresh.datasets, doubtful))) if doubtful else pa.array([], pa.string())
     if len(texts.unique()) < len(texts):
         counts = pc.value_counts(texts)
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))[0].as_py()

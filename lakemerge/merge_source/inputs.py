@@ -142,6 +142,22 @@ class Input:
         return self.table.key if isinstance(self.table, LakeTable) else ()
 
     @property
+    def ids_are_key(self) -> bool:
+        """Whether the ids are the key of a table that has each key once, in types whose values differ as texts do."""
+        if self.shape is None:
+            return True
+        kinds = [self.shape.schema.field(name).type for name in self.shape.id_columns]
+        plain = all(pa.types.is_string(kind) or pa.types.is_integer(kind) for kind in kinds)
+        return plain and set(self.key) == set(self.shape.id_columns)
+
+    @property
+    def stored_bytes(self) -> int:
+        """About how many bytes a reading of all rows takes from the store."""
+        if isinstance(self.table, LakeTable):
+            return sum(file_slice.stored_bytes for file_slice in self.table.view.file_slices)
+        return 0 if self.table is None else sum(add.size_bytes for add in self.table.snapshot.files.values())
+
+    @property
     def is_filled(self) -> bool:
         """Whether anybody has ever written to it, even if it was no rows."""
         if isinstance(self.table, PlainTable):

@@ -108,6 +108,11 @@ class Known:
         return Places(self.texts)
 
     @property
+    def has_bars(self) -> bool:
+        """Whether an id contains a bar. Only then can two clusters have the same composite id."""
+        return bool(pc.any(pc.match_substring(self.ids, "|")).as_py())
+
+    @property
     def old_firsts(self) -> Ints:
         """The entities that were the first members of their clusters."""
         first = key_texts(ints(self.old, "first_dataset"), strings(self.old, "first_id").fill_null(""))
@@ -148,15 +153,16 @@ def assemble(old: pa.Table, fresh: Fresh) -> Known:
     """
     datasets = np.concatenate([ints(old, "dataset"), fresh.datasets])
     ids = _texts([strings(old, "id"), fresh.ids])
-    old_texts, fresh_texts = key_texts(ints(old, "dataset"), strings(old, "id")), fresh.texts
-    encoded = key_texts(datasets, ids).dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    once = np.unique(codes, return_index=True)[1]
+    once = _firsts(key_texts(datasets, ids)) if old.num_rows else np.arange(len(fresh))
     ranks = pc.rank(ids.take(pa.array(once)), tiebreaker="dense").to_numpy() if len(once) else once
     chosen = once[np.lexsort((ranks, datasets[once]))]
     datasets, ids = datasets[chosen], ids.take(pa.array(chosen))
     texts = key_texts(datasets, ids)
-    at_old, at_fresh = pc.index_in(texts, value_set=old_texts), pc.index_in(texts, value_set=fresh_texts)
+    if old.num_rows:
+        at_old = pc.index_in(texts, value_set=key_texts(ints(old, "dataset"), strings(old, "id")))
+        at_fresh = pc.index_in(texts, value_set=fresh.texts)
+    else:
+        at_old, at_fresh = pa.nulls(len(texts), pa.int32()), pa.array(chosen)
     was, is_fresh = (at.is_valid().to_numpy(zero_copy_only=False) for at in (at_old, at_fresh))
     aligned = pa.table([contiguous(old.column(name)).take(at_old) for name in ENTITY.names], schema=ENTITY)
     place = at_fresh.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -183,6 +189,12 @@ def assemble(old: pa.Table, fresh: Fresh) -> Known:
         was=was,
         old=aligned,
     )
+
+
+def _firsts(texts: pa.Array) -> Ints:
+    """The first place of each text."""
+    codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.unique(codes, return_index=True)[1].astype(np.int64)
 
 
 def _held(aligned: pa.Table, is_fresh: Bools, at_fresh: pa.Array, fresh: Fresh) -> Held:

@@ -140,6 +140,8 @@ def check_ids(
     """Raise :class:`IdCollisionError` if two entities would have one id."""
     if first:
         _check_datasets(rules, names, known, bystanders)
+    elif not known.has_bars:
+        return
     shown = clusters.output_ids.drop_null()
     counts = pc.value_counts(shown)
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))

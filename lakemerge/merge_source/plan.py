@@ -107,6 +107,8 @@ def settle(given: Settling, plan: Plan) -> None:
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:
     """Which clusters have the same members as before, none of which may have changed."""
+    if not known.was.any():
+        return np.zeros(len(clusters), dtype=np.bool_)
     members, firsts = clusters.members, clusters.offsets[:-1]
     lead = clusters.of_members
     same = known.was[members] & ~known.fresh[members]

@@ -37,7 +37,11 @@ from lakemerge.table import LakeTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Work", "plan_changes", "plan_everything"]
+__all__ = ["SPARK_FROM_BYTES", "Work", "plan_changes", "plan_everything"]
+
+SPARK_FROM_BYTES = 2**30
+"""Full runs over fewer bytes of datasets do not use Spark. One process takes less time for them than it takes to move
+the rows between Spark and Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,17 @@ class Work:
     target: pa.Schema
     """The columns of the output after the run."""
     spark: SparkSession | None = None
-    """Full runs use it."""
+    """Full runs over large datasets use it."""
+
+    @property
+    def session(self) -> SparkSession | None:
+        """The session that a full run uses."""
+        is_large = sum(one.stored_bytes for one in self.inputs) >= SPARK_FROM_BYTES
+        return self.spark if is_large else None
+
+    @property
+    def threads(self) -> int:
+        return self.output.handle.settings.threads
 
 
 def plan_changes(work: Work, plan: Plan) -> bool:
@@ -80,11 +94,13 @@ def plan_changes(work: Work, plan: Plan) -> bool:
         known=known,
         old=OldClusters.of(reached.old),
         bystanders=reached.bystanders,
-        emitter=LocalEmitter(work.shape, work.spool, lambda clusters: SoughtRows(work.inputs, known, clusters, chunks)),
+        emitter=LocalEmitter(
+            work.shape, work.spool, work.threads, lambda clusters: SoughtRows(work.inputs, known, clusters, chunks)
+        ),
     )
     plan.records += reached.records
     settle(settling, plan)
-    bars = meta.bars or _has_bars(known)
+    bars = meta.bars or known.has_bars
     if bars and config.identity == "composite":
         _check_collisions(work.output, plan, settling.old)
     plan.records += [chunk_rows(name, rows) for name, rows in chunks.fresh.items()]
@@ -128,23 +144,27 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
     if meta.run:
         plan.records += leftover_records(state, offsets, known)
     plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
-    return _has_bars(known)
+    return known.has_bars
 
 
 def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:
-    if work.spark is None:
-        return LocalEmitter(work.shape, work.spool, lambda formed: ScannedRows(work.inputs, known, formed, chunks))
+    session = work.session
+    if session is None:
+        return LocalEmitter(
+            work.shape, work.spool, work.threads, lambda formed: ScannedRows(work.inputs, known, formed, chunks)
+        )
     from lakemerge.merge_source.spark import SparkEmitter
 
-    return SparkEmitter(work.spark, work.inputs, work.shape, known, chunks, work.config.identity, work.target)
+    return SparkEmitter(session, work.inputs, work.shape, known, chunks, work.config.identity, work.target)
 
 
 def _all_entities(work: Work) -> Fresh:
-    if work.spark is None:
+    session = work.session
+    if session is None:
         return all_entities(work.inputs, work.config.rules)
     from lakemerge.merge_source.spark import entities_on_spark
 
-    return each_once(entities_on_spark(work.spark, work.inputs, work.config.rules), work.inputs)
+    return each_once(entities_on_spark(session, work.inputs, work.config.rules), work.inputs)
 
 
 def _check_collisions(output: LakeTable, plan: Plan, old: OldClusters) -> None:
@@ -158,10 +178,6 @@ def _check_collisions(output: LakeTable, plan: Plan, old: OldClusters) -> None:
     taken = found.filter(found.column("_members").is_valid())
     if taken.num_rows:
         raise collision(taken.column("_id")[0].as_py())
-
-
-def _has_bars(known: Known) -> bool:
-    return bool(pc.any(pc.match_substring(known.ids, "|")).as_py())
 
 
 def _versions_now(work: Work, offsets: Sequence[int]) -> list[int | None]:

@@ -48,7 +48,7 @@ class Tables:
     state: LakeTable
     access: Access
     spark: SparkSession | None = None
-    """Full runs use it."""
+    """Full runs over large datasets use it."""
 
 
 def run_once(

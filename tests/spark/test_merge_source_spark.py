@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
-from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
+from lakemerge.merge_source import Dataset, MergeConfig, MergeSource, planning
 from lakemerge.merge_source import spark as on_spark
+from lakemerge.merge_source.spark import entities_on_spark
 from tests.merge_source.histories import History
 from tests.merge_source.world import World
 
@@ -22,6 +23,12 @@ CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).resolve().parents[1] / "merge_source" / "cases.json").read_text()
 )["cases"]
 CHOSEN = ("document_example", "strategy_list", "deleted_and_undeleted", "datasets_added_renamed_reordered_removed")
+
+
+@pytest.fixture(autouse=True)
+def always_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full runs use Spark though the datasets are small."""
+    monkeypatch.setattr(planning, "SPARK_FROM_BYTES", 0)
 
 
 def numbered(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -53,6 +60,7 @@ def test_cases(case: dict[str, Any], tmp_path: Path, spark: SparkSession) -> Non
 @pytest.mark.parametrize("seed", range(2))
 def test_random_histories(seed: int, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_spark, "BATCH_MEMBERS", 2)
+    monkeypatch.setattr(on_spark, "TASK_MEMBERS", 3)
     history = History(seed, tmp_path, spark)
     for _ in range(4):
         history.step()
@@ -127,3 +135,29 @@ def test_nothing_stays_in_sparks_storage(tmp_path: Path, spark: SparkSession) ->
     assert source.table.version == 0
     assert source.run().emitted == 1
     assert held.getPersistentRDDs().size() == before
+
+
+def test_only_full_runs_over_large_datasets_use_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def entities(session: SparkSession, inputs: Any, rules: Any) -> Any:
+        asked.append(sum(one.stored_bytes for one in inputs))
+        return entities_on_spark(session, inputs, rules)
+
+    monkeypatch.setattr(on_spark, "entities_on_spark", entities)
+    tables = {}
+    for name in ("a", "b"):
+        tables[name] = LakeTable.create(tmp_path / name, "id BIGINT, x BIGINT", key=["id"])
+        tables[name].upsert(pa.table({"id": [1, 2], "x": [1, 2]}))
+        tables[name].upsert(pa.table({"id": [3], "x": [3]}))
+    size = sum(part.stored_bytes for table in tables.values() for part in table.view.file_slices)
+    for number, least in enumerate((size, size + 1)):
+        monkeypatch.setattr(planning, "SPARK_FROM_BYTES", least)
+        source = MergeSource.create(
+            tmp_path / str(number), MergeConfig(datasets=dict(tables), equality=["a.x = b.x"]), spark=spark
+        )
+        source.run()
+        assert len(source.entities()) == 3
+    assert asked == [size]
