@@ -19,7 +19,7 @@ from benchmarks.compare.results import Row
 from benchmarks.compare.workload import Workload
 from benchmarks.measure import Contender, interleave
 
-__all__ = ["Arena", "Book", "Both", "Written", "written"]
+__all__ = ["Arena", "Book", "Both", "Written", "timed", "written"]
 
 _Step = tuple[str, Literal["s", "bytes", "objects", "rate"], float | None]
 _CHECKSUMS = ".crc"
@@ -82,7 +82,7 @@ class Book:
         order = ["engine", "floor"] if engine_first else ["floor", "engine"]
         for who in order:
             action, folder = (both.engine, both.engine_folder) if who == "engine" else (both.floor, both.floor_folder)
-            taken[who] = _timed(action, folder)
+            taken[who] = timed(action, folder)
         if counted:
             (seconds, ours), (floor_seconds, theirs) = taken["engine"], taken["floor"]
             self.add(both.step, "s", seconds, floor_seconds, both.at)
@@ -184,7 +184,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _timed(action: Callable[[], object], folder: Path) -> tuple[float, Written]:
+def timed(action: Callable[[], object], folder: Path) -> tuple[float, Written]:
     before = listing(folder)
     os.sync()  # some engines sync what they commit, and would wait for what others left in the page cache
     started = time.perf_counter()

@@ -13,16 +13,15 @@ from pathlib import Path
 
 from benchmarks.compare.book import Arena, Book, Both
 from benchmarks.compare.engine import Place
-from benchmarks.compare.queries import AGGREGATE, FULL_SCAN, Answer, Query, look_up, queries
+from benchmarks.compare.mixes import mixes
+from benchmarks.compare.queries import AGGREGATE, FULL_SCAN, Query, look_up, queries
 from benchmarks.compare.results import Row
-from benchmarks.compare.workload import SIZES, WIDE, WIDE_CHANGED, Frame, Workload
-from benchmarks.tpch import LINEITEM, Entity
+from benchmarks.compare.stage import new_places, plain_files, right_answers
+from benchmarks.compare.workload import SIZES, WIDE, WIDE_CHANGED, Frame
+from benchmarks.tpch import LINEITEM
 
 __all__ = ["CASES", "degradation"]
 
-_FILES_PER_TABLE = 4
-"""Files that engines with a target size should make of a table, so that two cores have even work."""
-_SMALLEST_FILE_BYTES = 1 << 20
 _STOPS = 8
 """How often at most a longevity run stops to query, beside its start."""
 
@@ -37,14 +36,14 @@ def history(arena: Arena) -> Sequence[Row]:
         commits.append((work.deletes, "deletes"))
     frames = [frame for frame, _ in commits]
     merged, final = work.state(work.initial, frames), work.state(work.initial, [*frames, work.large])
-    plain = _plain(arena, merged, LINEITEM)
-    expected = _expected(work, merged, queries(*work.updated_key()))
+    plain = plain_files(arena, merged, LINEITEM)
+    expected = right_answers(work, merged, queries(*work.updated_key()))
     asked = partial(book.ask, expected, plain=plain, rounds=work.parameters.rounds)
     for number in range(work.parameters.rounds + 1):
         last = number == work.parameters.rounds
         run = partial(book.run, engine_first=number % 2 == 0, counted=number > 0)
         verify = partial(_verify, book) if number else _do_nothing
-        place, appended = _places(arena, LINEITEM, work.initial)
+        place, appended = new_places(arena, LINEITEM, work.initial)
         run(_load(arena, place, appended, work.initial))
         verify(place, work.initial, "load")
         for frame, step in commits:
@@ -71,7 +70,7 @@ def sizes(arena: Arena) -> Sequence[Row]:
     rounds = range(work.parameters.rounds + 1)
     places = {}
     for size in SIZES:
-        places[size] = _places(arena, LINEITEM, work.table(size), name=size)
+        places[size] = new_places(arena, LINEITEM, work.table(size), name=size)
         arena.engine.load(places[size][0], work.table(size))
     for number in rounds:
         for size, (place, appended) in places.items():
@@ -100,7 +99,7 @@ def _lived(book: Book, frames: Sequence[Frame], *, every: int) -> tuple[Place, S
     """A table that took all frames; the seconds of the commits between two stops, and of the queries at each."""
     arena, work = book.arena, book.arena.workload
     asked = (FULL_SCAN, AGGREGATE, look_up(*work.updated_key()))
-    place, appended = _places(arena, LINEITEM, work.initial)
+    place, appended = new_places(arena, LINEITEM, work.initial)
     arena.engine.load(place, work.initial)
     commit_seconds, query_seconds, since = list[float](), list[float](), 0.0
     for number in range(len(frames) + 1):
@@ -109,8 +108,9 @@ def _lived(book: Book, frames: Sequence[Frame], *, every: int) -> tuple[Place, S
             since += book.run(commit, engine_first=number % 2 == 0)
         if number % every == 0:
             state = work.state(work.initial, frames[:number])
-            plain = _plain(arena, state, LINEITEM)
-            query_seconds.append(book.ask(_expected(work, state, asked), "", place, plain=plain, rounds=2, at=number))
+            plain = plain_files(arena, state, LINEITEM)
+            answers = right_answers(work, state, asked)
+            query_seconds.append(book.ask(answers, "", place, plain=plain, rounds=2, at=number))
             if number:
                 commit_seconds.append(since)
                 since = 0.0
@@ -124,7 +124,7 @@ def wide(arena: Arena) -> Sequence[Row]:
         book.cannot("partial update", arena.engine.cannot["wide"])
         return book.rows()
     frames = [work.wide_change(number) for number in range(work.parameters.rounds + 1)]
-    place, appended = _places(arena, WIDE, work.wide)
+    place, appended = new_places(arena, WIDE, work.wide)
     arena.engine.load(place, work.wide)
     for number, frame in enumerate(frames):
         update = partial(arena.engine.update_columns, place, frame, WIDE_CHANGED)
@@ -132,9 +132,10 @@ def wide(arena: Arena) -> Sequence[Row]:
         both = Both("partial update", update, floor, place.path, appended.path)
         book.run(both, engine_first=number % 2 == 0, counted=number > 0)
     state = work.wide_state(frames)
-    plain = _plain(arena, state, WIDE)
+    plain = plain_files(arena, state, WIDE)
     touched = Query("aggregate of an updated column", ("id", "i0"), "count(*), sum(i0)")
-    book.ask(_expected(work, state, (FULL_SCAN, touched)), "dirty: ", place, plain=plain, rounds=work.parameters.rounds)
+    answers = right_answers(work, state, (FULL_SCAN, touched))
+    book.ask(answers, "dirty: ", place, plain=plain, rounds=work.parameters.rounds)
     _verify(book, place, state, "")
     return book.rows()
 
@@ -153,24 +154,6 @@ def _verify(book: Book, place: Place, state: Path, *beginnings: str) -> None:
 
 def _do_nothing(place: Place, state: Path, *beginnings: str) -> None:
     """What is not counted needs no check."""
-
-
-def _expected(work: Workload, state: Path, asked: Sequence[Query]) -> Mapping[Query, Answer]:
-    return {query: work.answer(state, query) for query in asked}
-
-
-def _places(arena: Arena, entity: Entity, rows: Path, *, name: str = "table") -> tuple[Place, Place]:
-    """Where a table of the engine and the plain files of its floor will be; nothing is there."""
-    file_bytes = max(_SMALLEST_FILE_BYTES, rows.stat().st_size // _FILES_PER_TABLE)
-    table, plain = (Place(arena.fresh(f"{name}_{who}"), entity, file_bytes) for who in ("engine", "floor"))
-    return table, plain
-
-
-def _plain(arena: Arena, state: Path, entity: Entity) -> Place:
-    """The merged rows as the floor writes them."""
-    place = Place(arena.fresh("merged"), entity, state.stat().st_size)
-    arena.floor.load(place, state)
-    return place
 
 
 def _load(arena: Arena, place: Place, appended: Place, rows: Path) -> Both:
@@ -204,4 +187,5 @@ CASES: Mapping[str, Callable[[Arena], Sequence[Row]]] = {
     "sizes": sizes,
     "longevity": longevity,
     "wide": wide,
+    "mixes": mixes,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.on_merge import OnMerge
 
 __all__ = ["SETTINGS", "Delta"]
@@ -20,8 +20,12 @@ SETTINGS: Mapping[str, str] = {
 _PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 
+_AUTO = {"delta.autoOptimize.autoCompact": "true", "delta.autoOptimize.optimizeWrite": "true"}
+
+
 class Delta(OnMerge):
     format = "delta"
+    upkeeps = (Upkeep("auto compaction and optimized writes", _AUTO),)
     configuration: Mapping[str, str] = {
         **SETTINGS,
         **_PROPERTIES,
@@ -38,7 +42,7 @@ class Delta(OnMerge):
         return f"delta.`{place.path}`"
 
     def properties(self, place: Place) -> Mapping[str, str]:
-        return _PROPERTIES
+        return {**_PROPERTIES, **place.properties}
 
     def compact(self, place: Place) -> None:
         self.spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(place.file_bytes))

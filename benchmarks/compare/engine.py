@@ -3,8 +3,8 @@ engine reads its input by its own means, in its own interpreter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from benchmarks.compare.queries import Answer, Query
 from benchmarks.compare.workload import Frame
 from benchmarks.tpch import Entity
 
-__all__ = ["Engine", "Place"]
+__all__ = ["Engine", "Place", "Upkeep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,21 @@ class Place:
     entity: Entity
     file_bytes: int
     """The size of files to aim for where an engine wants one named: small enough that all cores have work."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of the table, in addition to those that the engine gives each table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """A way to keep a table in order while it is written, as an engine's documentation recommends it."""
+
+    title: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of the table."""
+    every: int | None = None
+    """After so many commits :meth:`Engine.tidy` is called; ``None``: never."""
+    reads_per_write: float | None = None
+    """The mix for which it is meant; ``None``: any."""
 
 
 class Engine(Protocol):
@@ -55,8 +70,15 @@ class Engine(Protocol):
     def update_columns(self, place: Place, frame: Frame, columns: tuple[str, ...]) -> None:
         """Set these columns and the ordering column in rows that exist; the frame has no others but the key."""
 
+    @property
+    def upkeeps(self) -> Sequence[Upkeep]:
+        """The first is the default; none where nothing is measured."""
+
     def compact(self, place: Place) -> None:
         """Fold all changes into the table's base files."""
+
+    def tidy(self, place: Place) -> None:
+        """The maintenance that :attr:`Upkeep.every` asks for."""
 
     def answer(self, place: Place, query: Query) -> Answer:
         """Run a query, planning included."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.on_spark import OnSpark, partial_columns, pruned
 from benchmarks.compare.workload import WIDE, Frame
 
@@ -42,13 +42,16 @@ BUCKET_INDEX: Mapping[str, str] = {
 }
 
 
+_INLINE = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "5"}
+
+
 class Hudi(OnSpark):
+    upkeeps = (Upkeep("inline compaction after 5 commits", _INLINE),)
+
     def __init__(self, spark: SparkSession, index: Mapping[str, str]) -> None:
         """``index``: the settings of the index; none for the default one."""
         super().__init__(spark)
         self._index = index
-        for name, value in _COMPACTION.items():  # for SQL, which takes no options
-            spark.conf.set(name, value)
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -68,6 +71,8 @@ class Hudi(OnSpark):
         return {**super().versions, "hudi": _JAR}
 
     def load(self, place: Place, rows: Path) -> None:
+        for name, value in {**_COMPACTION, **place.properties}.items():  # for SQL, which takes no options
+            self.spark.conf.set(name, value)
         self._write(self.parquet(rows, place.entity), place, "bulk_insert")
         if place.entity is WIDE:  # SQL's MERGE knows tables by name
             properties = {"type": "mor", **self._index}
@@ -103,6 +108,7 @@ class Hudi(OnSpark):
             **_TABLE,
             **_COMPACTION,
             **self._index,
+            **place.properties,
             "hoodie.table.name": place.path.name,
             "hoodie.datasource.write.recordkey.field": ",".join(place.entity.key),
             "hoodie.datasource.write.precombine.field": place.entity.ordering,

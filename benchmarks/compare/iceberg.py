@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.on_merge import OnMerge
 
 __all__ = ["PROPERTIES", "SETTINGS", "Iceberg", "name_of", "warehouse"]
@@ -43,8 +43,13 @@ def _below_catalog(path: Path) -> str:
     return f"`{path.parent.name}`.`{path.name}`"
 
 
+_REWRITE_AFTER = (5, 10, 20)
+"""Commits between two runs of ``rewrite_data_files``; the best of the three counts."""
+
+
 class Iceberg(OnMerge):
     format = "iceberg"
+    upkeeps = tuple(Upkeep(f"rewrite_data_files after {commits} commits", {}, commits) for commits in _REWRITE_AFTER)
     configuration: Mapping[str, str] = {
         **SETTINGS,
         **PROPERTIES,
@@ -61,11 +66,15 @@ class Iceberg(OnMerge):
         return name_of(place.path)
 
     def properties(self, place: Place) -> Mapping[str, str]:
-        return {**PROPERTIES, "write.target-file-size-bytes": str(place.file_bytes)}
+        return {**PROPERTIES, "write.target-file-size-bytes": str(place.file_bytes), **place.properties}
 
     def compact(self, place: Place) -> None:
-        options = "map('rewrite-all', 'true', 'remove-dangling-deletes', 'true')"
-        call = (
-            f"CALL {_CATALOG}.system.rewrite_data_files(table => '{_below_catalog(place.path)}', options => {options})"
-        )
-        self.spark.sql(call)
+        self._rewrite(place, ", options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'true')")
+
+    def tidy(self, place: Place) -> None:
+        """With the default options: small files are joined, and files with three tenths deleted are rewritten."""
+        self._rewrite(place, "")
+
+    def _rewrite(self, place: Place, options: str) -> None:
+        table = _below_catalog(place.path)
+        self.spark.sql(f"CALL {_CATALOG}.system.rewrite_data_files(table => '{table}'{options})")

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
+from benchmarks.compare.mixture import READS
 from benchmarks.compare.on_spark import OnSpark, partial_columns
 from benchmarks.compare.workload import WIDE, Frame
 from lakemerge import LakeTable
@@ -41,12 +42,23 @@ def created(place: Place, spark: SparkSession | None = None, properties: Mapping
         ordering=[entity.ordering],
         merger="partial-update" if partial_update else "event-time",
         options={"unset": "absent"} if partial_update else None,
-        properties={"lakemerge.maintenance": "off", **(properties or {})},
+        properties={"lakemerge.maintenance": "off", **(properties or {}), **place.properties},
         spark=spark,
     )
 
 
+AUTO: Mapping[str, str] = {"lakemerge.maintenance": "auto"}
+"""The default of a new table."""
+
+
+def _meant_for(reads: float) -> Upkeep:
+    properties = {**AUTO, "lakemerge.maintenance.readsPerWrite": f"{reads:g}"}
+    return Upkeep(f"readsPerWrite = {reads:g}", properties, reads_per_write=reads)
+
+
 class LakeMergeOnSpark(OnSpark):
+    upkeeps = (Upkeep("auto", AUTO), *(_meant_for(reads) for reads in READS if reads != 1))
+
     def __init__(self, spark: SparkSession, properties: Mapping[str, str] | None = None) -> None:
         """``properties``: of every table."""
         super().__init__(spark)

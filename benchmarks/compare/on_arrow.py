@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.queries import Answer, Bound, Query, normalised
 from benchmarks.compare.workload import Frame
 from benchmarks.tpch import Entity
@@ -25,6 +25,7 @@ class OnArrow(ABC):
     """Half of an engine: what is the same for all that give Arrow tables."""
 
     cannot: Mapping[str, str] = {}
+    upkeeps: Sequence[Upkeep] = ()
 
     @abstractmethod
     def rows(self, place: Place, columns: Sequence[str], bounds: Sequence[Bound]) -> pa.Table:
@@ -41,6 +42,9 @@ class OnArrow(ABC):
         with duckdb.connect() as db:
             db.register("answered", rows)
             return normalised(db.execute(query.over("answered")).fetchall())
+
+    def tidy(self, place: Place) -> None:
+        raise NotImplementedError
 
     def dump(self, place: Place, target: Path) -> None:
         target.mkdir()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.compare.engine import Place
+from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.queries import Answer, Query, normalised
 from benchmarks.compare.workload import Frame
 from benchmarks.tpch import Entity
@@ -56,6 +56,7 @@ class OnSpark(ABC):
     """Half of an engine: what is the same for all that Spark reads."""
 
     cannot: Mapping[str, str] = {}
+    upkeeps: Sequence[Upkeep] = ()
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -83,6 +84,9 @@ class OnSpark(ABC):
             return normalised([[frame._jdf.queryExecution().toRdd().count()]])
         frame.createOrReplaceTempView("answered")
         return normalised(self.spark.sql(query.over("answered")).collect())
+
+    def tidy(self, place: Place) -> None:
+        raise NotImplementedError
 
     def dump(self, place: Place, target: Path) -> None:
         self.rows(place, place.entity.names, None).write.parquet(str(target))

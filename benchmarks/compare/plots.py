@@ -1,5 +1,5 @@
 """Plots of a comparison as SVG files, for engines on Spark with their floors: the cost of commits as the table grows,
-the cost of queries over pending commits, and the cost of compaction."""
+the cost of queries over pending commits, the total of a day, and the cost of compaction."""
 
 from __future__ import annotations
 
@@ -73,6 +73,18 @@ def _lines(comparison: Comparison, axes: Axes, case: str, step: str, unit: str) 
     return bool(floors)
 
 
+def _mix(stream: str) -> Callable[[Comparison, Axes], bool]:
+    def plot(comparison: Comparison, axes: Axes) -> bool:
+        for engine, rows in _rows(comparison, "mixes", f"{stream}: total, by default", "s").items():
+            points = [(row.at, row.value) for row in rows if row.value is not None]
+            axes.plot(*zip(*points, strict=True), marker="s", linestyle=":", label=f"{ENGINES[engine].title}, default")
+        drawn = _lines(comparison, axes, "mixes", f"{stream}: total", "s")
+        axes.set(xscale="log", yscale="log")
+        return drawn
+
+    return plot
+
+
 def _compaction(comparison: Comparison, axes: Axes) -> bool:
     """A bar for each engine, with its own floor across it."""
     found = {
@@ -99,5 +111,14 @@ _PLOTS: Mapping[str, tuple[str, str, str, Callable[[Comparison, Axes], bool]]] =
     "commit-time": ("Time of a commit as the table grows", "rows of the table", "seconds", _growth("s")),
     "commit-bytes": ("Bytes of a commit as the table grows", "rows of the table", "bytes written", _growth("bytes")),
     "pending": ("Two-column aggregate over pending commits", "pending commits of 1 %", "seconds", _pending),
+    **{
+        f"mix-{stream.partition(' ')[0]}": (
+            f"A day of commits, queries and maintenance: {stream}",
+            "queries for each commit",
+            "seconds in total",
+            _mix(stream),
+        )
+        for stream in ("uniform", "recent keys", "partial updates")
+    },
     "compaction": ("Compaction of six commits (dashed: plain Parquet read and written)", "", "seconds", _compaction),
 }

@@ -6,7 +6,18 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["AGGREGATE", "FILTER", "FULL_SCAN", "Answer", "Query", "condition", "look_up", "normalised", "queries"]
+__all__ = [
+    "AGGREGATE",
+    "FILTER",
+    "FULL_SCAN",
+    "Answer",
+    "Query",
+    "condition",
+    "look_up",
+    "normalised",
+    "queries",
+    "wide_queries",
+]
 
 Answer = tuple[tuple[str, ...], ...]
 """Rows of an answer as text, sorted, so that engines of any kind can be compared."""
@@ -49,6 +60,17 @@ def look_up(order: int, line: int) -> Query:
     return Query("key look-up", columns, ", ".join(columns), bounds)
 
 
+def wide_queries(key: int) -> tuple[Query, ...]:
+    """The queries of a mix over the wide table; ``key`` is that of a row that was updated."""
+    columns = ("id", "updated_at", "i0", "d0", "s0")
+    return (
+        FULL_SCAN,
+        Query("two-column aggregate", ("s17", "i0"), "s17, sum(i0)", (), "s17"),
+        Query("filter on one in a hundred", ("i1", "i0", "s0"), "count(*), sum(i0), min(s0)", (_ONE_IN_A_HUNDRED,)),
+        Query("key look-up", columns, ", ".join(columns), (("id", "=", key),)),
+    )
+
+
 def condition(bounds: Iterable[Bound]) -> str | None:
     """Bounds as SQL; ``None`` where there are none."""
     return " AND ".join(f"{column} {sign} {_literal(value)}" for column, sign, value in bounds) or None
@@ -62,6 +84,7 @@ def _literal(value: int | dt.date) -> str:
     return f"DATE '{value.isoformat()}'" if isinstance(value, dt.date) else str(value)
 
 
+_ONE_IN_A_HUNDRED: Bound = ("i1", "<", 2**31 // 100)
 FULL_SCAN = Query("full scan", ())
 AGGREGATE = Query(
     "two-column aggregate", ("l_shipmode", "l_extendedprice"), "l_shipmode, sum(l_extendedprice)", (), "l_shipmode"

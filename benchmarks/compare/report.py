@@ -19,6 +19,7 @@ _TITLES = {
     "sizes": "Commits of one size into tables of three sizes",
     "longevity": "Many commits without a compaction",
     "wide": "Updates of 3 of 100 columns",
+    "mixes": "Days of commits, queries and maintenance: totals for 0.1, 1, 10 and 100 queries for each commit",
 }
 _SUMMARY = (
     *(("history", step, "s") for step in ("load", "small commit", "large commit")),
@@ -32,7 +33,7 @@ _SUMMARY = (
     ("wide", "partial update", "s"),
 )
 """What the first table shows: case, step and unit."""
-_MOST_PLACES = 3
+_MOST_PLACES = 4
 _FAILED, _GIVEN_UP = "failed", "too slow"
 _UNITS = {"bytes": "bytes written", "objects": "objects written"}
 _Key = tuple[str, Literal["s", "bytes", "objects", "rate"], float | None]
@@ -144,7 +145,7 @@ def _ruled(table: Sequence[Sequence[str]]) -> list[str]:
 def _table(found: Mapping[str, CaseResult], reasons: dict[str, None]) -> list[str]:
     by_engine = {engine: {(row.step, row.unit, row.at): row for row in result.rows} for engine, result in found.items()}
     # What an engine cannot do has a row of its own among those of the others.
-    keys = _ends(list(dict.fromkeys(key for rows in by_engine.values() for key in rows)))
+    keys = _ends(list(dict.fromkeys(key for rows in by_engine.values() for key in rows if not _is_detail(key))))
     table = [["", *(ENGINES[engine].title for engine in found)]]
     for key in keys:
         label = next(_label(rows[key]) for rows in by_engine.values() if key in rows)
@@ -153,6 +154,11 @@ def _table(found: Mapping[str, CaseResult], reasons: dict[str, None]) -> list[st
     peaks = [_bytes(result.peak_memory_bytes) if result.peak_memory_bytes else "" for result in found.values()]
     table.append(["peak memory", *peaks])
     return _ruled(table)
+
+
+def _is_detail(key: _Key) -> bool:
+    """Whether a row only explains the totals of a mix. There are many such rows, and the JSON has them."""
+    return key[0].endswith((", first", ", again"))
 
 
 def _ends(keys: Sequence[_Key]) -> Sequence[_Key]:
@@ -183,7 +189,7 @@ def _cell(engine: str, result: CaseResult, row: Row | None, step: str, reasons: 
 
 
 def _label(row: Row) -> str:
-    at = "" if row.at is None else f", at {row.at:,.0f}"
+    at = "" if row.at is None else f", at {row.at:,.0f}" if row.at >= 1 else f", at {row.at:g}"
     return f"{row.step}{at}" if row.unit in ("s", "rate") else f"{row.step}{at}: {_UNITS[row.unit]}"
 
 

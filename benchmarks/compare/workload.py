@@ -17,20 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 
 from benchmarks.compare.queries import Answer, Query, normalised
 from benchmarks.foundation_data import Inputs, merged_sql
 from benchmarks.tpch import CHANGES_BEGIN_US, LINEITEM, Entity, compare, connect
 
-__all__ = ["SIZES", "SMALL_PART", "WIDE", "WIDE_CHANGED", "Frame", "Parameters", "Workload"]
+__all__ = ["RECENT", "SIZES", "SMALL_PART", "WIDE", "WIDE_CHANGED", "Frame", "Parameters", "Workload"]
 
-_RECIPE = 1
+_RECIPE = 2
 """Part of the cache folder's name: raise it when the files of one seed change."""
 
 SMALL_PART, _LARGE_PART = 0.01, 0.1
 """The share of the table's rows that a small commit and the large commit touch."""
 SIZES = ("third", "initial", "tenfold")
 """Tables of a third of the rows, of all, and of ten thirds."""
+RECENT = 0.1
+"""The share of the rows that count as recent."""
 _FILES = 2
 """Files per frame, and so write tasks on two cores."""
 _HOUR_US, _DAY_US = 3_600_000_000, 86_400_000_000
@@ -56,7 +59,7 @@ class Parameters:
     scale: float
     """TPC-H scale factor; 1 is 6 M line items."""
     commits: int
-    """Small commits of the longevity run."""
+    """Small commits of the longevity run and of a day of mixes."""
     rounds: int
     """Samples of each timing."""
     seed: int
@@ -129,6 +132,10 @@ class Workload:
     def large(self) -> Frame:
         return self._frame("large")
 
+    def recent(self, number: int) -> Frame:
+        """As :meth:`small`, drawn from the tenth of the rows with the largest keys."""
+        return self._frame(f"recent_{number:03}")
+
     def sized(self, size: str, number: int) -> Frame:
         """A commit of as many rows as a small one, drawn from the table of this size."""
         return self._frame(f"size_{size}_{number}")
@@ -138,7 +145,7 @@ class Workload:
         return self.folder / "wide.parquet"
 
     def wide_change(self, number: int) -> Frame:
-        """Key, time and :data:`WIDE_CHANGED` of 1 % of the rows of :attr:`wide`."""
+        """Key, time and :data:`WIDE_CHANGED` of 1 % of the rows of :attr:`wide`; from 0."""
         return self._frame(f"wide_{number}")
 
     def state(self, base: Path, frames: Sequence[Frame]) -> Path:
@@ -170,6 +177,10 @@ class Workload:
         if found is None:
             raise ValueError(f"{self.small(1).path} has no rows")
         return found[0], found[1]
+
+    def updated_id(self) -> int:
+        """The key of a row of :attr:`wide` that the first change sets."""
+        return int(min(pq.read_table(self.wide_change(0).path, columns=["id"]).column("id").to_pylist()))
 
     def problems(self, entity: Entity, found: Path, state: Path) -> tuple[str, ...]:
         """How the Parquet files in ``found`` differ from the rows of ``state``; empty if they do not."""
@@ -216,6 +227,9 @@ class _Generator:
         self._frame("duplicates", commits + 2, count, copies="rank % 3")
         self._frame("deletes", commits + 3, count, new="false")
         self._frame("large", commits + 4, max(_FILES, round(rows * _LARGE_PART)))
+        self._draw_from("initial", RECENT)
+        for number in range(1, commits + 1):
+            self._frame(f"recent_{number:03}", number, count)
         for size in SIZES:
             self._draw_from(size)
             for number in range(rounds + 1):
@@ -223,10 +237,14 @@ class _Generator:
         self._wide()
         (self.folder / "parameters.json").write_text(json.dumps({"rows": rows}) + "\n")
 
-    def _draw_from(self, size: str) -> None:
+    def _draw_from(self, size: str, share: float = 1.0) -> None:
+        """Let frames be drawn from a table, or from this share of it: the rows with the largest keys."""
         source = f"read_parquet('{self.folder / 'tables' / size}.parquet')"
         identity = "l_orderkey * 8 + l_linenumber AS id"
-        self.db.execute(f"CREATE OR REPLACE TEMP VIEW base AS SELECT *, {identity} FROM {source}")
+        least = f"(SELECT quantile_disc(l_orderkey, {1 - share}) FROM {source})"
+        self.db.execute(
+            f"CREATE OR REPLACE TEMP VIEW base AS SELECT *, {identity} FROM {source} WHERE l_orderkey >= {least}"
+        )
 
     def _frame(
         self, name: str, number: int, count: int, *, new: str = "rank % 10 = 0", late: str = "false", copies: str = "0"
@@ -257,7 +275,7 @@ class _Generator:
         made |= {name: _wide_value(kind, use, 0) for use, (name, kind) in enumerate(WIDE.columns) if name not in made}
         columns = ", ".join(f"CAST({made[name]} AS {kind}) AS {name}" for name, kind in WIDE.columns)
         _copy(self.db, f"SELECT {columns} FROM (SELECT range AS id FROM range({rows}))", self.folder / "wide.parquet")
-        for number in range(self.parameters.rounds + 1):
+        for number in range(max(self.parameters.rounds + 1, self.parameters.commits)):
             self._wide_change(number, rows)
 
     def _wide_change(self, number: int, rows: int) -> None:
