@@ -101,3 +101,20 @@ def test_floors_write_and_read(kind: str, spark: SparkSession, workload: Workloa
 def problems(engine: Engine, place: Place, workload: Workload, state: Path, target: Path) -> tuple[str, ...]:
     engine.dump(place, target)
     return workload.problems(place.entity, target, state)
+
+
+@pytest.mark.parametrize("name", ["lakemerge", "delta"])
+def test_engines_keep_tables_in_order(name: str, spark: SparkSession, workload: Workload, tmp_path: Path) -> None:
+    """A day of each way to do so: answers are right, and the table's properties say how it is kept."""
+    engine = LakeMergeOnSpark(spark) if name == "lakemerge" else Delta(spark)
+    assert engine.upkeeps
+    for number, upkeep in enumerate(engine.upkeeps):
+        place = Place(tmp_path / f"table_{number}", LINEITEM, 1 << 20, upkeep.properties)
+        engine.load(place, workload.initial)
+        frames = [workload.recent(1), workload.recent(2)]
+        for frame in frames:
+            engine.upsert(place, frame)
+        state = workload.state(workload.initial, frames)
+        assert problems(engine, place, workload, state, tmp_path / f"found_{number}") == ()
+        text = "".join(path.read_text() for path in (place.path / "_delta_log").glob("*.json"))
+        assert all(f'"{key}":"{value}"' in text for key, value in upkeep.properties.items())

@@ -87,7 +87,7 @@ def rows_of(case: str, engine: Engine, workload: Workload, scratch: Path) -> Seq
     return CASES[case](Arena(engine, ArrowParquet(), workload, scratch))
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mixes"])
 def test_a_right_engine_has_right_rows(case: str, workload: Workload, tmp_path: Path) -> None:
     rows = rows_of(case, Folding(), workload, tmp_path)
     assert [row for row in rows if row.problems or row.cannot] == []
