@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,19 +36,20 @@ class People:
 
     rows: int
     who: dict[str, dict[str, Ints]]
-    """By table and column, the person of each row; -1 for the value that is everybody's."""
+    """By table and column, the person of each row; below 0 for values that no other table has."""
     rng: np.random.Generator
 
     @staticmethod
-    def drawn(rows: int, *, hub: bool = False, seed: int = 1) -> People:
-        """:param hub: whether all rows of the first table hold one and the same value, which no other table has."""
+    def drawn(rows: int, *, alone: Literal["one", "each"] | None = None, seed: int = 1) -> People:
+        """:param alone: whether the rows of the first table hold values that no other table has, and so are alone: all
+        rows one and the same value, or each its own."""
         rng = np.random.default_rng(seed)
         who = {}
         for name, columns in _COLUMNS.items():
             person = rng.permutation(rows * 3 // 2)[:rows].astype(np.int64)
             who[name] = {column: person.copy() for column in columns}
-        if hub:
-            who["a"]["email"][:] = -1
+        if alone is not None:
+            who["a"]["email"][:] = -1 if alone == "one" else -1 - np.arange(rows)
         return People(rows, who, rng)
 
     def create(self, folder: Path) -> dict[str, LakeTable]:
