@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 
 from benchmarks.compare.queries import Answer, Query, normalised
 from benchmarks.foundation_data import Inputs, merged_sql
@@ -180,7 +179,11 @@ class Workload:
 
     def updated_id(self) -> int:
         """The key of a row of :attr:`wide` that the first change sets."""
-        return int(min(pq.read_table(self.wide_change(0).path, columns=["id"]).column("id").to_pylist()))
+        with connect(self.folder) as db:
+            found = db.execute(f"SELECT min(id) FROM read_parquet('{self.wide_change(0).path}/*.parquet')").fetchone()
+        if found is None:
+            raise ValueError(f"{self.wide_change(0).path} has no rows")
+        return int(found[0])
 
     def problems(self, entity: Entity, found: Path, state: Path) -> tuple[str, ...]:
         """How the Parquet files in ``found`` differ from the rows of ``state``; empty if they do not."""
