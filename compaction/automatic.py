@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compaction.logs.logs import compact_logs
@@ -46,6 +47,7 @@ def after_write(
     :param view: the latest version.
     :param version: the version of the write.
     """
+    auto = replace(auto, on_spark=spark is not None)
     if not is_turn(auto, live_commits(view, version), chance):
         return None
     began = time.monotonic()
@@ -62,7 +64,7 @@ def after_write(
     return decision
 
 
-def told(view: TableView) -> str:
+def told(view: TableView, *, on_spark: bool) -> str:
     """Says in words what follows writes at a version, and what the last write would have decided."""
     schedule = Schedule.of(view.snapshot.metadata.configuration)
     if schedule.inline:
@@ -70,7 +72,8 @@ def told(view: TableView) -> str:
     if schedule.auto is None:
         return "off: maintain() does what is due"
     commits = live_commits(view, view.version)
-    decision = decide(schedule.auto, file_slice_loads(view), version=view.version, commits=commits)
+    auto = replace(schedule.auto, on_spark=on_spark)
+    decision = decide(auto, file_slice_loads(view), version=view.version, commits=commits)
     return f"auto, {schedule.auto.reads_per_write:g} reads a write: {decision}"
 
 

@@ -14,6 +14,9 @@ from typing import Final, Literal
 from compaction.plan.costs import (
     COMMIT,
     LOG_TO_FILE,
+    SPARK_LOGS,
+    SPARK_STORED,
+    SPARK_WRITE,
     WRITES,
     SliceSize,
     log_penalty,
@@ -75,7 +78,8 @@ def decide(auto: Auto, loads: Sequence[FileSliceLoad], *, version: int, commits:
 
     :param commits: how many commits have live logs.
     """
-    found = [_Judged(auto, load, version) for load in loads if not load.is_clean]
+    dirty = [load for load in loads if not load.is_clean]
+    found = [_Judged(auto, load, version, share=1 / len(dirty)) for load in dirty]
     told = []
     if auto.full:
         full = _chosen(found, "full compaction", lambda one: one.full, auto)
@@ -104,13 +108,18 @@ class _Sum:
 
 
 class _Judged:
-    """A file slice, and what a minor and a full compaction of it would be worth."""
+    """A file slice, and what a minor and a full compaction of it would be worth.
 
-    def __init__(self, auto: Auto, load: FileSliceLoad, version: int) -> None:
+    :param share: the file slice's share in what a read on Spark costs more if anything has to be merged or left out.
+    """
+
+    def __init__(self, auto: Auto, load: FileSliceLoad, version: int, *, share: float) -> None:
         size, reads = SliceSize.of(load), auto.reads_per_write
         self.part: Part = (load.bucket_id, load.file)
         commits = load.log_commits
         once, each = log_penalty(size)
+        if auto.on_spark:
+            once += SPARK_LOGS * share
         written = write_seconds(commits=0, log_mib=size.log_mib, log_blocks=size.log_blocks)
         # Reads after the first commit paid for one log. Reads after the last commit paid for all logs.
         paid = reads * (commits * once + (commits + 1) / 2 * each)
@@ -121,6 +130,8 @@ class _Judged:
         before = size.winner_mib / LOG_TO_FILE
         earlier = write_seconds(commits=0, log_mib=before, log_blocks=max(0.0, writes - commits))
         stored = stored_penalty(size.merged())
+        if auto.on_spark:
+            stored += SPARK_STORED * share
         self.full = _Sum(reads * writes * stored / 2, rewrite_cost(size), written + earlier)
         self.commits = max(float(commits), writes)
 
@@ -139,7 +150,8 @@ def _chosen(
     if not worth or paid < cost:
         paid, cost = sum(total.paid for _, total in pairs), COMMIT + sum(total.cost for _, total in pairs)
         return Decision(service="nothing", why=f"{service} would take {cost:.2f} s, reads have paid {paid:.2f} s")
-    writes = max((one.commits for one, _ in worth), default=0.0) * COMMIT + sum(total.written for _, total in pairs)
+    commit = COMMIT + (SPARK_WRITE if auto.on_spark else 0.0)
+    writes = max((one.commits for one, _ in worth), default=0.0) * commit + sum(total.written for _, total in pairs)
     most = WRITES * max(1.0, auto.reads_per_write) * writes
     if cost > most:
         return Decision(service="nothing", why=f"{service} would take {cost:.2f} s, writers may spend {most:.2f} s")

@@ -12,7 +12,18 @@ from typing import Final
 
 from compaction.plan.loads import FileSliceLoad
 
-__all__ = ["WRITES", "SliceSize", "log_penalty", "merge_cost", "rewrite_cost", "stored_penalty", "write_seconds"]
+__all__ = [
+    "SPARK_LOGS",
+    "SPARK_STORED",
+    "SPARK_WRITE",
+    "WRITES",
+    "SliceSize",
+    "log_penalty",
+    "merge_cost",
+    "rewrite_cost",
+    "stored_penalty",
+    "write_seconds",
+]
 
 _MIB: Final = 2**20
 
@@ -43,6 +54,13 @@ WRITE: Final = 0.015
 """Writing a MiB of logs."""
 WRITE_BLOCK: Final = 0.002
 """Writing a log block."""
+
+SPARK_LOGS: Final = 0.15
+"""Merging while reading on Spark, whatever its size: a job before the read, or Python tasks in it."""
+SPARK_STORED: Final = 0.1
+"""Leaving out superseded rows on Spark, whatever their number: bitmaps in the plan, and more files."""
+SPARK_WRITE: Final = 0.15
+"""A write on Spark, whatever its size: a job."""
 
 LOG_TO_FILE: Final = 0.36
 """The MiB of winner file that a MiB of uncompressed logs becomes."""

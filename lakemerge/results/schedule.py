@@ -56,6 +56,8 @@ class Auto:
     """The same of minor compaction."""
     logs_after_commits: int | None = None
     """Commits with live logs from which on they are consolidated; ``None`` where the table sets this itself."""
+    on_spark: bool = False
+    """Whether reads run on Spark, as far as the writer knows: it does itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,11 @@ class TableSession:
     def __reduce__(self) -> tuple[object, tuple[None]]:
         return partial(TableSession, unpickled=self._given is not None or self._unpickled), (None,)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the table was opened with a session, even if that was stopped."""
+        return self._given is not None or self._unpickled
+
     def of_services(self) -> SparkSession | None:
         """The session that services run on. ``None`` if they run in this process.
 

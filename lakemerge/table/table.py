@@ -247,7 +247,7 @@ class LakeTable:
         from compaction import told
 
         view = self._current()
-        return detail_of(self._handle, view, maintenance=told(view))
+        return detail_of(self._handle, view, maintenance=told(view, on_spark=self._session.is_given))
 
     def slices(self) -> list[SliceInfo]:
         """What each bucket holds, and what reading it costs now."""

@@ -99,6 +99,7 @@ class Simulated:
     serviced: float = 0.0
     """Seconds of services."""
     services: list[str] = field(default_factory=list)
+    on_spark: bool = False
 
     def loads(self) -> list[FileSliceLoad]:
         return [part.load(number) for number, part in enumerate(self.slices)]
@@ -112,6 +113,10 @@ class Simulated:
             self.slices[number].pending.append((changed, added, deleted))
 
     def read(self, times: float) -> None:
+        if self.on_spark:
+            self.seconds += times * (costs.SPARK_LOGS if self.live else 0.0)
+            if any(part.winners or part.deleted for part in self.slices):
+                self.seconds += times * costs.SPARK_STORED
         for load in self.loads():
             size = costs.SliceSize.of(load)
             once, each = costs.log_penalty(size)

@@ -20,7 +20,8 @@ COMMITS = 96
 FACTOR = 1.5
 """The total cost under auto is at most so many times that of the best fixed plan, known only afterwards."""
 FACTOR_OF_ONE = 1.15
-"""The same with one read a write."""
+"""The same with one read a write, without Spark. On Spark any log makes a read dearer, but the writer of every eighth
+commit decides all the same."""
 
 
 def uniform(random_: random.Random, slices: list[Slice]) -> list[tuple[int, float, float, float]]:
@@ -50,9 +51,14 @@ READS = [0.1, 1.0, 10.0, 100.0]
 
 
 def total(
-    change: Change, reads: float, after: Callable[[Simulated, int], object], *, rows: float = ROWS
+    change: Change,
+    reads: float,
+    after: Callable[[Simulated, int], object],
+    *,
+    rows: float = ROWS,
+    on_spark: bool = False,
 ) -> tuple[float, Simulated]:
-    table = Simulated([Slice(rows) for _ in range(BUCKETS)])
+    table = Simulated([Slice(rows) for _ in range(BUCKETS)], on_spark=on_spark)
     random_ = random.Random(5)
     for number in range(1, COMMITS + 1):
         table.commit(change(random_, table.slices))
@@ -71,8 +77,8 @@ def fixed(minor_each: int | None, full_each: int | None) -> Callable[[Simulated,
     return after
 
 
-def automatic(reads: float) -> Callable[[Simulated, int], object]:
-    auto, chance = Auto(reads_per_write=reads), random.Random(1).random
+def automatic(reads: float, *, on_spark: bool = False) -> Callable[[Simulated, int], object]:
+    auto, chance = Auto(reads_per_write=reads, on_spark=on_spark), random.Random(1).random
     return lambda table, _: table.automatic(auto, chance)
 
 
@@ -83,13 +89,15 @@ FIXED = {
 }
 
 
+@pytest.mark.parametrize("on_spark", [False, True], ids=["without Spark", "on Spark"])
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.parametrize("change", WORKLOADS)
-def test_auto_costs_about_what_the_best_fixed_plan_costs(change: Change, reads: float) -> None:
-    best = {name: total(change, reads, after)[0] for name, after in FIXED.items()}
+def test_auto_costs_about_what_the_best_fixed_plan_costs(change: Change, reads: float, on_spark: bool) -> None:
+    best = {name: total(change, reads, after, on_spark=on_spark)[0] for name, after in FIXED.items()}
     name = min(best, key=lambda one: best[one])
-    seconds, table = total(change, reads, automatic(reads))
-    assert seconds <= (FACTOR_OF_ONE if reads == 1 else FACTOR) * best[name], (name, table.services)
+    seconds, table = total(change, reads, automatic(reads, on_spark=on_spark), on_spark=on_spark)
+    factor = FACTOR_OF_ONE if reads == 1 and not on_spark else FACTOR
+    assert seconds <= factor * best[name], (name, table.services)
 
 
 @pytest.mark.parametrize("mib", [0.5, 20, 500])
@@ -137,6 +145,18 @@ def test_the_writer_of_every_eighth_commit_decides_and_later_others_may() -> Non
     assert [live for live in range(5) if is_turn(Auto(reads_per_write=100), live, lambda: 1.0)] == [1, 2, 3, 4]
     assert [live for live in range(20) if is_turn(Auto(reads_per_write=4), live, lambda: 1.0)][:3] == [2, 4, 6]
     assert [live for live in range(20) if is_turn(Auto(reads_per_write=0), live, lambda: 1.0)] == [8, 16]
+
+
+def test_small_tables_are_compacted_for_reads_on_spark() -> None:
+    """A thousand rows: without Spark nothing is worth a commit; on Spark a read pays for any log."""
+    table = Simulated([Slice(1000.0) for _ in range(BUCKETS)])
+    for _ in range(2):
+        table.commit(uniform(random.Random(1), table.slices))
+    services = [
+        decide(Auto(reads_per_write=1, on_spark=on_spark), table.loads(), version=table.version, commits=table.live)
+        for on_spark in (False, True)
+    ]
+    assert [decision.service for decision in services] == ["nothing", "minor compaction"]
 
 
 def test_nobody_reads_so_nothing_is_worth_it() -> None:
