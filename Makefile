@@ -50,7 +50,7 @@ $(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -75,6 +75,7 @@ help:
 	@echo "  make bench-mergers    every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "  make bench-services   planning, compaction, log compaction and vacuum of large tables"
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
+	@echo "  make bench-growth     what grows with the table: the same commits into 1, 10 and 30 M rows (ARGS='--rows 100000,1000000')"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
 	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
 	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
@@ -108,6 +109,9 @@ bench-services: $(STAMP)
 bench-lookups: $(STAMP)
 	$(BIN)/python -m benchmarks.lookups $(ARGS)
 
+bench-growth: $(STAMP)
+	$(BIN)/python -m benchmarks.growth $(ARGS)
+
 bench-provenance: $(STAMP)
 	$(BIN)/python -m benchmarks.provenance $(ARGS)
 
@@ -120,7 +124,7 @@ bench-merge-source: java $(STAMP)
 bench-ingest: java $(STAMP)
 	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
 
-bench-s3: $(STAMP) $(VERSITYGW)
+bench-s3: java $(STAMP) $(VERSITYGW) $(ICEBERG_STAMP)
 	$(BIN)/python -m benchmarks.s3 --server $(VERSITYGW) --path $(DEMO_PATH) --out $(DEMO_PATH)/s3.json $(ARGS)
 
 bench-streams: java $(STAMP) $(ICEBERG_STAMP)

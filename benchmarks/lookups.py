@@ -27,9 +27,9 @@ from benchmarks.measure import Line, Report
 from benchmarks.services_logs import SCHEMA, random_rows
 from lakemerge import LakeTable
 from lakemerge.storage import LocalStore
-from lakemerge.testing.counting import CountingStore
+from lakemerge.testing.counting import CountingStore, Counts
 
-__all__ = ["main", "measure"]
+__all__ = ["asked", "counted", "main", "measure"]
 
 _CHUNK_ROWS = 500_000
 _WARM_UP = 5
@@ -89,19 +89,29 @@ def _measure(report: Report, path: Path, what: str, sampled: _Sampled) -> None:
 
 def _requests(path: Path, keys: Sequence[int]) -> tuple[list[int], list[int]]:
     """Store requests and bytes of each look-up, in a table that is open."""
-    store = CountingStore(LocalStore(path))
-    opened = LakeTable.open(path)
-    handle = replace(opened.handle, store=store, log=type(opened.handle.log)(store))
-    table = LakeTable(handle, opened.view.snapshot, pinned=False, spark=None)
+    table, store = counted(path)
     table.get({"k": keys[0]})
     requests, sizes = [], []
     for key in keys:
         store.reset()
         table.get({"k": key})
         counts = store.counts()
-        requests.append(sum(counts.calls[name] for name in _REQUESTS))
+        requests.append(asked(counts))
         sizes.append(counts.bytes_read)
     return requests, sizes
+
+
+def counted(path: Path) -> tuple[LakeTable, CountingStore]:
+    """An open table, and the store that counts what it asks for."""
+    store = CountingStore(LocalStore(path))
+    opened = LakeTable.open(path)
+    handle = replace(opened.handle, store=store, log=type(opened.handle.log)(store))
+    return LakeTable(handle, opened.view.snapshot, pinned=False, spark=None), store
+
+
+def asked(counts: Counts) -> int:
+    """Requests of an object store that reads made."""
+    return sum(counts.calls[name] for name in _REQUESTS)
 
 
 def _compare(report: Report, path: Path, sampled: _Sampled) -> None:

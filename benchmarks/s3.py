@@ -2,8 +2,9 @@
 
     python -m benchmarks.s3 --server .venv/versitygw/versitygw
 
-A table of line items takes commits of 1 % and is read before and after a compaction, without Spark. deltalake and plain
-Parquet files, read by pyarrow, do the same. The answers are compared with DuckDB's over the rows that were written.
+A table of line items takes commits of 1 % and is read before and after a compaction, without Spark. deltalake, Iceberg
+on Spark, and plain Parquet files read by pyarrow do the same. The answers are compared with DuckDB's over the rows that
+were written.
 """
 
 from __future__ import annotations
@@ -14,27 +15,24 @@ import logging
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from benchmarks.compare.on_arrow import expression
-from benchmarks.compare.queries import AGGREGATE, FILTER, FULL_SCAN, Query, look_up, normalised
+from benchmarks.compare.engines import ENGINES
+from benchmarks.compare.queries import AGGREGATE, FILTER, FULL_SCAN, Answer, look_up
 from benchmarks.compare.workload import Frame, Parameters, Workload
+from benchmarks.s3_engines import Credentials, Deltalake, Engine, Iceberg, Lake, Plain, Reader
 from benchmarks.s3_proxy import Proxy, depth, proxied
 from benchmarks.tpch import LINEITEM
 from benchmarks.versitygw import versitygw
-from lakemerge import LakeTable
 
 __all__ = ["Row", "main", "measure"]
 
@@ -55,162 +53,6 @@ class Row:
     written_bytes: int
     seconds: float
     problem: str = ""
-
-
-class Reader(ABC):
-    """A table on S3 that is read. Each call begins with nothing in memory."""
-
-    def __init__(self, name: str, bucket: str, endpoint: str, credentials: tuple[str, str]) -> None:
-        self.name, self.url, self.endpoint = name, f"{bucket}/{name}", endpoint
-        self.key, self.secret = credentials
-
-    @abstractmethod
-    def load(self, rows: pa.Table) -> None:
-        """Make the table, with these rows."""
-
-    @abstractmethod
-    def rows(self, query: Query) -> pa.Table:
-        """Open the table and take the rows and columns of a query."""
-
-
-class Engine(Reader):
-    """A table on S3 that is written to."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Open the table for what follows."""
-
-    @abstractmethod
-    def upsert(self, rows: pa.Table) -> None:
-        """Write to the table that :meth:`begin` opened."""
-
-    @abstractmethod
-    def compact(self) -> None:
-        """Open the table and compact all of it."""
-
-    def feed(self) -> Callable[[], pa.Table] | None:
-        """Opens the table and takes the changes of the last commit. ``None`` if the engine has no such feed."""
-        return None
-
-    def again(self) -> Callable[[], object] | None:
-        """A look at a table that is open already and has not changed."""
-        return None
-
-
-class Lake(Engine):
-    """LakeMerge with no maintenance but what a step asks for."""
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return {
-            "AWS_ACCESS_KEY_ID": self.key,
-            "AWS_SECRET_ACCESS_KEY": self.secret,
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-        }
-
-    def _open(self) -> LakeTable:
-        return LakeTable.open(self.url, storage_options=self.options)
-
-    def load(self, rows: pa.Table) -> None:
-        table = LakeTable.create(
-            self.url, LINEITEM.ddl, key=list(LINEITEM.key), ordering=[LINEITEM.ordering], buckets=4,
-            storage_options=self.options, properties={"lakemerge.maintenance": "off"},
-        )  # fmt: skip
-        table.upsert(rows)
-
-    def begin(self) -> None:
-        self._table = self._open()
-
-    def upsert(self, rows: pa.Table) -> None:
-        self._table.upsert(rows)
-
-    def rows(self, query: Query) -> pa.Table:
-        table = self._open()
-        keys = {name: value for name, sign, value in query.bounds if sign == "="}
-        if set(keys) == set(LINEITEM.key):
-            row = table.get(keys, columns=list(query.columns))
-            return pa.Table.from_pylist([] if row is None else [row])
-        return table.to_arrow(columns=list(query.columns) or None, filter=expression(query.bounds))
-
-    def compact(self) -> None:
-        self._open().compact()
-
-    def feed(self) -> Callable[[], pa.Table]:
-        def changes() -> pa.Table:
-            table = self._open()
-            return table.changes(table.version - 1, before_images=False).read_all()
-
-        return changes
-
-    def again(self) -> Callable[[], object]:
-        table = self._open()
-        return lambda: table.version
-
-
-class Deltalake(Engine):
-    """Delta through deltalake. Its MERGE rewrites the files that it touches."""
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {
-            "AWS_ACCESS_KEY_ID": self.key,
-            "AWS_SECRET_ACCESS_KEY": self.secret,
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "aws_conditional_put": "etag",
-        }
-
-    def _open(self) -> Any:
-        from deltalake import DeltaTable
-
-        return DeltaTable(self.url, storage_options=self.options)
-
-    def load(self, rows: pa.Table) -> None:
-        from deltalake import write_deltalake
-
-        write_deltalake(self.url, rows, storage_options=self.options, target_file_size=rows.nbytes // 16)
-
-    def begin(self) -> None:
-        self._table = self._open()
-
-    def upsert(self, rows: pa.Table) -> None:
-        keys = " AND ".join(f"t.{key} = s.{key}" for key in LINEITEM.key)
-        newer = f"s.{LINEITEM.ordering} >= t.{LINEITEM.ordering}"
-        merge = self._table.merge(rows, keys, source_alias="s", target_alias="t")
-        merge.when_matched_update_all(predicate=newer).when_not_matched_insert_all().execute()
-
-    def rows(self, query: Query) -> pa.Table:
-        dataset = self._open().to_pyarrow_dataset()
-        return dataset.to_table(columns=list(query.columns) or None, filter=expression(query.bounds))
-
-    def compact(self) -> None:
-        self._open().optimize.compact()
-
-
-class Plain(Reader):
-    """Parquet files that pyarrow writes and reads. The floor of reads loads the rows as they are in the end."""
-
-    @property
-    def _files(self) -> pafs.S3FileSystem:
-        return pafs.S3FileSystem(
-            access_key=self.key, secret_key=self.secret, region="us-east-1", endpoint_override=self.endpoint.partition("://")[2],
-            scheme="http",
-        )  # fmt: skip
-
-    @property
-    def _folder(self) -> str:
-        return self.url.removeprefix("s3://")
-
-    def load(self, rows: pa.Table) -> None:
-        part = -(-rows.num_rows // 4)
-        for number in range(4):
-            pq.write_table(rows.slice(number * part, part), f"{self._folder}/{number}.parquet", filesystem=self._files)
-
-    def rows(self, query: Query) -> pa.Table:
-        dataset = ds.dataset(self._folder, filesystem=self._files, format="parquet")
-        return dataset.to_table(columns=list(query.columns) or None, filter=expression(query.bounds))
 
 
 class Meter:
@@ -246,10 +88,13 @@ def measure(
     bucket: str,
     *,
     commits: int,
-    credentials: tuple[str, str],
+    credentials: Credentials,
+    iceberg: Path | None,
+    scratch: Path,
     say: Callable[[str], None],
 ) -> list[Row]:
-    """All steps of all engines, in the order in which they ran."""
+    """All steps of all engines, in the order in which they ran. ``iceberg`` is the Python of Iceberg's environment;
+    without one Iceberg is left out."""
     meter = Meter(proxy, say)
     frames = [workload.small(number + 1) for number in range(commits)]
     state = workload.state(workload.initial, frames)
@@ -258,52 +103,48 @@ def measure(
 
     def reads(engine: Reader, when: str) -> None:
         for query in asked:
-            wrong = partial(_wrong, query=query, answers=answers)
-            meter.step(engine.name, f"{when}: {query.name}", partial(engine.rows, query), wrong)
+            wrong = partial(_wrong, expected=answers[query.name])
+            meter.step(engine.name, f"{when}: {query.name}", partial(engine.answer, query), wrong)
 
     at = (bucket, proxy.url, credentials)
     plain = Plain("plain", *at)
-    plain.load(pq.read_table(state))
+    plain.load(state)
     reads(plain, "clean")
-    for engine in (Lake("lakemerge", *at), Deltalake("deltalake", *at)):
-        engine.load(pq.read_table(workload.initial))
-        for frame in frames[:-1]:
-            engine.begin()
-            engine.upsert(_rows(frame))
-        meter.step(engine.name, "open", engine.begin)
-        meter.step(engine.name, "upsert to an open table", partial(engine.upsert, _rows(frames[-1])))
-        again = engine.again()
-        if again is not None:
-            meter.step(engine.name, "an unchanged open table", again)
-        reads(engine, f"{commits} commits")
-        feed = engine.feed()
-        if feed is not None:
-            meter.step(engine.name, f"{commits} commits: feed of the last", feed, partial(_strange, frame=frames[-1]))
-        meter.step(engine.name, "compaction", engine.compact)
-        reads(engine, "compacted")
+    makers: list[Callable[[], Engine]] = [lambda: Lake("lakemerge", *at), lambda: Deltalake("deltalake", *at)]
+    if iceberg is not None:
+        makers.append(lambda: Iceberg("iceberg", *at, python=iceberg, scratch=scratch))
+    for make in makers:
+        with closing(make()) as engine:
+            engine.load(workload.initial)
+            for frame in frames[:-1]:
+                engine.begin()
+                engine.upsert(frame.path)
+            meter.step(engine.name, "open", engine.begin)
+            meter.step(engine.name, "upsert to an open table", partial(engine.upsert, frames[-1].path))
+            again = engine.again()
+            if again is not None:
+                meter.step(engine.name, "an unchanged open table", again)
+            reads(engine, f"{commits} commits")
+            feed = engine.feed()
+            if feed is not None:
+                meter.step(
+                    engine.name, f"{commits} commits: feed of the last", feed, partial(_strange, frame=frames[-1])
+                )
+            meter.step(engine.name, "compaction", engine.compact)
+            reads(engine, "compacted")
     return meter.rows
 
 
-def _rows(frame: Frame) -> pa.Table:
-    return pq.read_table(frame.path)
-
-
-def _wrong(found: pa.Table, query: Query, answers: Mapping[str, object]) -> str:
-    if query.select:
-        with duckdb.connect() as db:
-            db.register("found", found)
-            answer = normalised(db.execute(query.over("found")).fetchall())
-    else:
-        answer = normalised([[found.num_rows]])
-    expected = answers[query.name]
-    return "" if answer == expected else f"{answer!r}, not {expected!r}"[:200]
+def _wrong(found: Answer, expected: Answer) -> str:
+    return "" if found == expected else f"{found!r}, not {expected!r}"[:200]
 
 
 def _strange(feed: pa.Table, frame: Frame) -> str:
     """The frame's times are after those of all rows, so each of its records changed one."""
     changed = sorted(zip(*(feed[name].to_pylist() for name in _CHANGED), strict=True))
-    written = sorted(zip(*(_rows(frame)[name].to_pylist() for name in _CHANGED), strict=True))
-    return "" if changed == written else f"{len(changed)} changes, not those of the {len(written)} records"
+    written = pq.read_table(frame.path)
+    expected = sorted(zip(*(written[name].to_pylist() for name in _CHANGED), strict=True))
+    return "" if changed == expected else f"{len(changed)} changes, not those of the {len(expected)} records"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -313,6 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commits", type=int, default=20, help="of 1 %% of the rows")
     parser.add_argument("--delay-ms", type=float, default=1000 * DELAY_S, help="that each request waits (%(default)s)")
     parser.add_argument("--path", type=Path, default=Path(".demo"), help="keeps the generated data in data/")
+    parser.add_argument(
+        "--environments", type=Path, default=Path(sys.prefix), help="where Iceberg's virtual environment is"
+    )
     parser.add_argument("--out", type=Path, help="all rows as JSON")
     given = parser.parse_args(arguments)
     logging.getLogger("lakemerge").setLevel(logging.WARNING)
@@ -329,7 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         proxied("127.0.0.1", port, delay_s=given.delay_ms / 1000) as proxy,
     ):
         (Path(folder) / "buckets" / BUCKET).mkdir()
-        rows = measure(workload, proxy, f"s3://{BUCKET}", commits=given.commits, credentials=(KEY, SECRET), say=say)
+        rows = measure(
+            workload, proxy, f"s3://{BUCKET}", commits=given.commits, credentials=(KEY, SECRET),
+            iceberg=ENGINES["iceberg"].python(given.environments.absolute()), scratch=Path(folder) / "spark", say=say,
+        )  # fmt: skip
     if given.out is not None:
         given.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     wrong = [row for row in rows if row.problem]

@@ -8,15 +8,17 @@ from pathlib import Path
 from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.on_merge import OnMerge
 
-__all__ = ["PROPERTIES", "SETTINGS", "Iceberg", "name_of", "warehouse"]
+__all__ = ["AWS_JAR", "JAR", "PROPERTIES", "SETTINGS", "Iceberg", "name_of", "warehouse"]
 
-_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+AWS_JAR = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+"""Iceberg's client of S3, for the benchmark of object storage."""
 _CATALOG = "compare"
 SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     f"spark.sql.catalog.{_CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
     f"spark.sql.catalog.{_CATALOG}.type": "hadoop",
-    "spark.jars.packages": _JAR,
+    "spark.jars.packages": JAR,
 }
 """Settings of a session, which also needs the warehouse: :func:`warehouse`."""
 PROPERTIES: Mapping[str, str] = {
@@ -60,7 +62,7 @@ class Iceberg(OnMerge):
 
     @property
     def versions(self) -> Mapping[str, str | None]:
-        return {**super().versions, "iceberg": _JAR}
+        return {**super().versions, "iceberg": JAR}
 
     def table(self, place: Place) -> str:
         return name_of(place.path)

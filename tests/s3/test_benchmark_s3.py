@@ -14,7 +14,10 @@ def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Pa
     workload = Workload.prepare(tmp_path, Parameters(scale=0.001, commits=4, rounds=1, seed=3))
     host, port = endpoint.url.partition("://")[2].split(":")
     with proxied(host, int(port), delay_s=0.001) as proxy:
-        rows = measure(workload, proxy, place, commits=3, credentials=(KEY, SECRET), say=lambda _: None)
+        rows = measure(
+            workload, proxy, place, commits=3, credentials=(KEY, SECRET), iceberg=None, scratch=tmp_path,
+            say=lambda _: None,
+        )  # fmt: skip
     assert [row for row in rows if row.problem] == []
     assert {row.engine for row in rows} == {"plain", "lakemerge", "deltalake"}
     requests = {(row.engine, row.step): row.requests for row in rows}
