@@ -10,6 +10,7 @@ come look-ups and a minor compaction. Every looked-up row is compared with the f
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from collections import defaultdict
@@ -32,7 +33,8 @@ from lakemerge.testing.counting import CountingStore
 __all__ = ["main", "measure"]
 
 _CHUNK_ROWS = 500_000
-_BUCKET_ROWS = 500_000
+_BUCKET_ROWS = 350_000
+"""About, since buckets are a power of two: 4, 32 and 64 buckets for 1, 10 and 30 M rows."""
 _FLAT, _RECENT = 1.5, 2.0
 """How much longer a step may take in any table than in the smallest: one that reads nothing, or one bucket; and a minor
 compaction of recent keys, which reads the end of every bucket."""
@@ -124,7 +126,7 @@ def _load(path: Path, rows: int) -> None:
                 random_rows(rng, np.arange(first, min(rows, first + _CHUNK_ROWS)), 0).combine_chunks().to_batches()
             )
 
-    buckets = max(1, rows // _BUCKET_ROWS)
+    buckets = 1 << max(0, round(math.log2(rows / _BUCKET_ROWS)))
     properties = {"lakemerge.maintenance": "off"}
     table = LakeTable.create(path, SCHEMA, key=["k"], ordering=["ts"], buckets=buckets, properties=properties)
     table.upsert(pa.RecordBatchReader.from_batches(random_rows(rng, np.arange(0), 0).schema, base()))
