@@ -67,8 +67,9 @@ class Settings:
     target_commit_bytes: int = 16 * 1024 * _MIB
     """A compaction commits buckets in groups that read about this many bytes. If it is interrupted, its committed
     groups stay."""
-    row_group_rows: int = 256 * 1024
-    """Rows per row group of base files and of large log blocks."""
+    row_group_rows: int = 64 * 1024
+    """Rows per row group of base files and of large log blocks. A look-up reads a whole row group. With four times as
+    many rows a scan on Spark is up to 3 % faster, and a look-up takes three times as long and four times the bytes."""
     inline_blocks: int = 256
     """Commits with more log blocks than this write a block index file instead of listing them."""
     threads: int = min(8, os.cpu_count() or 1)
