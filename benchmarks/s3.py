@@ -72,7 +72,7 @@ class Meter:
         seen = self._proxy.taken()
         row = Row(
             engine, step, len(seen), depth(seen), sum(r.received for r in seen), sum(r.sent for r in seen), seconds,
-            problem(found),
+            problem(found) or ("" if seen else "the store was asked for nothing"),
         )  # fmt: skip
         self.rows.append(row)
         self._say(

@@ -8,11 +8,13 @@ from pathlib import Path
 from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.on_merge import OnMerge
 
-__all__ = ["AWS_JAR", "JAR", "PROPERTIES", "SETTINGS", "Iceberg", "name_of", "warehouse"]
+__all__ = ["AWS_JAR", "JAR", "PROPERTIES", "SETTINGS", "SQLITE_JAR", "Iceberg", "name_of", "warehouse"]
 
 JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 AWS_JAR = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 """Iceberg's client of S3, for the benchmark of object storage."""
+SQLITE_JAR = "org.xerial:sqlite-jdbc:3.46.1.3"
+"""For the catalog of that benchmark."""
 _CATALOG = "compare"
 SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
