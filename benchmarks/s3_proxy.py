@@ -6,6 +6,7 @@ for is counted by somebody else than the program. It runs in a process of its ow
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -109,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._server = http.client.HTTPConnection(*self.upstream, timeout=120)
 
     def finish(self) -> None:
-        super().finish()
+        with contextlib.suppress(ConnectionError):  # the client has left
+            super().finish()
         self._server.close()
 
     def note(self, request: Request) -> None:
@@ -143,19 +145,23 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in _NOT_PASSED_ON:
                 self.send_header(name, value)
         received = 0
-        if known or self.command == "HEAD":
-            self.end_headers()
-            while part := answer.read(_CHUNK):
-                self.wfile.write(part)
-                received += len(part)
-        else:
-            whole = answer.read()
-            received = len(whole)
-            self.send_header("Content-Length", str(received))
-            self.end_headers()
-            self.wfile.write(whole)
+        try:
+            if known or self.command == "HEAD":
+                self.end_headers()
+                while part := answer.read(_CHUNK):
+                    self.wfile.write(part)
+                    received += len(part)
+            else:
+                whole = answer.read()
+                received = len(whole)
+                self.send_header("Content-Length", str(received))
+                self.end_headers()
+                self.wfile.write(whole)
+        except ConnectionError:  # a client may leave in the middle of an answer; Iceberg's does
+            self.close_connection = True
         self.note(Request(self.command, self.path, began, time.monotonic(), len(body), received))
-        self.wfile.flush()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.flush()  # after it was noted: who has the whole answer may ask for what was noted
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
 from lakemerge.errors import InputError
 
-__all__ = ["FileStat", "Put", "Store", "check_path"]
+__all__ = ["FileStat", "Put", "RangedFile", "Store", "check_path"]
 
 
 class Put(enum.Enum):
@@ -48,6 +48,25 @@ def check_path(path: str) -> str:
     if not path or any(part in ("", ".", "..") for part in parts) or ":" in parts[0] or "\\" in path or "\0" in path:
         raise InputError(f"{path!r} is not a clean path inside the table", path=path)
     return path
+
+
+class Ranged(Protocol):
+    """A Python file that can be told what will be read."""
+
+    def will_read(self, ranges: Sequence[tuple[int, int]]) -> None: ...
+
+
+class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+    """An input of a store where a request takes long: it may be told what will be read, and then asks for all of it at
+    the same time. Whoever tells nothing reads the same bytes."""
+
+    def __init__(self, handle: Ranged, mode: str) -> None:
+        super().__init__()  # pyarrow takes the arguments before this
+        self._handle = handle
+
+    def will_read(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say what the next reads want: begin and end of each, in bytes. What was said before is forgotten."""
+        self._handle.will_read(ranges)
 
 
 class Store(ABC):

@@ -211,6 +211,49 @@ def test_a_small_file_is_fetched_whole_and_once(store: S3Store, server: S3Server
     assert server.requests == [f"GET /{bucket}/t/log/1"] * 2, "a pickle holds no files"
 
 
+def test_announced_reads_are_fetched_together(store: S3Store, server: S3Server, bucket: str) -> None:
+    content = bytes(range(256)) * 4096 * 4
+    store.put("data", content)
+    server.requests.clear()
+    get = f"GET /{bucket}/t/data"
+    with store.open_input("data", size_bytes=len(content)) as file:
+        # The second range is near the first, so one request has both; the third is far away.
+        ranges = [(1000, 200_000), (210_000, 300_000), (2_000_000, 2_100_000)]
+        file.will_read(ranges)
+        assert server.requests == [get] * 2
+        # In any order, and as one read over a gap.
+        assert read_at(file, 100_000, 2_000_000) == content[2_000_000:2_100_000]
+        assert read_at(file, 299_000, 1000) == content[1000:300_000]
+        assert server.requests == [get] * 2
+        # What was read is let go.
+        assert read_at(file, 100_000, 2_000_000) == content[2_000_000:2_100_000]
+        assert server.requests == [get] * 3
+        # What nobody announced is fetched as before, and takes nothing of what was.
+        file.will_read([(0, 100_000)])
+        assert read_at(file, 100_000, 3_000_000) == content[3_000_000:3_100_000]
+        assert read_at(file, 100_000, 0) == content[:100_000]
+        assert server.requests == [get] * 5
+        # A read may go beyond what was announced.
+        file.will_read([(0, 100_000)])
+        assert read_at(file, 200_000, 50_000) == content[50_000:250_000]
+
+
+def test_a_large_announced_range_is_fetched_in_parts(store: S3Store, server: S3Server, bucket: str) -> None:
+    content = os.urandom(1 << 20) * 20
+    store.put("data", content)
+    server.requests.clear()
+    ranges = [(number << 20, (number + 1) << 20) for number in range(20)]
+    with store.open_input("data", size_bytes=len(content)) as file:
+        file.will_read(ranges)
+        assert file.read() == content
+    assert server.requests == [f"GET /{bucket}/t/data"] * 2
+
+
+def test_an_announced_range_of_a_file_that_is_gone_is_an_error(store: S3Store) -> None:
+    with store.open_input("data", size_bytes=1 << 20) as file, pytest.raises(FileNotFoundError):
+        file.will_read([(0, 10), (500_000, 600_000)])
+
+
 def test_an_input_shorter_than_told_is_an_error(store: S3Store) -> None:
     store.put("data", b"short")
     with pytest.raises(StoreError, match="ends at 5, not at 10"), store.open_input("data", size_bytes=10) as file:

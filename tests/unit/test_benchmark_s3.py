@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -38,7 +40,7 @@ class Echo(BaseHTTPRequestHandler):
         self._answer(200, f"{self.headers['Host']} {self.path} {len(body)}".encode())
 
     def do_GET(self) -> None:
-        self._answer(206, b"x" * 100_000)
+        self._answer(206, b"x" * (20_000_000 if self.path == "/huge" else 100_000))
 
     def do_HEAD(self) -> None:
         self.send_response(404)
@@ -90,3 +92,16 @@ def test_requests_pass_and_are_noted(proxy: Proxy) -> None:
     assert all(r.ended - r.began >= 0.01 for r in noted)
     assert depth(noted) == 4
     assert proxy.taken() == []
+
+
+def test_a_client_that_leaves_is_noted(proxy: Proxy) -> None:
+    host, _, port = proxy.url.partition("://")[2].partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as left:
+        left.sendall(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
+        left.recv(100)
+    deadline = time.monotonic() + 30
+    while not (noted := proxy.taken()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (only,) = noted
+    assert (only.method, only.path) == ("GET", "/huge")
+    assert 0 < only.received < 20_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -16,7 +16,7 @@ from lakemerge._internal.kept import Kept
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.parquet.footers import END, Footer
 from lakemerge.schema.nested import settled
-from lakemerge.storage.base import Store
+from lakemerge.storage.base import RangedFile, Store
 
 __all__ = ["ParquetFiles", "StoredFile", "shaped"]
 
@@ -50,6 +50,7 @@ class ParquetFiles:
         self._footers = footers
         self._open: dict[str, pq.ParquetFile] = {}
         self._known: dict[str, Footer] = {}
+        self._ranged: dict[str, RangedFile] = {}
         self._sizes: dict[tuple[str, int], dict[str, int]] = {}
 
     def __enter__(self) -> Self:
@@ -62,6 +63,7 @@ class ParquetFiles:
             file.close()
         self._open.clear()
         self._known.clear()
+        self._ranged.clear()
         self._sizes.clear()
 
     def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
@@ -117,11 +119,13 @@ class ParquetFiles:
             size = partial(self._bytes, stored, columns=growth, row_bytes=row_bytes)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
             if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
+                self._announce(stored, groups, columns)
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
                 yield shaped(table, schema), starts[groups[0]] if groups else 0, True
                 return
             batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
             for portion in _portions(groups, size, budget_bytes):
+                self._announce(stored, portion, columns)
                 at = starts[portion[0]]
                 for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
                     left -= batch.num_rows
@@ -140,6 +144,8 @@ class ParquetFiles:
                 source = self._store.open_input(path, size_bytes=stored.size_bytes)
                 footer = known or Footer(_tail(source))
                 self._open[path] = pq.ParquetFile(source, metadata=footer.metadata)
+                if isinstance(source, RangedFile):
+                    self._ranged[path] = source
                 self._known[path] = footer
                 if self._footers is not None:
                     self._footers.keep(path, footer, footer.metadata.serialized_size)
@@ -155,6 +161,16 @@ class ParquetFiles:
                     raise
                 raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
         return self._open[path]
+
+    def _announce(self, stored: StoredFile, groups: Sequence[int], columns: Collection[str]) -> None:
+        """Say which column chunks will be read, to a file that wants to know. pyarrow asks for one after the other."""
+        source = self._ranged.get(stored.path)
+        if source is None or not groups:
+            return
+        footer, wanted = self.column_footer(stored, groups), frozenset(columns)
+        paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
+        leaves = [i for i, path in enumerate(paths) if path in wanted or path.partition(".")[0] in wanted]
+        source.will_read([_chunk_range(footer.row_group(group).column(leaf)) for group in groups for leaf in leaves])
 
     def _bytes(
         self, stored: StoredFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
@@ -174,6 +190,12 @@ class ParquetFiles:
             wanted += sum(sizes.get(name, 0) * factor for name, factor in columns.items())
             rows += footer.row_group(group).num_rows
         return max(int(wanted), int(row_bytes * rows * wanted / max(1, everything)))
+
+
+def _chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column chunk begins and ends in its file."""
+    starts = [chunk.data_page_offset, *([chunk.dictionary_page_offset] if chunk.has_dictionary_page else [])]
+    return min(starts), min(starts) + chunk.total_compressed_size
 
 
 def _tail(source: pa.NativeFile) -> bytes:
