@@ -40,7 +40,7 @@ def test_results() -> None:
     assert read("explain_read").tiles == 2
     assert [entry.operation for entry in read("history")][-1] == "CREATE TABLE"
     assert (read("savepoint").name, read("savepoint").version) == ("s", 6)
-    assert read("settings") == Settings(write_budget_bytes=1_000_000)
+    assert read("settings") == Settings(write_budget_bytes=1_000_000, row_group_rows=262_144), "it was the default"
 
 
 @pytest.mark.parametrize("name", ["table", "history", "savepoint"])
