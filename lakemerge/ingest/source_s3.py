@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lakemerge.errors import StoreError
 from lakemerge.ingest.source import FileUnreadableError, Outcome, Source, SourceFile, changed, gone, is_hidden
-from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_client import CONDITION_FAILED, S3Client
+from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_options import s3fs_options
 
 __all__ = ["S3Source"]
