@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +15,19 @@ _PERIOD_S = 0.5
 
 
 class Peak:
-    """``bytes`` is the largest sample so far; ``None`` where the system tells nothing."""
+    """``parts`` is the largest sample so far, by who held it; empty where the system tells nothing."""
 
     def __init__(self) -> None:
-        self.bytes: int | None = None
+        self.parts: Mapping[str, int] = {}
+
+    @property
+    def bytes(self) -> int | None:
+        return sum(self.parts.values()) or None
 
     def sample(self) -> None:
         found = tree_bytes(os.getpid())
-        if found is not None:
-            self.bytes = max(found, self.bytes or 0)
+        if found is not None and sum(found.values()) > sum(self.parts.values()):
+            self.parts = found
 
 
 @contextmanager
@@ -46,13 +50,16 @@ def measured(period_s: float = _PERIOD_S) -> Iterator[Peak]:
         peak.sample()
 
 
-def tree_bytes(root: int, proc: Path = Path("/proc")) -> int | None:
-    """Resident bytes of a process and its descendants. Pages that two of them share count for both (resident
-    sizes cost nothing to ask for, unlike proportional ones), but a child of the same virtual size counts
-    nothing: it was forked this moment, by a JVM that is about to start a program, and is its parent still."""
+def tree_bytes(root: int, proc: Path = Path("/proc")) -> Mapping[str, int] | None:
+    """Resident bytes of a process (``driver``) and of its descendants: ``Java``, and all others as ``workers``.
+
+    Pages that two of them share count for both (resident sizes cost nothing to ask for, unlike proportional ones). A
+    child of the same virtual size counts nothing: it was forked this moment, by a JVM that is about to start a program,
+    and is its parent still."""
     children: dict[int, list[int]] = defaultdict(list)
     resident: dict[int, int] = {}
     virtual: dict[int, int] = {}
+    names: dict[int, str] = {}
     for folder in proc.glob("[0-9]*"):
         try:
             status = (folder / "status").read_text()
@@ -61,12 +68,15 @@ def tree_bytes(root: int, proc: Path = Path("/proc")) -> int | None:
         values = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         pid = int(folder.name)
         children[int(values["PPid"])].append(pid)
+        names[pid] = values["Name"].strip()
         resident[pid], virtual[pid] = (int(values.get(name, "0 kB").split()[0]) * 1024 for name in ("VmRSS", "VmSize"))
     if root not in resident:
         return None
-    total, left = resident[root], [root]
+    found, left = {"driver": resident[root], "Java": 0, "workers": 0}, [root]
     while left:
         pid = left.pop()
-        total += sum(resident[child] for child in children[pid] if virtual[child] != virtual[pid])
+        for child in children[pid]:
+            if virtual[child] != virtual[pid]:
+                found["Java" if names[child] == "java" else "workers"] += resident[child]
         left += children[pid]
-    return total
+    return found

@@ -153,6 +153,10 @@ def _table(found: Mapping[str, CaseResult], reasons: dict[str, None]) -> list[st
         table.append([label, *cells])
     peaks = [_bytes(result.peak_memory_bytes) if result.peak_memory_bytes else "" for result in found.values()]
     table.append(["peak memory", *peaks])
+    for part in dict.fromkeys(part for result in found.values() for part in result.peak_memory_parts):
+        held = [result.peak_memory_parts.get(part) for result in found.values()]
+        if any(held):
+            table.append([f"peak memory: {part}", *(_bytes(value) if value else "" for value in held)])
     return _ruled(table)
 
 

@@ -66,6 +66,8 @@ class CaseResult:
     versions: Mapping[str, str | None] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     """Most memory of the worker, its JVM and its Python workers at one time; ``None`` where unknown."""
+    peak_memory_parts: Mapping[str, int] = field(default_factory=dict)
+    """The same bytes by who held them; empty in earlier results."""
     seconds: float = 0.0
     failure: str | None = None
     """How the worker ended, where it did not finish the case."""

@@ -76,6 +76,7 @@ def run(
             configuration=dict(engine.configuration),
             versions={**engine.versions, "python": sys.version.split()[0]},
             peak_memory_bytes=peak.bytes,
+            peak_memory_parts=peak.parts,
             seconds=time.perf_counter() - started,
             given_up=given_up,
         ).write(results)

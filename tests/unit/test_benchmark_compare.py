@@ -238,7 +238,9 @@ def test_memory_of_a_tree_of_processes(tmp_path: Path) -> None:
     def process(pid: int, parent: int, kilobytes: int | None) -> None:
         (tmp_path / str(pid)).mkdir()
         resident = "" if kilobytes is None else f"VmSize:\t {kilobytes + 1} kB\nVmRSS:\t  {kilobytes} kB\n"
-        (tmp_path / str(pid) / "status").write_text(f"Name:\tany\nPPid:\t{parent}\n{resident}")
+        (tmp_path / str(pid) / "status").write_text(
+            f"Name:\t{'java' if pid == 8 else 'any'}\nPPid:\t{parent}\n{resident}"
+        )
 
     for pid, parent, kilobytes in [
         (1, 0, 500),
@@ -253,7 +255,7 @@ def test_memory_of_a_tree_of_processes(tmp_path: Path) -> None:
     # 13 was forked from 11 and has all of its memory in common with it.
     (tmp_path / "12").mkdir()  # ended
     (tmp_path / "self").mkdir()
-    assert tree_bytes(7, tmp_path) == 110 * 1024
+    assert tree_bytes(7, tmp_path) == {"driver": 10 * 1024, "Java": 20 * 1024, "workers": 80 * 1024}
     assert tree_bytes(3, tmp_path) is None
     with measured() as peak:
         assert peak.bytes is not None
@@ -273,6 +275,7 @@ def test_a_worker_writes_each_finished_case(workload: Workload, tmp_path: Path) 
     assert result is not None
     assert result.configuration == {"rows": "a dictionary"}
     assert result.peak_memory_bytes
+    assert sum(result.peak_memory_parts.values()) == result.peak_memory_bytes
     assert {row.step for row in result.rows if row.unit == "bytes"} == {"partial update"}
 
 

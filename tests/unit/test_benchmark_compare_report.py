@@ -25,7 +25,8 @@ def timed(step: str, seconds: float, floor: float | None = 0.5, at: float | None
 
 
 def history(engine: str, *rows: Row) -> CaseResult:
-    return CaseResult(engine=engine, case="history", rows=rows, peak_memory_bytes=2_000_000)
+    parts = {"driver": 500_000, "Java": 1_500_000, "workers": 0} if engine == "lakemerge" else {}
+    return CaseResult(engine=engine, case="history", rows=rows, peak_memory_bytes=2_000_000, peak_memory_parts=parts)
 
 
 def section(text: str, title: str) -> list[list[str]]:
@@ -58,6 +59,8 @@ def test_cells() -> None:
         ["compaction", "2.50x (1.25 s)", "wrong answer", "cannot", "failed", "too slow"],
         ["only here", "", "2.00 s", "", "failed", "too slow"],
         ["peak memory", "2.0 MB", "2.0 MB", "2.0 MB", "", ""],
+        ["peak memory: driver", "0.5 MB", "", "", "", ""],
+        ["peak memory: Java", "1.5 MB", "", "", "", ""],
     ]
     assert section(text, "In short")[:4] == [
         ["", "LakeMerge", "Delta", "Iceberg", "Hudi, default index", "Hudi, bucket index"],
