@@ -72,15 +72,25 @@ def _stored(handle: Handle, view: TableView, failures: list[Exception]) -> objec
         def schema(self) -> pa.Schema:
             return view.config.schema
 
-        def scanner(self, *, columns: Sequence[str], filter: pc.Expression | None = None) -> ds.Scanner:
+        def scanner(self, *, columns: Sequence[str], filter: pc.Expression | None = None) -> _Scanner:
             try:
-                reader = scan(handle, view, columns=columns, filter=filter)
+                return _Scanner(scan(handle, view, columns=columns, filter=filter), failures)
             except Exception as error:
                 failures.append(error)
                 raise
-            return ds.Scanner.from_batches(_watched(reader, failures), schema=reader.schema)
 
     return Stored()
+
+
+class _Scanner:
+    """All that DuckDB wants of a scanner. Arrow's own reads ahead in threads of Arrow's pool. A query that needs few
+    rows leaves such a thread in the middle of the scan, and the process then ends with SIGABRT, or never."""
+
+    def __init__(self, reader: pa.RecordBatchReader, failures: list[Exception]) -> None:
+        self._reader, self._failures = reader, failures
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._reader.schema, _watched(self._reader, self._failures))
 
 
 def _watched(reader: pa.RecordBatchReader, failures: list[Exception]) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,15 @@ def test_without_duckdb_it_says_what_to_install(table: LakeTable, monkeypatch: p
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(DependencyMissingError, match=r"pip install 'lakemerge\[query\]'"):
         table.query("SELECT 1")
+
+
+def test_a_process_ends_after_a_query_that_wants_few_rows(table: LakeTable) -> None:
+    """Nothing goes on reading behind it: a thread that needs the interpreter after its end would hang or abort it."""
+    code = (
+        "import sys, lakemerge\n"
+        "print(lakemerge.LakeTable.open(sys.argv[1]).query('SELECT k FROM self LIMIT 3').num_rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, table.url], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
