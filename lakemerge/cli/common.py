@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lakemerge.cli.arguments import storage_options
+from lakemerge.errors import NotATableError
 from lakemerge.table import LakeTable
 
 __all__ = ["PathArgument", "QuietOption", "StorageOption", "opened", "show_progress"]
@@ -28,7 +29,10 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progre
 
 
 def opened(path: str, storage: Sequence[str] | None, *, version: int | None = None) -> LakeTable:
-    return LakeTable.open(path, version=version, storage_options=storage_options(storage or ()))
+    try:
+        return LakeTable.open(path, version=version, storage_options=storage_options(storage or ()))
+    except NotATableError as error:
+        raise NotATableError(f"{error.message}; `lakemerge init` makes a table", **error.facts) from error
 
 
 def show_progress(*, quiet: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
+from lakemerge.ingest.places import whole_path
 
 __all__ = ["ingest_app"]
 
@@ -130,6 +132,8 @@ def run_job(
     """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
+    if every is None:
+        _check_there(source)
     files = Files(
         *source,
         format=format,
@@ -269,6 +273,7 @@ def replay(
     """Read the blocks of windows again, in the same order, and write them."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
+    _check_there(source)
     files = Files(
         *source,
         format=format,
@@ -291,6 +296,14 @@ def replay(
     target = None if into is None else opened(into, storage_options)
     result = job.replay(windows=windows or None, into=target, force=force)
     document(result) if json else shown_ingest(result)
+
+
+def _check_there(source: Iterable[str]) -> None:
+    """A run that is not repeated would wait for nothing. In a bucket there are no folders, so nothing can be said."""
+    for location in source:
+        path = whole_path(location)
+        if not path.startswith("s3://") and not os.path.exists(path):
+            raise InputError(f"there is no folder or file {location}: check its spelling; ingest --every waits for it")
 
 
 def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> IngestJob:

@@ -29,9 +29,10 @@ def spelled(command: str | None, name: str, value: str | None) -> str:
         if option is not None:
             return option
     for other in group.commands.values():
-        option = _option(other, name, value)
-        if option is not None:
-            return f"`lakemerge {other.name} {option}`"
+        for one in [other, *_below(other)]:
+            option = _option(one, name, value)
+            if option is not None:
+                return f"`lakemerge {other.name} {option}`"
     return " ".join([*name.split("_"), *([] if value is None else [value])])
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
+from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import fits
@@ -24,6 +25,8 @@ from mergers.wording import argument, in_python
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 
 Envelope = Literal["debezium", "dms"]
+_DELIMITERS: Final = ";\t|"
+"""Signs that people use in place of commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Shape:
         :param new: columns that were found in records, and that the table lacks.
         """
         names, types = self._names(config, peek, new)
-        problems = _twice(names)
+        problems = [*self._missing_keys(config, names, peek), *_twice(names)]
         table = self._table(config, names, types, problems)
         fields: dict[str, pa.Field] = {}
         for name, kind in zip(names, types, strict=True):
@@ -67,7 +70,7 @@ class Shape:
                 continue
             if found is None:
                 if self.rescued is None or self.columns is not None:
-                    problems.append(_unknown(name, config))
+                    problems.append(_unknown(name, config, names))
             elif kind is not None and not fits(kind, found.type):
                 problems.append(f"column {name!r} is {kind}, the table's is {found.type}")
             elif kind is None and peek is not None and pa.types.is_nested(found.type):
@@ -77,6 +80,15 @@ class Shape:
         if problems:
             raise FrameError("the file does not fit the table: " + "; ".join(problems), problems=tuple(problems))
         return self._made(table, fields, {name.lower() for name in names})
+
+    def _missing_keys(self, config: TableConfig, names: Sequence[str], peek: Peek | None) -> list[str]:
+        if peek is None or self.envelope is not None:
+            return []
+        return [
+            f"key column {name!r} is missing; the file has {', '.join(names)}{did_you_mean(name, names)}"
+            for name in config.key
+            if not self._is_any(name, names)
+        ]
 
     def _names(
         self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]
@@ -183,9 +195,13 @@ def _twice(names: Sequence[str]) -> list[str]:
     return problems
 
 
-def _unknown(name: str, config: TableConfig) -> str:
+def _unknown(name: str, config: TableConfig, names: Sequence[str]) -> str:
+    hint = did_you_mean(name, [own for own in config.schema.names if own.lower() not in {n.lower() for n in names}])
+    delimiter = next((sign for sign in _DELIMITERS if sign in name), None)
+    if len(names) == 1 and delimiter is not None:
+        hint = f"; do its columns end with {delimiter!r}? The format csv has an option delimiter"
     return (
-        f"the table has no column {name!r}, only {', '.join(config.schema.names)}: add it "
+        f"the table has no column {name!r}, only {', '.join(config.schema.names)}{hint}: add it "
         f"({argument('merge_schema', True)}, or table.alter), keep it in a column ({argument('rescued_column')}), "
         f"or name the columns to read ({argument('columns')})"
     )

@@ -66,8 +66,9 @@ def refused(reject: Reject, limit: int) -> BadRecordError:
     text = origin.text if len(origin.text) <= _MAX_TEXT else f"{origin.text[:_MAX_TEXT]}..."
     many = f"more than {limit} bad records; the last: " if limit else ""
     return BadRecordError(
-        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or set such records aside "
-        f"({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and retry",
+        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or let ingest set such "
+        f"records aside ({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and "
+        "retry",
         path=reject.path,
         offset=origin.offset,
     )

@@ -7,7 +7,6 @@ colon after a name is optional; type names and key words are case-insensitive.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from lakemerge._internal.near import nearest
 from lakemerge.errors import SchemaError
 
 __all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
@@ -230,8 +230,8 @@ class _Parser:
             self._refuse(token, column, word, _REFUSED[word])
             self.skip_refused()
             return PLACEHOLDER
-        near = difflib.get_close_matches(word, _TYPE_NAMES, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        near = nearest(word, _TYPE_NAMES)
+        hint = f" (did you mean {near}?)" if near else ""
         return self._fail(token.start, f"unknown type {token.text!r} of column {column!r}{hint}")
 
     def decimal(self, token: _Token) -> pa.DataType:

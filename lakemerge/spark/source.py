@@ -7,7 +7,6 @@ A Python data source moves every row through Python, and cannot prune columns by
 from __future__ import annotations
 
 import contextlib
-import difflib
 import pickle
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
@@ -25,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lakemerge._internal.near import nearest
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
@@ -218,13 +218,10 @@ def _check_spelling(storage: Collection[str]) -> None:
 
     :param storage: names of options that are not ours.
     """
-    known = {name.lower(): name for name in _NAMES}
     for name in storage:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.85)
-        if near:
-            raise InputError(
-                f"format('lakemerge') has no option {name!r}; did you mean {known[near[0]]!r}?", option=name
-            )
+        near = nearest(name, _NAMES, cutoff=0.85)
+        if near is not None:
+            raise InputError(f"format('lakemerge') has no option {name!r}; did you mean {near!r}?", option=name)
 
 
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from lakemerge._internal.near import did_you_mean
 from lakemerge.delta import (
     AlreadyDone,
     Attempt,
@@ -28,7 +28,7 @@ from lakemerge.results.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
-from mergers.wording import argument
+from mergers.wording import argument, in_python
 
 __all__ = ["choose_merger", "create_table", "property_problems"]
 
@@ -102,7 +102,9 @@ def create_table(
     def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
         if tip is not None:
             raise TableExistsError(
-                f"there is a table at {handle.store.url} already; use LakeTable.open, or another path",
+                f"there is a table at {handle.store.url} already; open it"
+                + in_python(" (LakeTable.open)")
+                + ", or take another path",
                 url=handle.store.url,
             )
         return Attempt([_protocol(shape.schema), metadata, State().domain()])
@@ -158,19 +160,13 @@ def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> l
         if name.lower() not in known:
             problems.append(
                 f"{role} column {name!r} is not in the schema, which has {', '.join(schema.names)}"
-                + _near(name, schema.names)
+                + did_you_mean(name, schema.names)
             )
         elif known[name.lower()] in names:
             problems.append(f"{role} column {name!r} is named twice")
         else:
             names.append(known[name.lower()])
     return names
-
-
-def _near(name: object, known: Collection[str]) -> str:
-    """A hint for a misspelled name: the most similar known name."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _check_columns(
@@ -204,7 +200,7 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
     :param removable: whether the value ``None`` is allowed. It removes the property.
     """
     problems = [
-        f"table property {name!r} is not one a user sets{_near(name, _SETTABLE)}"
+        f"table property {name!r} is not one a user sets{did_you_mean(name, _SETTABLE)}"
         for name in properties
         if not _is_settable(name)
     ]

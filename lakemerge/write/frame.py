@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import check_sound
@@ -137,6 +138,13 @@ def plan_frame(
     :param deletes: whether every row is a delete (``LakeTable.delete``).
     """
     problems: list[str] = []
+    there, given = _there(schema), {field.name.lower() for field in schema}
+    problems += [
+        f"key column {name!r} is missing{there}{did_you_mean(name, schema.names)}"
+        for name in config.key
+        if name.lower() not in given
+    ]
+    lacks = [name for name in config.schema.names if name.lower() not in given]
     remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
     names = {name.lower(): name for name in config.schema.names}
     kind_name = _find_kind_column(schema, kind_column, problems)
@@ -146,7 +154,10 @@ def plan_frame(
             continue
         target = names.get(field.name.lower())
         if target is None:
-            problems.append(f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}{remedy}")
+            problems.append(
+                f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}"
+                f"{did_you_mean(field.name, lacks)}{remedy}"
+            )
         elif target in sources:
             problems.append(
                 f"columns {sources[target]!r} and {field.name!r} are both {target!r}: drop or rename one of them"
@@ -156,8 +167,6 @@ def plan_frame(
             wanted = config.schema.field(target).type
             if not castable(field.type, wanted):
                 problems.append(_misfit(field, config.schema.field(target), remedy))
-    there = _there(schema)
-    problems += [f"key column {name!r} is missing{there}" for name in config.key if name not in sources]
     ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
@@ -213,4 +222,9 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
     if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
         gaps = "pandas makes floats of integers with gaps, unless their type is 'Int64'"
         return f"{text}; cast it to integers first ({gaps})"
+    if pa.types.is_timestamp(field.type) and field.type.tz is None and pa.types.is_timestamp(wanted.type):
+        return (
+            f"{text}; say of which zone its times are: .dt.tz_localize('UTC') in pandas, "
+            ".dt.replace_time_zone('UTC') in polars, pyarrow.compute.assume_timezone in Arrow"
+        )
     return f"{text}; cast it first"

@@ -29,7 +29,7 @@ from mergers import Frame, fold
 from mergers.contract import Ints, Kinds
 from mergers.kernel import tombstone_schema
 
-__all__ = ["HeldRecords", "hold", "load_file_slice", "load_held"]
+__all__ = ["HeldRecords", "hold", "load_file_slice", "load_held", "read_ahead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,14 @@ class HeldRecords:
         return joined(parts, kinds)
 
 
-def hold(
+def read_ahead(
     frame: object, reader: pa.RecordBatchReader, spec: PackSpec
-) -> tuple[HeldRecords | None, Iterator[pa.RecordBatch]]:
-    """A frame's records, and all of its batches. The records are ``None`` if there are none, or if there are more than
-    may be held: a frame that is not an Arrow table in memory has to fit into the write budget, and the records of a
-    bucket into the budget of a merge.
+) -> tuple[Sequence[pa.RecordBatch] | None, Iterator[pa.RecordBatch]]:
+    """The batches of a frame in a list, and the same to iterate. The list is ``None`` if there are more than may be
+    held: a frame that is not an Arrow table in memory has to fit into the write budget, and the records of a bucket
+    into the budget of a merge.
 
     :param reader: the frame's batches.
-
-    Raises the errors of :meth:`lakemerge.write.frame.FramePlan.convert`, and :class:`lakemerge.FrameError` for values
-    that no partition can have.
     """
     plan, kept = spec.frame, isinstance(frame, pa.Table | pa.RecordBatch)
     pairs = zip(plan.sources, plan.schema, strict=True)
@@ -87,7 +84,7 @@ def hold(
         size += batch.nbytes
         if size > limit:
             return None, chain(batches, left)
-    return _by_bucket(batches, size, spec), iter(batches)
+    return batches, iter(batches)
 
 
 def _most(spec: PackSpec) -> int:
@@ -95,8 +92,14 @@ def _most(spec: PackSpec) -> int:
     return min(spec.settings.merge_budget_bytes, 2 * spec.settings.target_file_bytes)
 
 
-def _by_bucket(batches: Sequence[pa.RecordBatch], size: int, spec: PackSpec) -> HeldRecords | None:
-    config = spec.config
+def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | None:
+    """The records of all batches of a frame, by bucket. ``None`` if there are none, or if a bucket has more than
+    a merge may hold.
+
+    Raises the errors of :meth:`lakemerge.write.frame.FramePlan.convert`, and :class:`lakemerge.FrameError` for values
+    that no partition can have.
+    """
+    config, size = spec.config, sum(batch.nbytes for batch in batches)
     records: list[pa.RecordBatch] = []
     kinds: list[Kinds | None] = []
     first_row = 0

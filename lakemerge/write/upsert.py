@@ -47,7 +47,7 @@ from lakemerge.write.base_file import (
     ordinals_needed,
 )
 from lakemerge.write.frame import FramePlan, plan_frame
-from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held
+from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from mergers.wording import argument
@@ -155,7 +155,7 @@ def choose_buckets(estimated_bytes: int | None) -> int:
 
     A bucket gets about 128 MiB. A smaller table gets up to 4 buckets of at least 16 MiB, so that it can be loaded and
     compacted in parallel. More buckets than that would cost each read more, in opening small files, than they save.
-    If the size is not known, the count is 16.
+    If the size is not known, the count is 16. (That of a stream which the write budget holds is known.)
     """
     if estimated_bytes is None:
         return 16
@@ -174,17 +174,17 @@ def upsert_arrow(
 ) -> UpsertResult:
     """Upsert a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = collected(frame)
-    reader = as_reader(frame)
-    write = Write.start(
-        handle,
-        begin,
-        reader.schema,
-        request,
-        estimated_bytes=_size(frame),
-    )
+    reader, size = as_reader(frame), _size(frame)
+    write = Write.start(handle, begin, reader.schema, request, estimated_bytes=size)
     if isinstance(write, UpsertResult):
         return write
-    held, batches = hold(frame, reader, write.pack) if write.is_first else (None, iter(reader))
+    held, whole, batches = None, None, iter(reader)
+    if write.is_first:
+        whole, batches = read_ahead(frame, reader, write.pack)
+    if whole is not None:
+        if size is None and begin.config.buckets is None:
+            write = replace(write, pack=replace(write.pack, buckets=choose_buckets(sum(part.nbytes for part in whole))))
+        held = hold(whole, write.pack)
     loaded = None if held is None else _load_held(write, held)
     if loaded is not None:
         return loaded

@@ -20,7 +20,7 @@ _logger = logging.getLogger("mkdocs.hooks.lakemerge")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, as the folder ``reference``."""
+    """Add the pages of the API, in the folder ``reference``."""
     found = sorted((Path(config.config_file_path).parent / GENERATED).glob("*.md"))
     if not found:
         raise SystemExit(f"{GENERATED} has no pages: build the site with `make docs`")

@@ -171,6 +171,14 @@ def test_init_takes_what_create_takes(folder: Path, capsys: Captured) -> None:
         (["init", "t", "--like", "nothing.csv", "--key", "id"], "there is no file"),
         (["init", "t", "--like", "data", "--key", "id"], "name its format (--format csv)"),
         (["upsert", "u", "nothing.csv"], "there is no file"),
+        (["upsert", "nowhere", "o.csv"], "`lakemerge init` makes a table"),
+        (["init", "u", "--schema", "id INT", "--key", "id"], "already; open it, or take another path"),
+        (["ingest", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere: check its spelling"),
+        (["ingest", "replay", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere"),
+        (["upsert", "u", "key.csv"], "key column 'id' is missing; the file has idd, v; did you mean 'idd'?"),
+        (["upsert", "u", "signs.csv"], "do its columns end with ';'? The format csv has an option delimiter"),
+        (["upsert", "u", "array.json"], "which is no object; in json, each line is an object"),
+        (["upsert", "u", "bad.csv"], "(`lakemerge ingest --bad-records 'quarantine'`"),
         (["upsert", "u", "bad.csv"], "bad.csv, byte 5: column 'id'"),
         (["upsert", "u", "bad.jsonl"], "bad.jsonl, byte 10: "),
         (["upsert", "u", "o.csv"], "the table has no column 'name', only id, v: add it (--merge-schema"),
@@ -185,6 +193,9 @@ def test_what_cannot_be_done_is_told(folder: Path, capsys: Captured, arguments: 
     LakeTable.create("u", "id BIGINT, v STRING", key=["id"])
     (folder / "data").write_text(CSV)
     (folder / "bad.csv").write_text("id,v\nx,y\n")
+    (folder / "key.csv").write_text("idd,v\n1,y\n")
+    (folder / "signs.csv").write_text("id;v\n1;y\n")
+    (folder / "array.json").write_text('[{"id": 1, "v": "y"}]\n')
     (folder / "bad.jsonl").write_text('{"id": 1}\nno\n')
     assert words in failed(capsys, *arguments)
     assert LakeTable.open("u").version == 0

@@ -118,6 +118,16 @@ def test_the_bucket_count_follows_the_size(size_bytes: int | None, buckets: int)
     assert choose_buckets(size_bytes) == buckets
 
 
+def test_a_short_stream_gets_the_buckets_of_its_size(tmp_path: Path) -> None:
+    rows = frame([(k, 1, f"v{k}") for k in range(1000)])
+    for name, budget, buckets in (("short", 1 << 20, 1), ("long", 1000, 16)):
+        create(tmp_path / name, buckets=None)
+        table = LakeTable.open(tmp_path / name, settings=Settings(write_budget_bytes=budget))
+        table.upsert(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100)))
+        assert table.view.config.buckets == buckets
+        assert state_of(tmp_path / name) == sorted(rows_of(rows), key=repr)
+
+
 def test_many_blocks_go_to_an_index_file(tmp_path: Path) -> None:
     """Inline or in a file, the blocks are the same; a file that is missing or damaged is named."""
     written = []

@@ -97,7 +97,10 @@ class JsonLines(Format):
         if self.unwrap is not None:
             return self.unwrap(value)
         if not isinstance(value, dict):
-            raise ValueError(f"the line holds {orjson.dumps(value)[:40].decode(errors='replace')}, which is no object")
+            raise ValueError(
+                f"the line holds {orjson.dumps(value)[:40].decode(errors='replace')}, which is no object; in json, "
+                "each line is an object, without an array around them"
+            )
         return value
 
 
