@@ -49,7 +49,12 @@ FormatOption = Annotated[str, typer.Option(help="csv, json (lines), parquet, tex
 PatternOption = Annotated[
     str | None, typer.Option(help="A regular expression that must match the whole name of a file.")
 ]
-ColumnOption = Annotated[list[str] | None, typer.Option("--column", help="A column to read; may be given again.")]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", help="A column to read; may be given again. Of these columns, what a JSON record lacks is null."
+    ),
+]
 FormatOptionOption = Annotated[
     list[str] | None,
     typer.Option("--option", help="NAME=VALUE for the format, such as delimiter=;."),

@@ -112,8 +112,8 @@ def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_a_union_of_scans_in_generated_code(spark: SparkSession, tmp_path: Path) -> None:
-    """The setting that the README recommends: clean file slices, scans with bitmaps, and a file slice that Python tasks
-    merge."""
+    """The setting that docs/spark.md recommends: clean file slices, scans with bitmaps, and a file slice that Python
+    tasks merge."""
     table, rows = played(spark, tmp_path / "t")
     table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=ReadPolicy(scan_rows=1)))
     late = {i: (i, 50, "late") for i in range(200, 400) if bucket_of(spark, i) == 2}

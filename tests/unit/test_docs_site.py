@@ -62,6 +62,14 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(nav()) == sorted(written | generated)
 
 
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_warnings_fail_the_build() -> None:
     """With `--quiet` mkdocs drops warnings before `--strict` counts them, and a dead link passes."""
     (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text())
