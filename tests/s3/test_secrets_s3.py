@@ -127,6 +127,7 @@ def _use_everything(spark: SparkSession, url: str, options: dict[str, str]) -> s
     raise AssertionError("a stranger may write")
 
 
+@pytest.mark.long
 def test_not_in_what_spark_says(endpoint: Endpoint, place: str, tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()

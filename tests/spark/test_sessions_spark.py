@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import LakeMergeError
 from tests.spark.application import Application, start_session
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,6 +21,8 @@ import pytest
 
 from tests.spark.application import QUICK_JAVA
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent
 CONF = {

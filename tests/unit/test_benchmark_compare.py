@@ -26,6 +26,8 @@ from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.worker import run
 from benchmarks.compare.workload import Frame, Parameters, Workload
 
+pytestmark = pytest.mark.long
+
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 COMMITS = ["small commit", "late records", "duplicates", "deletes"]
 

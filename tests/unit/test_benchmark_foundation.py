@@ -22,6 +22,8 @@ from benchmarks.measure import Report
 from benchmarks.tpch import CHANGES_BEGIN_US, LINEITEM, connect
 from lakemerge import LakeTable
 
+pytestmark = pytest.mark.long
+
 SCALE = 0.002
 ROWS = round(SCALE * 6_000_000)
 RECENT = dict.fromkeys(RECENT_FRAMES, ROWS // 300)

@@ -17,6 +17,8 @@ from benchmarks.tpch import LINEITEM, Workload
 from lakemerge import LakeTable
 from lakemerge.schema.ddl import parse_ddl
 
+pytestmark = pytest.mark.long
+
 
 def bench_in(folder: Path) -> Bench:
     """With line items made by hand: the generator of TPC-H is not needed for it."""

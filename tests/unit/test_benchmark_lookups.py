@@ -12,6 +12,8 @@ from benchmarks import lookups
 from benchmarks.measure import Report
 from lakemerge import LakeTable
 
+pytestmark = pytest.mark.long
+
 SMALL = {"rows": 2_000, "commits": 3, "commit_rows": 200, "keys": 40}
 
 

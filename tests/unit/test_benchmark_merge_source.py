@@ -6,12 +6,15 @@ from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from rich.console import Console
 
 from benchmarks.measure import Report
 from benchmarks.merge_source import measure, problems_of
 from benchmarks.merge_source_data import People, union_find
 from lakemerge import LakeTable
+
+pytestmark = pytest.mark.long
 
 
 def test_every_case_is_measured_and_right(tmp_path: Path) -> None:

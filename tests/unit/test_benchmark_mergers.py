@@ -22,6 +22,8 @@ from benchmarks.mergers_checks import Answers
 from benchmarks.mergers_folds import Folds
 from mergers import default_registry
 
+pytestmark = pytest.mark.long
+
 SCALE = 0.002
 
 

@@ -20,6 +20,8 @@ from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.workload import RECENT, Frame, Parameters, Workload
 from tests.unit.test_benchmark_compare import Folding
 
+pytestmark = pytest.mark.long
+
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 STREAMS = ("uniform", "recent keys", "partial updates")
 

@@ -12,6 +12,8 @@ from benchmarks import provenance
 from benchmarks.measure import Report
 from lakemerge import LakeTable
 
+pytestmark = pytest.mark.long
+
 SMALL = {"rows": 2_000, "records": 400, "keys": 10, "rounds": 1}
 
 

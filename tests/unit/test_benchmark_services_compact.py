@@ -13,6 +13,8 @@ from benchmarks import services_compact
 from benchmarks.measure import Report
 from lakemerge import CompactionResult, LakeTable
 
+pytestmark = pytest.mark.long
+
 
 def test_it_measures_and_finds_the_rows_right(tmp_path: Path) -> None:
     report = Report(Console(quiet=True))
