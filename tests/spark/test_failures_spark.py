@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lakemerge import UpsertResult
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.long]
 
 BASE = [(k, 0, "base") for k in range(10)]
 CHANGES = [(k, 1, "new") for k in range(5, 15)]

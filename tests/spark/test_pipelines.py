@@ -9,8 +9,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from lakemerge import LakeTable
 from tests.unit.faults import create
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "docs" / "streaming.md"

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lakemerge import LakeTable
 from tests.property.batches import DDL, SETTINGS, batch_of, fold
 from tests.spark.application import Application, Signals
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
