@@ -175,8 +175,10 @@ def query(
     rows = opened(path, storage_options, version=version).query(sql)
     if json:
         row_lines(rows.to_batches())
-    else:
+    elif rows.num_columns:
         shown_rows(rows, limit=limit)
+    else:
+        typer.echo("done")  # a COPY
 
 
 def diff(

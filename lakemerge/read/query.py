@@ -3,8 +3,10 @@ conditions that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +15,9 @@ from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 __all__ = ["SELF", "query"]
 
@@ -44,10 +49,10 @@ def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
         columns = ", ".join(map(_column, view.config.schema))
         connection.execute(f"CREATE TEMP VIEW {SELF} AS SELECT {columns} FROM {_STORED}")  # noqa: S608 - quoted names
         try:
-            relation = connection.sql(sql)
-            if relation is None:
+            statements = connection.extract_statements(sql)
+            if not statements or duckdb.ExpectedResultType.NOTHING in statements[-1].expected_result_type:
                 raise InputError(f"the query gives no rows; write one such as {_EXAMPLE!r}")
-            return relation.to_arrow_table()
+            return _interruptible(connection, partial(_answered, connection, sql))
         except duckdb.Error as error:
             if failures:
                 raise failures[0] from error
@@ -55,6 +60,23 @@ def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
                 f"DuckDB cannot answer the query: {error}. The table is called {SELF}, and its columns are "
                 f"{', '.join(view.config.schema.names)}"
             ) from error
+
+
+def _answered(connection: DuckDBPyConnection, sql: str) -> pa.Table:
+    relation: DuckDBPyRelation | None = connection.sql(sql)
+    return pa.table({}) if relation is None else relation.to_arrow_table()
+
+
+def _interruptible(connection: DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+    """Work in another thread. The caller's thread waits, so that Ctrl-C interrupts the query at once. If DuckDB worked
+    in the main thread, it would see an interrupt late, or the table's scan would see it and fail."""
+    with ThreadPoolExecutor(1, thread_name_prefix="lakemerge-query") as pool:
+        answer = pool.submit(work)
+        try:
+            return answer.result()
+        except BaseException:
+            connection.interrupt()
+            raise
 
 
 def _stored(handle: Handle, view: TableView, failures: list[Exception]) -> object:

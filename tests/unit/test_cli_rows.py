@@ -161,6 +161,12 @@ def test_init_takes_what_create_takes(folder: Path, capsys: Captured) -> None:
     assert (detail.partition_by, detail.buckets) == (("p",), 4)
 
 
+def test_a_query_may_write_a_file(folder: Path, capsys: Captured) -> None:
+    LakeTable.create("u", "id BIGINT", key=["id"]).upsert(pa.table({"id": [1, 2]}))
+    assert run(capsys, "query", "u", "COPY self TO 'rows.csv'").strip() == "done"
+    assert (folder / "rows.csv").read_text() == "id\n1\n2\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

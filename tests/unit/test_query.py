@@ -151,6 +151,31 @@ def test_without_duckdb_it_says_what_to_install(table: LakeTable, monkeypatch: p
         table.query("SELECT 1")
 
 
+def test_an_interrupt_ends_the_query(table: LakeTable) -> None:
+    """Ctrl-C, in a query that would take hours."""
+    code = """
+import os, signal, sys, threading, lakemerge
+table = lakemerge.LakeTable.open(sys.argv[1])
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    table.query("SELECT sum(sin(self.k * a.range * b.range)) FROM self, range(1000000) a, range(1000000) b")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, table.url], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr
+
+
+def test_rows_can_be_copied_into_a_file(table: LakeTable, tmp_path: Path) -> None:
+    assert table.query(f"COPY (SELECT k FROM self ORDER BY k) TO '{tmp_path / 'k.csv'}'").num_rows == 0
+    assert (tmp_path / "k.csv").read_text().splitlines()[:2] == ["k", "0"]
+    with pytest.raises(InputError, match="gives no rows"):
+        table.query(f"ATTACH '{tmp_path / 'x.db'}'")
+    assert not (tmp_path / "x.db").exists()
+
+
 def test_a_process_ends_after_a_query_that_wants_few_rows(table: LakeTable) -> None:
     """Nothing goes on reading behind it: a thread that needs the interpreter after its end would hang or abort it."""
     code = (
