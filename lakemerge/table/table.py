@@ -503,7 +503,7 @@ class LakeTable:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
         Only the columns that the query names are read, and only files that can hold rows that meet its conditions.
-        The SQL is DuckDB's. Times without a zone are UTC. ``COPY ... TO 'file'`` writes rows into a file, and gives none.
+        The SQL is DuckDB's. Times without a zone are UTC. ``COPY ... TO 'file'`` writes a file, and gives no rows.
 
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
         :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
