@@ -109,7 +109,7 @@ class _Run:
         except FileSlicesChangedError as error:
             group = self._plan.groups[number - 1]
             self._lost.append(LostGroup(slices=len(group.slices), bytes_read=group.bytes_read, reason=error.message))
-            _logger.warning("compaction of %s lost group %d of %d: %s", url, number, count, error.message)
+            _logger.info("compaction of %s lost group %d of %d: %s", url, number, count, error.message)
             return
         self._done.append(outcome)
         if outcome.version is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -43,6 +44,9 @@ _REMEDIES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. An error is one line on the error stream, and the exit code says who has to act."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that rows have
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _app(given)
     except (LakeMergeError, OSError) as error:

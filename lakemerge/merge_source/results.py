@@ -26,6 +26,8 @@ class RunResult:
     """Dataset -> the version up to which it is taken up; ``None`` if there is no table, or nothing is taken up yet."""
     populated: bool
     """False: a dataset that must be populated first is not, so nothing was done."""
+    waits_for: tuple[str, ...]
+    """The names of these datasets."""
     full: bool
     """Whether every entity was looked at."""
     dry_run: bool
@@ -35,7 +37,7 @@ class RunResult:
 
     def __str__(self) -> str:
         if not self.populated:
-            return "not populated: datasets that must be filled first are not; nothing was done"
+            return f"nothing was done: {', '.join(self.waits_for)} must be filled first (see initial_datasets)"
         did = "a run would emit" if self.dry_run else f"run {self.number} emitted"
         taken = ", ".join(f"{name} at version {version}" for name, version in self.versions.items())
         return (

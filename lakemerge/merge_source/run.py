@@ -32,7 +32,7 @@ from lakemerge.table import LakeTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Tables", "as_taken_up", "is_populated", "run_once", "with_tables"]
+__all__ = ["Tables", "as_taken_up", "not_populated", "run_once", "with_tables"]
 
 _ATTEMPTS = 20
 _RETIRED_ROWS = 100_000
@@ -68,18 +68,19 @@ def run_once(
     raise CommitConflictError(f"other runs were faster {_ATTEMPTS} times; nothing was changed, try again")
 
 
-def is_populated(config: MergeConfig, inputs: Sequence[Input]) -> bool:
-    """Whether all datasets that must be populated first are populated."""
+def not_populated(config: MergeConfig, inputs: Sequence[Input]) -> tuple[str, ...]:
+    """The datasets that must be populated first, and are not."""
     initial = config.initial_datasets
+    found = []
     for alias, one in zip(config.aliases, inputs, strict=True):
         if initial is not None and alias not in initial and one.name not in initial:
             continue
         if one.table is None:
             if not config.ignore_non_existent_datasets:
-                return False
+                found.append(one.name)
         elif not one.is_filled:
-            return False
-    return True
+            found.append(one.name)
+    return tuple(dict.fromkeys(found))
 
 
 class _Run:
@@ -109,11 +110,12 @@ class _Run:
         if trusted and not self._dry_run:
             self._catch_up()
         inputs = [open_input(place, one, self._tables.access) for place, one in enumerate(self._config.inputs)]
-        if not is_populated(self._config, inputs):
-            return self._result(None, inputs, populated=False, everything=False)
+        waits_for = not_populated(self._config, inputs)
+        if waits_for:
+            return self._result(None, inputs, waits_for=waits_for, everything=False)
         before = succession(self._meta, self._config, inputs, full=self._full)
         if self._is_idle(before, inputs):
-            return self._result(None, inputs, populated=True, everything=False)
+            return self._result(None, inputs, everything=False)
         shape = OutputShape.of(
             [one.shape for one in inputs],
             strategy=self._config.strategy,
@@ -139,7 +141,7 @@ class _Run:
             finally:
                 if plan.emitter is not None:
                     plan.emitter.close()
-            return self._result(plan, inputs, populated=True, everything=before.everything)
+            return self._result(plan, inputs, everything=before.everything)
 
     def _check_own_tables(self) -> bool:
         """Whether output and state are as runs left them. If they are not, and the run is no full run, it raises
@@ -233,9 +235,11 @@ class _Run:
         except (LakeMergeError, OSError):
             _logger.warning("maintenance of the state %s failed", self._tables.state.url, exc_info=True)
 
-    def _result(self, plan: Plan | None, inputs: Sequence[Input], *, populated: bool, everything: bool) -> RunResult:
+    def _result(
+        self, plan: Plan | None, inputs: Sequence[Input], *, everything: bool, waits_for: tuple[str, ...] = ()
+    ) -> RunResult:
         taken = {one.name: one.version for one in inputs}
-        if not populated:
+        if waits_for:
             known = dict(zip(MergeConfig.from_json(self._meta.config).names, self._meta.datasets, strict=False))
             taken = {name: known[name].version if name in known else None for name in taken}
         return RunResult(
@@ -244,7 +248,8 @@ class _Run:
             deleted=0 if plan is None else plan.deleted + plan.retired.num_rows - plan.replaced_count,
             clusters=0 if plan is None else plan.clusters,
             versions=taken,
-            populated=populated,
+            populated=not waits_for,
+            waits_for=waits_for,
             full=everything,
             dry_run=self._dry_run,
             number=self._meta.run if plan is None or self._dry_run else self._number,

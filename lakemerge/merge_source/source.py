@@ -21,7 +21,7 @@ from lakemerge.merge_source.explain import explain, report
 from lakemerge.merge_source.inputs import Access, Input, open_input, shape_of
 from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.results import Explanation, Pending, Report, RunResult, SourceCheck
-from lakemerge.merge_source.run import Tables, is_populated, run_once, with_tables
+from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
 from lakemerge.schema.schema import from_delta_json
@@ -112,7 +112,7 @@ class MergeSource:
     @property
     def populated(self) -> bool:
         """Whether all datasets that must be populated before anything is output are populated."""
-        return is_populated(self.config, self._inputs(self.config))
+        return not not_populated(self.config, self._inputs(self.config))
 
     def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
         """Take up what changed in the datasets since the last run, and write the resulting changes to the output.

@@ -81,6 +81,8 @@ def test_what_must_be_filled_first(options: dict[str, Any], filled: str, populat
     assert (result.populated, result.emitted > 0) == (populated, populated and bool(filled))
     if not populated:
         assert (result.versions, result.number) == ({"A": None, "B": None}, 0)
+        assert result.waits_for == ("B",)
+        assert str(result).startswith("nothing was done: B must be filled first")
         assert source.pending().datasets == {"A": (None, int("A" in filled)), "B": (None, 0)}
         world.put("B", [{"_id": "1", "x": 1}])
         assert source.run().emitted == 1
