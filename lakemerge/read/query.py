@@ -4,7 +4,7 @@ conditions that it needs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,7 @@ SELF: Final = "self"
 """The name of the table in a query."""
 _STORED: Final = "_lm_stored"
 _EXAMPLE: Final = "SELECT count(*) FROM self"
+_INTERRUPTED_AGAIN_S: Final = 0.1
 
 
 def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
@@ -75,7 +76,9 @@ def _interruptible(connection: DuckDBPyConnection, work: Callable[[], pa.Table])
         try:
             return answer.result()
         except BaseException:
-            connection.interrupt()
+            while not answer.done():  # an interrupt is lost on a query that only begins
+                connection.interrupt()
+                wait([answer], timeout=_INTERRUPTED_AGAIN_S)
             raise
 
 

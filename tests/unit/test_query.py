@@ -156,6 +156,7 @@ def test_an_interrupt_ends_the_query(table: LakeTable) -> None:
     code = """
 import os, signal, sys, threading, lakemerge
 table = lakemerge.LakeTable.open(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore the signal
 threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     table.query("SELECT sum(sin(self.k * a.range * b.range)) FROM self, range(1000000) a, range(1000000) b")
