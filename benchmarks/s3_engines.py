@@ -70,11 +70,12 @@ class Engine(Reader):
         return None
 
 
-class _OnArrow:
+class _OnArrow(ABC):
     """Half of an engine whose rows come as Arrow tables. DuckDB computes the answers from them."""
 
+    @abstractmethod
     def rows(self, query: Query) -> pa.Table:
-        raise NotImplementedError
+        """What the query's condition and columns leave."""
 
     def answer(self, query: Query) -> Answer:
         found = self.rows(query)
@@ -85,7 +86,7 @@ class _OnArrow:
             return normalised(db.execute(query.over("found")).fetchall())
 
     def close(self) -> None:
-        pass
+        return  # nothing is open
 
 
 class Lake(_OnArrow, Engine):

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -96,7 +97,7 @@ def _serve(host: str, port: int, delay_s: float, pipe: Connection) -> None:
         pipe.send(told)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, ABC):
     """Passes on one connection's requests over one connection to the server."""
 
     protocol_version = "HTTP/1.1"
@@ -114,8 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
         self._server.close()
 
+    @abstractmethod
     def note(self, request: Request) -> None:
-        raise NotImplementedError
+        """Take down a request that was passed on."""
 
     def handle_expect_100(self) -> bool:
         """What is buffered would not leave before the client's body is there, which waits for it."""

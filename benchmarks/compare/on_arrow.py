@@ -44,7 +44,7 @@ class OnArrow(ABC):
             return normalised(db.execute(query.over("answered")).fetchall())
 
     def tidy(self, place: Place) -> None:
-        raise NotImplementedError
+        raise AssertionError("an engine with an upkeep every n commits says how it tidies")
 
     def dump(self, place: Place, target: Path) -> None:
         target.mkdir()

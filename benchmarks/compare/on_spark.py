@@ -86,7 +86,7 @@ class OnSpark(ABC):
         return normalised(self.spark.sql(query.over("answered")).collect())
 
     def tidy(self, place: Place) -> None:
-        raise NotImplementedError
+        raise AssertionError("an engine with an upkeep every n commits says how it tidies")
 
     def dump(self, place: Place, target: Path) -> None:
         self.rows(place, place.entity.names, None).write.parquet(str(target))

@@ -138,16 +138,16 @@ def plan_frame(
     :param deletes: whether every row is a delete (``LakeTable.delete``).
     """
     problems: list[str] = []
-    there, given = _there(schema), {field.name.lower() for field in schema}
+    kind_name = _find_kind_column(schema, kind_column, problems)
+    there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
     problems += [
-        f"key column {name!r} is missing{there}{did_you_mean(name, schema.names)}"
+        f"key column {name!r} is missing{there}{did_you_mean(name, given.values())}"
         for name in config.key
         if name.lower() not in given
     ]
     lacks = [name for name in config.schema.names if name.lower() not in given]
     remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
     names = {name.lower(): name for name in config.schema.names}
-    kind_name = _find_kind_column(schema, kind_column, problems)
     sources: dict[str, str] = {}
     for field in schema:
         if field.name == kind_name:

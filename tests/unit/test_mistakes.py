@@ -242,6 +242,9 @@ WRITING = [
         "unknown column", "'x'; the table has id, v", "upsert with merge_schema=True"),
     Mistake("a misspelled key", lambda f: table(f).upsert(row().rename_columns(["ID_", "v", "seq", "n"])), FrameError,
         "does not fit the table: key column 'id' is missing", "the frame has ID_, v, seq, n", "did you mean 'ID_'?"),
+    Mistake("the key as the kind", lambda f: create(f, "id STRING, v STRING").upsert(
+            pa.table({"id": ["+I"], "v": ["x"]}), kind_column="id"), FrameError,
+        "does not fit the table: key column 'id' is missing", "key column 'id'", "the frame has id, v"),
     Mistake("a misspelled column", lambda f: table(f).upsert(row(n=None, nn=pa.scalar(1, pa.int32()))), FrameError,
         "unknown column", "'nn'", "did you mean 'n'?"),
     Mistake("times without a zone",
