@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from typing import Final
 
 __all__ = ["did_you_mean", "nearest"]
+
+_MOST_KNOWN: Final = 500
+"""Names are compared one by one, so a hint among more of them would take long."""
 
 
 def nearest(name: object, known: Collection[str], *, cutoff: float = 0.6) -> str | None:
@@ -20,5 +24,5 @@ def nearest(name: object, known: Collection[str], *, cutoff: float = 0.6) -> str
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
     """A clause for the end of a message, or nothing."""
-    near = nearest(name, known)
+    near = nearest(name, known) if len(known) <= _MOST_KNOWN else None
     return f"; did you mean {near!r}?" if near else ""

@@ -27,6 +27,8 @@ __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 Envelope = Literal["debezium", "dms"]
 _DELIMITERS: Final = ";\t|"
 """Signs that people use in place of commas."""
+_HINTS: Final = 5
+"""After so many problems, names get no hint any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Shape:
                 continue
             if found is None:
                 if self.rescued is None or self.columns is not None:
-                    problems.append(_unknown(name, config, names))
+                    problems.append(_unknown(name, config, names if len(problems) < _HINTS else ()))
             elif kind is not None and not fits(kind, found.type):
                 problems.append(f"column {name!r} is {kind}, the table's is {found.type}")
             elif kind is None and peek is not None and pa.types.is_nested(found.type):
@@ -196,7 +198,9 @@ def _twice(names: Sequence[str]) -> list[str]:
 
 
 def _unknown(name: str, config: TableConfig, names: Sequence[str]) -> str:
-    hint = did_you_mean(name, [own for own in config.schema.names if own.lower() not in {n.lower() for n in names}])
+    """:param names: those of the file, for a hint; none for no hint."""
+    given = {one.lower() for one in names}
+    hint = did_you_mean(name, [own for own in config.schema.names if own.lower() not in given]) if names else ""
     delimiter = next((sign for sign in _DELIMITERS if sign in name), None)
     if len(names) == 1 and delimiter is not None:
         hint = f"; do its columns end with {delimiter!r}? The format csv has an option delimiter"

@@ -29,6 +29,8 @@ __all__ = ["FramePlan", "plan_frame"]
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
 _WORDS = ("insert", "update_preimage", "update_postimage", "delete")
 """The names of the kinds in Delta's and Spark's change feeds."""
+_HINTS = 5
+"""After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,10 @@ def plan_frame(
             continue
         target = names.get(field.name.lower())
         if target is None:
-            problems.append(
-                f"unknown column {field.name!r}; the table has {', '.join(config.schema.names)}"
-                f"{did_you_mean(field.name, lacks)}{remedy}"
-            )
+            known = ""
+            if len(problems) < _HINTS:
+                known = f"; the table has {', '.join(config.schema.names)}{did_you_mean(field.name, lacks)}"
+            problems.append(f"unknown column {field.name!r}{known}{remedy}")
         elif target in sources:
             problems.append(
                 f"columns {sources[target]!r} and {field.name!r} are both {target!r}: drop or rename one of them"
