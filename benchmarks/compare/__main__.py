@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.compare.cases import CASES
-from benchmarks.compare.engines import CORE, ENGINES
+from benchmarks.compare.engines import CORE, ENGINES, FULL
 from benchmarks.compare.plots import draw
 from benchmarks.compare.report import Comparison, markdown
 from benchmarks.compare.results import CaseResult
@@ -153,7 +153,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="of the files there (default: today's date)")
     options = parser.parse_args(given)
     if options.full:
-        options.engines, options.cases = list(ENGINES), list(CASES)
+        options.engines, options.cases = list(FULL), list(CASES)
     return options
 
 

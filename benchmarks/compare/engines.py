@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.compare.engine import Engine
 
-__all__ = ["CORE", "ENGINES", "Entry"]
+__all__ = ["CORE", "ENGINES", "FULL", "Entry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +117,8 @@ ENGINES: Mapping[str, Entry] = {
     "ducklake": Entry("DuckLake", _ducklake, spark=False),
     "lance": Entry("Lance", _lance, spark=False),
     "pypaimon": Entry("pypaimon", _paimon, "paimon", spark=False),
+    "lakemerge-4.1": Entry("LakeMerge, Spark 4.1", _lakemerge, "iceberg"),
+    "lakemerge-inline-4.1": Entry("LakeMerge, inline maintenance, Spark 4.1", _lakemerge_inline, "iceberg"),
 }
+FULL = tuple(name for name in ENGINES if not name.endswith("-4.1"))
+"""All but the engines that run a second time, in the Spark of a peer."""

@@ -122,7 +122,7 @@ def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, h
 
 def links_of(rules: Rules, held: Held) -> list[Link]:
     """The values that join entities; those with the most holders come first."""
-    texts = held.values.dictionary_encode().dictionary
+    texts = held.encoded.dictionary
     found = []
     for number, rows, codes, numbers in _by_class(rules, held):
         starts = run_starts(codes)
@@ -152,7 +152,7 @@ def _edges(rules: Rules, held: Held) -> tuple[Ints, Ints]:
 def _by_class(rules: Rules, held: Held) -> Iterator[tuple[int, Ints, Ints, Ints]]:
     """For each class, the values of its expressions: rows, codes of the values, and expressions, sorted by value and
     expression."""
-    codes = held.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = held.codes
     for number, expressions in enumerate(rules.classes):
         inside = np.flatnonzero(np.isin(held.expressions, expressions))
         order = inside[np.lexsort((held.expressions[inside], codes[inside]))]

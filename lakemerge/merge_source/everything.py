@@ -13,7 +13,7 @@ from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.merge_source.changes import fresh_of_rows, narrow_columns
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import ids_of, key_texts
-from lakemerge.merge_source.index import Heads, Holders, find_heads, rebuilt
+from lakemerge.merge_source.index import Heads, Holders, heads_of, rebuilt
 from lakemerge.merge_source.inputs import Input
 from lakemerge.merge_source.known import Fresh, Known, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
@@ -173,11 +173,10 @@ def _rows_of_version(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array,
 def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
     """The changes that make the index hold the values of all entities."""
     held = known.held
-    heads = find_heads(None, held.expressions, held.values)
+    heads, pairs = heads_of(held)
     old = _old_index(state)
     if old is not None:
         heads = _with_pages(heads, old)
-    pairs = heads.places(held.expressions, held.values)
     wanted = rebuilt(heads, Holders(pairs, known.datasets[held.rows], known.ids.take(pa.array(held.rows))))
     changed = np.ones(wanted.num_rows, dtype=np.bool_)
     if old is not None:

@@ -8,7 +8,7 @@ through two expressions, and by how many entities. To add one holder to many cos
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,9 @@ from lakemerge.merge_source.combine import MEMBER
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.state import VALUE, State, deletes, records
+from lakemerge.merge_source.values import Held
 
-__all__ = ["Heads", "Holders", "find_heads", "find_holders", "rebuilt", "updated"]
+__all__ = ["Heads", "Holders", "find_heads", "find_holders", "heads_of", "rebuilt", "updated"]
 
 _PAGE = 256
 """About how many holders a page has."""
@@ -75,23 +76,36 @@ class Heads:
         return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def find_heads(state: State | None, expressions: Ints, values: pa.Array) -> Heads:
+def find_heads(state: State, expressions: Ints, values: pa.Array) -> Heads:
     """The heads of pairs; a pair without holders has a count of 0."""
-    encoded = key_texts(expressions, values).dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = key_texts(expressions, values).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     _, firsts = np.unique(codes, return_index=True)
-    expressions, values = expressions[firsts], values.take(pa.array(firsts))
-    texts, count = key_texts(expressions, values), len(firsts)
-    counts, pages = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
-    nothing = pa.nulls(count, VALUE.field("holders").type)
-    if state is None or not count:
-        return Heads(expressions, values, counts, pages, nothing, texts)
-    found = state.values(values, expressions, np.zeros(count, dtype=np.int64))
-    at = pc.index_in(texts, value_set=key_texts(_ints(found, "a"), contiguous(found.column("k"))))
+    heads = _new_heads(expressions[firsts], values.take(pa.array(firsts)))
+    if not len(heads):
+        return heads
+    found = state.values(heads.values, heads.expressions, np.zeros(len(heads), dtype=np.int64))
+    at = pc.index_in(heads.texts, value_set=key_texts(_ints(found, "a"), contiguous(found.column("k"))))
     there = at.is_valid().to_numpy(zero_copy_only=False)
     known = found.take(at.drop_null())
-    counts[there], pages[there] = _ints(known, "count"), _ints(known, "pages")
-    return Heads(expressions, values, counts, pages, contiguous(found.column("holders")).take(at), texts)
+    heads.counts[there], heads.pages[there] = _ints(known, "count"), _ints(known, "pages")
+    return replace(heads, holders=contiguous(found.column("holders")).take(at))
+
+
+def heads_of(held: Held) -> tuple[Heads, Ints]:
+    """The heads of all pairs that are held, as if the state had none of them, and the place of each pair among them."""
+    expressions = 1 + held.expressions.max(initial=0)
+    encoded = pa.array(held.codes * expressions + held.expressions).dictionary_encode()
+    pairs = encoded.dictionary.to_numpy()
+    heads = _new_heads(pairs % expressions, held.encoded.dictionary.take(pa.array(pairs // expressions)))
+    return heads, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _new_heads(expressions: Ints, values: pa.Array) -> Heads:
+    """The heads of pairs that are not in the state."""
+    count = len(expressions)
+    nothing = pa.nulls(count, VALUE.field("holders").type)
+    counts, pages = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
+    return Heads(expressions, values, counts, pages, nothing, key_texts(expressions, values))
 
 
 def find_holders(state: State, heads: Heads, wanted: Bools) -> Holders:

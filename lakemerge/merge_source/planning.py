@@ -136,7 +136,8 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         bystanders=Bystanders.none(),
         emitter=_emitter_of_all(work, known, chunks),
     )
-    # The index depends on the values alone, so another thread makes its records meanwhile.
+    # The index depends on the values alone, so another thread makes its records meanwhile. Both need their numbers.
+    _ = known.held.encoded
     with ThreadPoolExecutor(1) as pool:
         index = pool.submit(lambda: list(index_records(state if meta.run else None, known)))
         settle(settling, plan)

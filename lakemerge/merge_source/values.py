@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from lakemerge.merge_source.texts import case_changed, json_strings, match_texts
 __all__ = ["Held", "columns_needed", "held_values"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Held:
     """The values that rows hold: three columns of one length, sorted by row, expression and value, each triple once."""
 
@@ -31,6 +32,16 @@ class Held:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def encoded(self) -> pa.DictionaryArray:
+        """The values with a number for each distinct one. They are hashed once for all who ask."""
+        return self.values.dictionary_encode()
+
+    @property
+    def codes(self) -> Ints:
+        """The number of each value among the distinct ones."""
+        return self.encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +84,13 @@ def held_values(rules: Rules, offset: int, rows: pa.Table, ids: pa.Array) -> Hel
 
 
 def _distinct(rows: Ints, numbers: Ints, values: pa.Array) -> Held:
-    encoded = values.dictionary_encode()
-    ranks = pc.rank(encoded.dictionary, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64)
-    codes = ranks[encoded.indices.to_numpy(zero_copy_only=False)]
-    order = np.lexsort((codes, numbers, rows))
-    kept = order[run_starts(rows[order], numbers[order], codes[order])]
+    kept = np.lexsort((numbers, rows))
+    if len(run_starts(rows[kept], numbers[kept])) < len(kept):  # an expression gives several values for a row
+        encoded = values.dictionary_encode()
+        ranks = pc.rank(encoded.dictionary, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64)
+        codes = ranks[encoded.indices.to_numpy(zero_copy_only=False)]
+        order = np.lexsort((codes, numbers, rows))
+        kept = order[run_starts(rows[order], numbers[order], codes[order])]
     return Held(rows[kept], numbers[kept], values.take(pa.array(kept)))
 
 

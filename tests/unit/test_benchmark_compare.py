@@ -392,7 +392,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_core_and_unknown_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert command._options([]).engines == list(CORE) == ["lakemerge", "delta", "iceberg"]
     full = command._options(["--full"])
-    assert (full.engines, full.cases) == (list(ENGINES), list(CASES))
+    assert set(ENGINES) - set(full.engines) == {"lakemerge-4.1", "lakemerge-inline-4.1"}
+    assert full.cases == list(CASES)
     with pytest.raises(SystemExit):
         command._options(["--engines", "delta,paimon"])
     assert "not paimon" in capsys.readouterr().err

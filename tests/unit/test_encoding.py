@@ -54,6 +54,21 @@ def test_leaves_of_nested_columns_have_dictionaries(tmp_path: Path) -> None:
     assert found == {"s.x": True, "s.y.list.element": True, "m.key_value.key": True, "m.key_value.value": True}
 
 
+def test_each_leaf_of_a_nested_column_is_judged_by_its_values(tmp_path: Path) -> None:
+    """A list of ids beside each row would else get a dictionary that is as large as the ids."""
+    ids = pa.array([[{"id": f"a{i}", "kind": i % 2}, {"id": f"b{i}", "kind": 2}] for i in range(ROWS)])
+    tags = pa.array([[(f"name {i}", "tag")] for i in range(ROWS)], pa.map_(pa.string(), pa.string()))
+    empty = pa.array([[]] * ROWS, pa.list_(pa.string()))
+    found = dictionaries(tmp_path / "f", pa.table({"ids": ids, "tags": tags, "empty": empty}), group_rows=ROWS)
+    assert found == {
+        "ids.list.element.id": False,
+        "ids.list.element.kind": True,
+        "tags.key_value.key": False,
+        "tags.key_value.value": True,
+        "empty.list.element": False,
+    }
+
+
 def test_floats_have_no_statistics_and_all_else_has(tmp_path: Path) -> None:
     """Arrow's minimum and maximum pass over NaN, which is above every number."""
     kind = pa.struct({"f": pa.float32(), "i": pa.int64(), "l": FLOATS})

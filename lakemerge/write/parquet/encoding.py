@@ -15,12 +15,15 @@ values (its ``DictionaryValuesWriter``). These options do the same, judged by a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = ["leaves", "writer_options"]
+
+_T = TypeVar("_T", pa.Table, pa.Array)
 
 _SAMPLE_ROWS = 4 * 1024
 _DISTINCT_SHARE = 0.83
@@ -34,8 +37,9 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
     :param group_rows: about how many rows a row group has. Each row group has its own dictionaries.
     :param bounded: the columns whose statistics are needed. ``None`` means all columns, for files that engines scan.
     """
-    sample = _sample(rows, min(group_rows, _SAMPLE_ROWS))
-    names = [name for name in rows.column_names if _repeats(sample.column(name))]
+    count = min(group_rows, _SAMPLE_ROWS)
+    sample = _sample(rows, count).combine_chunks()
+    values = [leaf for name in rows.column_names for leaf in _values(name, _one(sample.column(name)))]
     found = [leaf for field in rows.schema for leaf in leaves(field.name, field.type)]
     # By path. A column "s.x" and the field x of a struct s have the same path.
     floats = {path for path, kind in found if pa.types.is_floating(kind)}
@@ -44,35 +48,46 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
         "compression_level": 1,
         "store_decimal_as_integer": True,
         "version": "2.6",
-        "use_dictionary": [path for name in names for path, _ in leaves(name, rows.schema.field(name).type)],
+        "use_dictionary": [path for path, column in values if _repeats(_sample(column, count))],
         "write_statistics": [path for path, _ in found if path not in floats and (bounded is None or path in bounded)],
         "write_page_index": bounded is None,
     }
 
 
-def _sample(rows: pa.Table, count: int) -> pa.Table:
+def _sample(rows: _T, count: int) -> _T:
     """Rows from all over the table, because neighbours in sorted rows are too similar."""
-    if rows.num_rows <= count:
+    if len(rows) <= count:
         return rows
-    return rows.take(pa.array(np.linspace(0, rows.num_rows - 1, count, dtype=np.int64)))
+    return rows.take(pa.array(np.linspace(0, len(rows) - 1, count, dtype=np.int64)))
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether values repeat enough for a dictionary. Nested values are assumed to."""
-    if pa.types.is_nested(column.type):
-        return True
-    return pc.count_distinct(column).as_py() < _DISTINCT_SHARE * len(column)
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def _values(path: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """The Parquet paths of a column's leaves, as Arrow's writer names them, and their values.
+
+    A leaf in lists has as many values as the lists have elements.
+    """
+    kind = column.type
+    if pa.types.is_map(kind):
+        yield from _values(f"{path}.key_value.key", column.keys)
+        yield from _values(f"{path}.key_value.value", column.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from _values(f"{path}.list.element", column.flatten())
+    elif pa.types.is_struct(kind):
+        for field, values in zip(kind, column.flatten(), strict=True):
+            yield from _values(f"{path}.{field.name}", values)
+    else:
+        yield path, column
+
+
+def _repeats(values: pa.Array) -> bool:
+    """Whether values repeat enough for a dictionary."""
+    return pc.count_distinct(values).as_py() < _DISTINCT_SHARE * len(values)
 
 
 def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """The Parquet paths of a column's leaves, as Arrow's writer names them, and their types."""
-    if pa.types.is_map(kind):
-        yield from leaves(f"{path}.key_value.key", kind.key_type)
-        yield from leaves(f"{path}.key_value.value", kind.item_type)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        yield from leaves(f"{path}.list.element", kind.value_type)
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            yield from leaves(f"{path}.{field.name}", field.type)
-    else:
-        yield path, kind
+    """The Parquet paths of a column's leaves, and their types."""
+    return ((leaf, values.type) for leaf, values in _values(path, pa.array([], kind)))
