@@ -144,7 +144,7 @@ def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
     texts.append(clusters.ids.filter(pa.array(own)))
     at, values = _in_order(places, texts, pa.string())
     group = clusters.of_members[at]
-    keep = _firsts_in_group(group, equality_codes(values))
+    keep = _each_once(group, values)
     kept = values.filter(pa.array(keep))
     return list_array(_offsets(group[keep], len(clusters)), kept)
 
@@ -171,7 +171,7 @@ def _joined(clusters: Clusters, parts: Sequence[Part], one: Property, *, compact
     group = clusters.of_members[at]
     present = contributions > 0
     if compact:
-        keep = _firsts_in_group(group, equality_codes(elements))
+        keep = _each_once(group, elements)
         group, elements = group[keep], elements.filter(pa.array(keep))
         filled = np.bincount(group[elements.is_valid().to_numpy(zero_copy_only=False)], minlength=count)
         many = np.bincount(group, minlength=count)
@@ -254,11 +254,14 @@ def _offsets(group: Ints, count: int) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _firsts_in_group(group: Ints, codes: Ints) -> Bools:
-    """Which items are the first of their code in their group."""
+def _each_once(group: Ints, values: pa.Array) -> Bools:
+    """Which values are the first of their kind in their group."""
+    several = np.flatnonzero(np.bincount(group)[group] > 1)  # most groups have one value, which needs no comparison
+    group, codes = group[several], equality_codes(values.take(pa.array(several)))
     order = np.lexsort((codes, group))
-    keep = np.zeros(len(group), dtype=np.bool_)
-    keep[order[run_starts(group[order], codes[order])]] = True
+    keep = np.ones(len(values), dtype=np.bool_)
+    keep[several] = False
+    keep[several[order[run_starts(group[order], codes[order])]]] = True
     return keep
 
 
