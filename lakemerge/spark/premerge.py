@@ -23,8 +23,7 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import Premerged, can_scan_logs, premerge
 from lakemerge.schema.schema import to_ddl
-from lakemerge.spark.names import selected
-from lakemerge.spark.scans import scan_records, scan_without
+from lakemerge.spark.scans import scan_records, scan_without, selected_kept
 from lakemerge.spark.sessions import session_id
 from lakemerge.spark.transport.jobs import bins, map_evenly
 from lakemerge.spark.transport.sending import pickled
@@ -46,14 +45,16 @@ def scan_premerging(
     columns: Sequence[str],
     condition: str | None,
 ) -> list[DataFrame]:
-    """The file slices' stored rows that are not superseded, and the rows that the logs bring.
+    """The file slices' stored rows that are not superseded, and the rows that the logs bring. The frames are kept, so
+    two reads get the same columns.
 
     :param file slices: see :func:`lakemerge.read.premerge.may_premerge`.
     :param condition: a condition on stored rows, see :func:`lakemerge.spark.scans.scan_minor`.
     """
     merged = _merged(spark, handle, view, spec, file_slices, columns)
     parts = [scan_without(spark, handle, view, file_slices, columns, merged.positions, merged.key, condition)]
-    return [*parts, *(selected(rows, columns, anew=True) for rows in merged.rows)]
+    kept = ((("rows", place, *merged.key), rows) for place, rows in enumerate(merged.rows))
+    return [*parts, *(selected_kept(spark, handle, key, rows, columns) for key, rows in kept)]
 
 
 def is_kept(

@@ -70,10 +70,11 @@ def read_dataframe(
     if ways.to_merge:
         parts.append(scan_merging(spark, spec, ways.to_merge, read, condition))
     frame = reduce(DataFrame.union, parts)
-    if len(parts) > 1:
-        # Spark moves a SELECT list below a union, and fails if a correlated subquery is in it (SPARK-59042). With this
-        # list in between it rewrites the subquery as a join first.
-        frame = selected(frame, frame.columns, anew=True)
+    if ways.minor or ways.premerge or len(parts) > 1:
+        # New columns, because the parts are kept, and a query may join two reads. Also, Spark moves a SELECT list below
+        # a union, and fails if a correlated subquery is in it (SPARK-59042). With this list in between it rewrites the
+        # subquery as a join first.
+        frame = selected(frame, read, anew=True)
     if filter is not None:
         frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
     return frame if read == names else selected(frame, names)

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, reduce
 from typing import cast
 
 import numpy as np
@@ -34,9 +34,12 @@ from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves
 from mergers.contract import Bools
 
-__all__ = ["scan_clean", "scan_minor", "scan_records", "scan_without"]
+__all__ = ["scan_clean", "scan_minor", "scan_records", "scan_without", "selected_kept"]
 
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_OPEN_COST_BYTES = 4 * 2**20
+_WINNERS_SHARE = 0.5
+_SECOND_SCAN_BYTES = 8 * 2**20
 _LISTED_FILE_BYTES = 512
 """About how many bytes the driver needs for each file that a scan names."""
 
@@ -62,7 +65,7 @@ def scan_minor(
     condition: str | None = None,
 ) -> list[DataFrame]:
     """Base and winner files of file slices with a minor entry and no later logs, without superseded rows, in as few
-    scans as their bitmaps allow.
+    scans as their bitmaps allow. The frames are kept, so two reads get the same columns.
 
     :param condition: a condition on the wanted rows. It is evaluated before the bitmaps, so also on superseded rows. It
         must not fail for any row.
@@ -133,27 +136,64 @@ def _scan(
     of: Sequence[Hashable],
     condition: str | None,
 ) -> DataFrame:
-    """Base and winner files in one scan, without the rows whose bits are set. The scan is kept for later reads. The
-    bits are kept, too, for scans with other conditions.
+    """Base and winner files without the rows whose bits are set. The result is kept for later reads. The bits are kept,
+    too, for scans with other conditions.
 
     :param bits: gives the same as :func:`_bits`.
     :param of: the cache key of the bits, beside the files.
     """
-    schema, files = _stored_schema(view), [file for file in _row_files(file_slices) if file.rows]
-    paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
+    schema, scans = _stored_schema(view), _packed(file_slices, len(columns) / len(view.config.schema))
+    paths = [file.path for files in scans for file in files]
+
+    def stored() -> Iterator[DataFrame]:
+        for files in scans:
+            yield _parquet(spark, handle, schema, [file.path for file in files], [file.size_bytes for file in files])
+
     if bits is None:
-        return selected(_parquet(spark, handle, schema, paths, sizes), columns)
+        return selected(reduce(DataFrame.union, stored()), columns)
     low, high = _ordinals(file_slices)
 
     def left() -> DataFrame:
         size = _rows(file_slices) // 8 if _rows(file_slices) <= handle.settings.reads.driver_rows else 0
         superseded = _kept(spark, handle, ("bits", low, high, *of), bits, size)
-        rows = _parquet(spark, handle, schema, paths, sizes)
-        return _without(rows if condition is None else rows.where(condition), superseded, low)
+        wanted = (rows if condition is None else rows.where(condition) for rows in stored())
+        return reduce(DataFrame.union, (_without(rows, superseded, low) for rows in wanted))
 
-    key = ("left", schema, tuple(paths), tuple(of), condition)
+    key = ("left", schema, len(scans), tuple(paths), tuple(of), condition)
     found = _kept(spark, handle, key, left, len(paths) * _LISTED_FILE_BYTES)
-    return selected(found, columns, anew=True)
+    return selected_kept(spark, handle, key, found, columns)
+
+
+def selected_kept(
+    spark: SparkSession, handle: Handle, key: Sequence[Hashable], frame: DataFrame, columns: Sequence[str]
+) -> DataFrame:
+    """The named columns of a kept frame, kept too: each column of a list is a call from Python to Spark.
+
+    :param key: the cache key of the frame.
+    """
+    return _kept(spark, handle, (*key, "columns", *columns), lambda: selected(frame, columns), _LISTED_FILE_BYTES)
+
+
+def _packed(file_slices: Sequence[FileSlice], asked: float) -> list[list[RowFile]]:
+    """The files with rows, as one scan, or base files and winner files as two, if that takes less time.
+
+    Spark divides the bytes of a scan evenly between its cores, and takes each file for 4 MiB longer than it is. To open
+    a file costs far less. So many winner files make tasks of nothing but such files, and the base files are in fewer
+    tasks than there are cores. A second scan costs as much time as some MiB of base files.
+
+    :param asked: the share of the table's columns that are read.
+    """
+    bases = [file for file_slice in file_slices for file in file_slice.row_files[:1] if file.rows]
+    winners = [file for file_slice in file_slices for file in file_slice.row_files[1:] if file.rows]
+    crowded = len(bases) > 1 and _weight(winners) > _WINNERS_SHARE * _weight(bases)
+    if crowded and asked * sum(file.size_bytes for file in bases) >= _SECOND_SCAN_BYTES:
+        return [bases, winners]
+    return [[file for file in _row_files(file_slices) if file.rows]]
+
+
+def _weight(files: Sequence[RowFile]) -> int:
+    """The bytes of files as Spark counts them (``spark.sql.files.openCostInBytes``)."""
+    return sum(file.size_bytes + _OPEN_COST_BYTES for file in files)
 
 
 def _kept(

@@ -5,6 +5,7 @@ Expected rows are kept in a dictionary; which file a row was read from, Spark it
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,28 @@ def test_a_union_of_scans_in_generated_code(spark: SparkSession, tmp_path: Path)
             assert re.search(r"\*\(\d+\) Union", plan_of(sums))
     finally:
         spark.conf.unset("spark.sql.codegen.wholeStage.union.enabled")
+
+
+def test_small_base_files_are_spread_over_all_cores(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark counts each winner file for 4 MiB. In one scan with them, the four base files of 3 MB would
+    be in one task."""
+    table = LakeTable.create(tmp_path / "t", DDL, key=["id"], ordering=["at"], buckets=4, spark=spark)
+    texts = pa.array([random.Random(i).randbytes(75).hex() for i in range(200_000)])
+    rows = pa.table({"id": range(200_000), "at": pa.nulls(200_000, pa.int32()).fill_null(0), "v": texts})
+    table.upsert(rows)
+    for number in (1, 2):
+        late = pa.table({"id": range(number, 200_000, 2_000), "at": pa.array([number] * 100, pa.int32())})
+        table.upsert(late.append_column("v", pa.array([f"late {number}"] * 100)))
+        table.compact(minor=True)
+    scanned, narrow = table.to_df(), table.to_df(columns=["at"])
+    assert all(len(file_slice.row_files) > 1 for file_slice in table.view.file_slices)
+    assert plan_of(scanned).count("FileScan") == 2
+    assert plan_of(narrow).count("FileScan") == 1, "a second scan would take longer than it saves"
+    tasks = scanned.where("v NOT LIKE 'late%'").groupBy(F.spark_partition_id()).count().collect()
+    assert sorted(rows for _, rows in tasks if rows > 40_000) == pytest.approx([100_000, 100_000], rel=0.1)
+    assert scanned.select(F.count("v"), F.sum("at")).collect() == [(200_000, 100 + 200)]
+    twice = scanned.join(table.to_df(filter="at = 2"), "id").select(F.count_if(scanned["at"] == 2), F.count("*"))
+    assert twice.collect() == [(100, 100)]
 
 
 def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
