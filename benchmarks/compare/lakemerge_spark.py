@@ -3,7 +3,7 @@ compaction after each commit, so that writers and not readers merge, as other en
 
 from __future__ import annotations
 
-import importlib.metadata
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +71,8 @@ class LakeMergeOnSpark(OnSpark):
 
     @property
     def versions(self) -> Mapping[str, str | None]:
-        return {**super().versions, "lakemerge": importlib.metadata.version("lakemerge")}
+        project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+        return {**super().versions, "lakemerge": project["project"]["version"]}
 
     def load(self, place: Place, rows: Path) -> None:
         self._tables[place.path] = created(place, self.spark, self._properties)
