@@ -40,16 +40,15 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
     count = min(group_rows, _SAMPLE_ROWS)
     sample = _sample(rows, count).combine_chunks()
     values = [leaf for name in rows.column_names for leaf in _values(name, _one(sample.column(name)))]
-    found = [leaf for field in rows.schema for leaf in leaves(field.name, field.type)]
     # By path. A column "s.x" and the field x of a struct s have the same path.
-    floats = {path for path, kind in found if pa.types.is_floating(kind)}
+    floats = {path for path, column in values if pa.types.is_floating(column.type)}
     return {
         "compression": "zstd",
         "compression_level": 1,
         "store_decimal_as_integer": True,
         "version": "2.6",
         "use_dictionary": [path for path, column in values if _repeats(_sample(column, count))],
-        "write_statistics": [path for path, _ in found if path not in floats and (bounded is None or path in bounded)],
+        "write_statistics": [path for path, _ in values if path not in floats and (bounded is None or path in bounded)],
         "write_page_index": bounded is None,
     }
 
