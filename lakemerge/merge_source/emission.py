@@ -18,7 +18,7 @@ from lakemerge.merge_source.content import hash_values
 from lakemerge.merge_source.known import Places, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.outcome import OldClusters
-from lakemerge.merge_source.publish import publish, retired_rows
+from lakemerge.merge_source.publish import BATCH_ROWS, publish, retired_rows
 from lakemerge.merge_source.rows import MemberRows
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import ENTITY
@@ -149,7 +149,10 @@ class LocalEmitter:
                 yield retired_rows(retired)
             yield from self.spool.tables(0)
 
-        publish(output, target, tables(), self.rows + retired.num_rows, number)
+        # Rows that need no other types are not copied: their tables are maps of the spool.
+        types = {field.name.lower(): field.type for field in target}
+        mapped = all(types[field.name.lower()] == field.type for field in self.shape.schema)
+        publish(output, target, tables(), number, held=mapped or self.rows <= BATCH_ROWS)
 
     def close(self) -> None:
         """Does nothing: the run closes its spool."""

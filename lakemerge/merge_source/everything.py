@@ -85,6 +85,8 @@ def gone_entities(
 
     :param versions: the versions of the datasets when the state was written.
     """
+    if not old.num_rows:
+        return Fresh.together([]), {}
     own = key_texts(ints(old, "dataset"), strings(old, "id"))
     missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False)
     went_before = missing & strings(old, "gone").fill_null(False).to_numpy(zero_copy_only=False)
@@ -191,7 +193,7 @@ def index_records(state: State | None, known: Known) -> Iterator[pa.Table]:
             left = old.filter(pa.array(gone))
             yield deletes("v", strings(left, "k"), ints(left, "a"), ints(left, "b"))
     if changed.any():
-        rows = wanted.filter(pa.array(changed))
+        rows = wanted if changed.all() else wanted.filter(pa.array(changed))
         columns = {name: contiguous(rows.column(name)) for name in VALUE.names}
         yield records("v", strings(rows, "k"), ints(rows, "a"), ints(rows, "b"), columns)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.ids import key_texts
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, spread
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.state import ENTITY, HOLDING
 from lakemerge.merge_source.values import Held
 
@@ -101,10 +103,10 @@ class Known:
 
     def places_of(self, datasets: Ints, ids: pa.Array) -> Ints:
         """The places of entities; -1 for an entity that is not among these."""
-        return self._places.of(key_texts(datasets, ids))
+        return self.by_text.of(key_texts(datasets, ids))
 
     @cached_property
-    def _places(self) -> Places:
+    def by_text(self) -> Places:
         return Places(self.texts)
 
     @property
@@ -154,8 +156,7 @@ def assemble(old: pa.Table, fresh: Fresh) -> Known:
     datasets = np.concatenate([ints(old, "dataset"), fresh.datasets])
     ids = _texts([strings(old, "id"), fresh.ids])
     once = _firsts(key_texts(datasets, ids)) if old.num_rows else np.arange(len(fresh))
-    ranks = pc.rank(ids.take(pa.array(once)), tiebreaker="dense").to_numpy() if len(once) else once
-    chosen = once[np.lexsort((ranks, datasets[once]))]
+    chosen = once[_sorted(datasets[once], ids.take(pa.array(once)))]
     datasets, ids = datasets[chosen], ids.take(pa.array(chosen))
     texts = key_texts(datasets, ids)
     if old.num_rows:
@@ -164,7 +165,11 @@ def assemble(old: pa.Table, fresh: Fresh) -> Known:
     else:
         at_old, at_fresh = pa.nulls(len(texts), pa.int32()), pa.array(chosen)
     was, is_fresh = (at.is_valid().to_numpy(zero_copy_only=False) for at in (at_old, at_fresh))
-    aligned = pa.table([contiguous(old.column(name)).take(at_old) for name in ENTITY.names], schema=ENTITY)
+    columns = [
+        contiguous(old.column(field.name)).take(at_old) if old.num_rows else pa.nulls(len(texts), field.type)
+        for field in ENTITY
+    ]
+    aligned = pa.table(columns, schema=ENTITY)
     place = at_fresh.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def chosen_flags(name: str, now: Bools) -> Bools:
@@ -189,6 +194,19 @@ def assemble(old: pa.Table, fresh: Fresh) -> Known:
         was=was,
         old=aligned,
     )
+
+
+def _sorted(datasets: Ints, ids: pa.Array) -> Ints:
+    """The order by dataset and id. No dataset has an id twice."""
+    order = np.argsort(datasets, kind="stable")
+    parts = np.split(order, run_starts(datasets[order])[1:])
+
+    def by_id(part: Ints) -> Ints:
+        found: Ints = part[pc.array_sort_indices(ids.take(pa.array(part))).to_numpy()]
+        return found
+
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+        return np.concatenate(list(pool.map(by_id, parts)))
 
 
 def _firsts(texts: pa.Array) -> Ints:

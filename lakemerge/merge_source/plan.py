@@ -6,7 +6,8 @@ look at, and in the source of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,8 +102,10 @@ def settle(given: Settling, plan: Plan) -> None:
     same = _unchanged(known, clusters)
     plan.clusters, plan.entities = int((~same).sum()), len(known)
     plan.output_ids = clusters.output_ids.drop_null()
-    leading = _emit(given, clusters, same, plan)
-    plan.records += _entity_records(known, clusters, leading)
+    with ThreadPoolExecutor(1) as pool:
+        own = pool.submit(_own_columns, known, clusters)
+        leading = _emit(given, clusters, same, plan)
+    plan.records += _entity_records(known, clusters, own.result(), leading)
 
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:
@@ -134,19 +137,19 @@ def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Ta
     known, count = given.known, len(clusters)
     firsts = clusters.members[clusters.offsets[:-1]]
     names = ["output_id", *REMEMBERED.names]
-    kept = {name: contiguous(known.old.column(name)).take(pa.array(firsts, mask=~same)) for name in names}
     shown = np.flatnonzero(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False) & ~same)
     formed = _chosen(clusters, shown)
     emission = given.emitter.emit(formed, given.old, run=given.run, number=plan.updated)
     plan.emitter, plan.updated = given.emitter, emission.next_number
     plan.changed, plan.deleted = emission.changed, emission.deleted
+    made = emission.remembered.append_column("output_id", formed.output_ids).select(names).combine_chunks()
+    if len(shown) == count:
+        return made
     place = np.full(count, -1, dtype=np.int64)
     place[shown] = np.arange(len(shown))
-    at = pa.array(place, mask=place < 0)
-    made = emission.remembered.append_column("output_id", formed.output_ids)
-    return pa.table(
-        {name: pc.if_else(pa.array(same), kept[name], contiguous(made.column(name)).take(at)) for name in names}
-    )
+    made = made.take(pa.array(place, mask=place < 0))
+    kept = known.old.select(names).take(pa.array(firsts, mask=~same))
+    return pa.table({name: pc.if_else(pa.array(same), strings(kept, name), strings(made, name)) for name in names})
 
 
 def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
@@ -165,18 +168,16 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
     )
 
 
-def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iterator[pa.Table]:
-    """Records of the entities for which the state has no record or a different one."""
+def _own_columns(known: Known, clusters: Clusters) -> dict[str, pa.Array]:
+    """The columns of all entities' records that say nothing about the output."""
     members, count, firsts = clusters.members, len(known), clusters.offsets[:-1]
     cluster = np.empty(count, dtype=np.int64)
     cluster[members] = clusters.of_members
-    lead = np.full(count, -1, dtype=np.int64)
-    lead[members[firsts]] = np.arange(len(clusters))
-    at = pa.array(lead, mask=lead < 0)
     sizes = np.diff(clusters.offsets)
     listed = np.where((sizes > 1) & (sizes <= MEMBERS_EVERYWHERE), np.arange(len(clusters)), -1)[cluster]
     listed[members[firsts]] = np.where(sizes > 1, np.arange(len(clusters)), -1)
-    columns: dict[str, pa.Array] = {
+    lists = members_of(clusters.offsets, clusters.datasets, clusters.ids)
+    return {
         "first_dataset": pa.array(clusters.datasets[firsts][cluster].astype(np.int32)),
         "first_id": clusters.ids.take(pa.array(firsts[cluster])),
         "deleted": pa.array(known.deleted),
@@ -184,23 +185,30 @@ def _entity_records(known: Known, clusters: Clusters, leading: pa.Table) -> Iter
         "chunk": known.chunks,
         "place": pa.array(known.places.astype(np.int32), mask=known.chunks.is_null().to_numpy(zero_copy_only=False)),
         "held": held_lists(known.held, count),
-        "members": members_of(clusters.offsets, clusters.datasets, clusters.ids).take(
-            pa.array(listed, mask=listed < 0)
-        ),
-        **{name: contiguous(leading.column(name)).take(at) for name in leading.column_names},
+        "members": lists.take(pa.array(listed, mask=listed < 0)),
     }
+
+
+def _entity_records(
+    known: Known, clusters: Clusters, own: Mapping[str, pa.Array], leading: pa.Table
+) -> Iterator[pa.Table]:
+    """Records of the entities for which the state has no record or a different one.
+
+    :param own: the columns of :func:`_own_columns`.
+    :param leading: the other columns, for the first members of the clusters.
+    """
+    lead = np.full(len(known), -1, dtype=np.int64)
+    lead[clusters.members[clusters.offsets[:-1]]] = np.arange(len(clusters))
+    told = leading.take(pa.array(lead, mask=lead < 0))
+    columns = {**own, **{name: told.column(name) for name in told.column_names}}
     now = pa.table([contiguous(columns[one.name]).cast(one.type) for one in ENTITY], schema=ENTITY)
     changed = np.flatnonzero(~known.was | _differ(now, known))
     if len(changed):
-        written = now.take(pa.array(changed))
+        ids = known.ids
+        if len(changed) < len(known):
+            now, ids = now.take(pa.array(changed)), ids.take(pa.array(changed))
         zeros = np.zeros(len(changed), dtype=np.int64)
-        yield records(
-            "e",
-            known.ids.take(pa.array(changed)),
-            known.datasets[changed],
-            zeros,
-            {name: written.column(name) for name in ENTITY.names},
-        )
+        yield records("e", ids, known.datasets[changed], zeros, {name: now.column(name) for name in ENTITY.names})
 
 
 def _differ(now: pa.Table, known: Known) -> Bools:

@@ -136,8 +136,11 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         bystanders=Bystanders.none(),
         emitter=_emitter_of_all(work, known, chunks),
     )
-    # The index depends on the values alone, so another thread makes its records meanwhile. Both need their numbers.
-    _ = known.held.encoded
+    # Several threads ask for these below. They are made before, so that each is made once.
+    with ThreadPoolExecutor(2) as pool:
+        for made in [pool.submit(getattr, known.held, "encoded"), pool.submit(getattr, known, "by_text")]:
+            made.result()
+    # The index depends on the values alone, so another thread makes its records meanwhile.
     with ThreadPoolExecutor(1) as pool:
         index = pool.submit(lambda: list(index_records(state if meta.run else None, known)))
         settle(settling, plan)
@@ -151,8 +154,9 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
 def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:
     session = work.session
     if session is None:
+        threads = work.threads
         return LocalEmitter(
-            work.shape, work.spool, work.threads, lambda formed: ScannedRows(work.inputs, known, formed, chunks)
+            work.shape, work.spool, threads, lambda formed: ScannedRows(work.inputs, known, formed, chunks, threads)
         )
     from lakemerge.merge_source.spark import SparkEmitter
 

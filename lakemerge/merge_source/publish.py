@@ -24,6 +24,7 @@ from lakemerge.schema.widening import is_wider
 from lakemerge.table import LakeTable
 
 __all__ = [
+    "BATCH_ROWS",
     "conformed",
     "output_number",
     "prepare_output",
@@ -33,7 +34,7 @@ __all__ = [
     "unpublished_rows",
 ]
 
-_BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16
 
 
 def output_number(output: LakeTable) -> int:
@@ -70,18 +71,16 @@ def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
     return target
 
 
-def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], rows: int, number: int) -> None:
+def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], number: int, *, held: bool) -> None:
     """Write whole rows, once for the run's number. Types get wider before; new columns come in the same commit.
 
-    :param rows: about how many rows there are.
+    :param held: whether all rows may be held at a time. A first write is then faster, and has as many buckets as it
+        needs.
     """
     prepare_output(output, target)
-    batches = (batch for table in tables for batch in conformed(table, target).to_batches(max_chunksize=_BATCH_ROWS))
-    frame: object = pa.RecordBatchReader.from_batches(target, batches)
-    if rows <= _BATCH_ROWS:
-        # The size of an Arrow table is known, so a first write chooses as many buckets as it needs.
-        frame = pa.Table.from_batches(list(batches), schema=target)
-    output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
+    batches = (batch for table in tables for batch in conformed(table, target).to_batches(max_chunksize=BATCH_ROWS))
+    reader = pa.RecordBatchReader.from_batches(target, batches)
+    output.upsert(reader.read_all() if held else reader, merge_schema=True, txn=(APPLICATION, number))
 
 
 def prepare_output(output: LakeTable, target: pa.Schema) -> None:

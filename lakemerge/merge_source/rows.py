@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -120,6 +121,8 @@ class ScannedRows:
     known: Known
     clusters: Clusters
     chunks: Chunks
+    threads: int
+    """How many datasets are read at the same time."""
 
     def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
         parts = list(self.clusters.batches(BATCH_MEMBERS))
@@ -127,8 +130,8 @@ class ScannedRows:
         place_of = np.full(len(self.known) + 1, -1, dtype=np.int64)
         place_of[self.clusters.members] = np.arange(len(self.clusters.members))
         with Spool() as spool:
-            for one in self.inputs:
-                self._sort_out(one, place_of, firsts, spool)
+            with ThreadPoolExecutor(min(len(self.inputs), self.threads)) as pool:
+                list(pool.map(lambda one: self._sort_out(one, place_of, firsts, spool), self.inputs))
             for number, (start, clusters) in enumerate(parts):
                 waiting = self._waiting(spool, number, int(firsts[number]))
                 yield start, clusters, [*waiting, *_gone(self, clusters)]

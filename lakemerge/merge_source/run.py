@@ -175,7 +175,7 @@ class _Run:
             )
             rows = unpublished_rows(self._state, inputs, shape, after=self._done)
             target = target_schema(self._output.schema, shape)
-            publish(self._output, target, rows, _RETIRED_ROWS, meta.emitted_run)
+            publish(self._output, target, rows, meta.emitted_run, held=False)
         except VersionNotFoundError as error:
             if not self._full:
                 raise FullRunNeededError(

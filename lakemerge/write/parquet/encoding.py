@@ -83,8 +83,8 @@ def _values(path: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _repeats(values: pa.Array) -> bool:
-    """Whether values repeat enough for a dictionary."""
-    return pc.count_distinct(values).as_py() < _DISTINCT_SHARE * len(values)
+    """Whether values repeat enough for a dictionary. Nulls are no values: Parquet does not store them."""
+    return pc.count_distinct(values).as_py() < _DISTINCT_SHARE * (len(values) - values.null_count)
 
 
 def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
