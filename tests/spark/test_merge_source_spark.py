@@ -18,6 +18,7 @@ from lakemerge.merge_source import spark as on_spark
 from lakemerge.merge_source.spark import entities_on_spark
 from tests.merge_source.histories import History
 from tests.merge_source.world import World
+from tests.property.effort import some
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).resolve().parents[1] / "merge_source" / "cases.json").read_text()
@@ -57,7 +58,7 @@ def test_cases(case: dict[str, Any], tmp_path: Path, spark: SparkSession) -> Non
         assert numbered(world.source.entities()) == numbered(expected["state"])
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", some(range(2)))
 def test_random_histories(seed: int, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_spark, "BATCH_MEMBERS", 2)
     monkeypatch.setattr(on_spark, "TASK_MEMBERS", 3)

@@ -173,6 +173,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_two_queries_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """Two applications begin batch 0 of one checkpoint. The first is slow, the second one commits it meanwhile."""
     go, queries = tmp_path / "go", {}
