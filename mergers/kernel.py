@@ -103,7 +103,9 @@ def fold(
     tomb_at, in_tombs = locate(key_columns(tombstones, shape.key), touched)
     base_rows = base.select([name for name in needed if name not in lacking]).take(pa.array(at[in_base]))
     tomb_rows = tombstones.take(pa.array(tomb_at[in_tombs]))
-    rows = pa.concat_tables([base_rows, tomb_rows, log], promote_options="default").combine_chunks()
+    stored = [part for part in (base_rows, tomb_rows) if part.num_rows]
+    # Chunks without rows would make this a copy of the log.
+    rows = pa.concat_tables([*stored, log], promote_options="default").combine_chunks()
 
     n_base, n_tombs = base_rows.num_rows, tomb_rows.num_rows
     log_groups = np.repeat(np.arange(len(starts), dtype=np.int64), np.diff(np.append(starts, len(order))))
@@ -222,8 +224,9 @@ def _concatenate(
     carried = [frozenset(frame.rows.column_names) if frame.columns is None else frame.columns for frame in frames]
     presence = list(dict.fromkeys(carried))
     source_of = {columns: i for i, columns in enumerate(presence)}
+    whole = len(tables) == 1 and tables[0].schema.equals(schema)
     return (
-        pa.concat_tables([schema.empty_table(), *tables], promote_options="default"),
+        tables[0] if whole else pa.concat_tables([schema.empty_table(), *tables], promote_options="default"),
         np.concatenate(kinds),
         np.repeat(np.array([source_of[columns] for columns in carried], dtype=np.int32), sizes),
         np.concatenate([_versions_of(frame) for frame in frames]),

@@ -27,7 +27,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array without an offset into its buffers."""
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+        # pyarrow copies even a single chunk.
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # pyarrow gives back a chunked array without chunks as it is
         return pa.array([], column.type)
     return pa.concat_arrays([column]) if column.offset else column
