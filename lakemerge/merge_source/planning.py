@@ -31,7 +31,7 @@ from lakemerge.merge_source.plan import Plan, Settling, settle
 from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
 from lakemerge.merge_source.seen import seen_clusters
 from lakemerge.merge_source.spool import Spool
-from lakemerge.merge_source.state import State, chunk_rows
+from lakemerge.merge_source.state import DatasetState, State, chunk_rows
 from lakemerge.table import LakeTable
 
 if TYPE_CHECKING:
@@ -77,14 +77,16 @@ def plan_changes(work: Work, plan: Plan) -> bool:
     """Fill the plan from what changed since the last run. Returns whether an id with a bar was ever seen."""
     config, state, meta = work.config, work.state, work.state.meta
     chunks = Chunks(state)
-    parts = []
-    for one, last in zip(work.inputs, meta.datasets, strict=True):
+
+    def changed(one: Input, last: DatasetState) -> Fresh:
         name = f"{work.number:020d}-{one.offset}"
-        since = 0 if last.version is None else last.version
-        fresh, kept = changed_entities(one, config.rules, since, name)
-        parts.append(fresh)
+        fresh, kept = changed_entities(one, config.rules, last.version or 0, name)
         if kept is not None:
             chunks.fresh[name] = kept
+        return fresh
+
+    with ThreadPoolExecutor(work.threads) as pool:
+        parts = list(pool.map(changed, work.inputs, meta.datasets))
     reached = reach(state, config, Fresh.together(parts))
     known = assemble(reached.old, reached.fresh)
     settling = Settling(
