@@ -69,6 +69,18 @@ def test_each_leaf_of_a_nested_column_is_judged_by_its_values(tmp_path: Path) ->
     }
 
 
+def test_nulls_are_no_repeated_values(tmp_path: Path) -> None:
+    rows = range(ROWS)
+    table = pa.table(
+        {
+            "ids": pa.array([f"id {i}" if i % 3 == 0 else None for i in rows]),
+            "tags": pa.array([f"tag {i % 5}" if i % 3 == 0 else None for i in rows]),
+            "none": pa.nulls(ROWS, pa.string()),
+        }
+    )
+    assert dictionaries(tmp_path / "f", table, group_rows=ROWS) == {"ids": False, "tags": True, "none": False}
+
+
 def test_floats_have_no_statistics_and_all_else_has(tmp_path: Path) -> None:
     """Arrow's minimum and maximum pass over NaN, which is above every number."""
     kind = pa.struct({"f": pa.float32(), "i": pa.int64(), "l": FLOATS})
