@@ -29,8 +29,13 @@ def test_tables_outlive_the_spool() -> None:
 
 def test_threads_add_to_parts_of_their_own() -> None:
     with Spool() as spool:
+
+        def fill(part: int) -> None:
+            for _ in range(50):
+                spool.add(part, pa.table({"n": [part] * 50}))
+
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda part: [spool.add(part, pa.table({"n": [part] * 50})) for _ in range(50)], range(8)))
+            list(pool.map(fill, range(8)))
         assert spool.rows == 8 * 50 * 50
         for part in range(8):
             assert pa.concat_tables(spool.tables(part))["n"].to_pylist() == [part] * 2500
