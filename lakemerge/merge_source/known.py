@@ -107,6 +107,7 @@ class Known:
 
     @cached_property
     def by_text(self) -> Places:
+        """Finds entities by their text."""
         return Places(self.texts)
 
     @property

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 BATCH_ROWS = 1 << 16
+"""How many rows are brought into the output's types at a time."""
 
 
 def output_number(output: LakeTable) -> int:

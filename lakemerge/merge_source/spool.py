@@ -48,7 +48,7 @@ class Spool:
             self.rows += table.num_rows
 
     def tables(self, part: int) -> Iterator[pa.Table]:
-        places = self._at.get(part, ())
+        places = tuple(self._at.get(part, ()))
         if not places:
             return
         self._file.flush()
