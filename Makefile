@@ -41,11 +41,10 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
 
 PYTEST := $(BIN)/python -m pytest
-# Three workers run the tests that nothing beside them disturbs. Two would leave two cores idle for a third of the time,
-# because tests of Spark wait a lot. The rest follow in one process, unless the first phase was interrupted (its status is
-# then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
+# Two workers run the tests that nothing beside them disturbs. The rest follow in one process, unless the first phase
+# was interrupted (its status is then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
-$(PYTEST) -n 3 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
+$(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
 	$(PYTEST) -m "serial $(BUT_LONG)" --durations 15 && exit $$parallel
 endef

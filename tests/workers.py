@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs what, so that two of them alone start Spark.
+"""Which worker of pytest-xdist runs what, so that one of them alone starts Spark.
 
 pytest-xdist 3.8 has ``--dist loadgroup`` for this, but it sets an attribute of tests that pytest 9.2 no longer reads.
 """
@@ -16,12 +16,10 @@ __all__ = ["Scheduler", "sort"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK = "files that take the fixture spark"
-_HALF = "tests/spark/test_n"
-"""Files of Spark before this name, and those from it on, take about as long."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # it has no types
-    """The files that take the Spark session are two units of work, each other file is one.
+    """All files that take the Spark session are one unit of work, each other file is one.
 
     A worker that is free takes the next unit, in the order of the tests.
     """
@@ -35,15 +33,13 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # it has no types
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Units that take longest come first, so that no worker is left with one at the end: Spark's two."""
-    items.sort(key=lambda item: (not _unit(item.nodeid).startswith(SPARK), not item.nodeid.startswith("tests/spark/")))
+    """Units that take longest come first, so that no worker is left with one at the end: Spark's."""
+    items.sort(key=lambda item: (_unit(item.nodeid) != SPARK, not item.nodeid.startswith("tests/spark/")))
 
 
 def _unit(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    if not _takes_spark(file):
-        return file
-    return f"{SPARK}, {'first' if file < _HALF else 'second'} half"
+    return SPARK if _takes_spark(file) else file
 
 
 @functools.cache
