@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
+from tests.property.effort import some
 
 DDL = "id BIGINT, f DOUBLE, g FLOAT, s STRUCT<f: DOUBLE>"
 ROWS = [(1, 1.0), (2, math.nan), (3, None), (4, -1.5)]
@@ -38,7 +39,7 @@ def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
     return made
 
 
-@pytest.mark.parametrize("column", ["f", "g", "s.f"])
+@pytest.mark.parametrize("column", some(["s.f", "f", "g"]))
 def test_nan_is_found_above_every_number(column: str, table: LakeTable, spark: SparkSession) -> None:
     path = table.url.removeprefix("file://")
     frames = {

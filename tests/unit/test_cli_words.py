@@ -23,6 +23,7 @@ from lakemerge.cli import main
 from lakemerge.cli.app import app
 from lakemerge.cli.spelling import spelled
 from mergers.wording import argument, in_python
+from tests.property.effort import some
 from tests.unit.faults import create, frame
 from tests.unit.test_architecture import PRODUCT
 from tests.unit.test_errors import Custom
@@ -143,7 +144,7 @@ BAD: list[tuple[str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "says"), BAD, ids=[line for line, _, _ in BAD])
+@pytest.mark.parametrize(("line", "code", "says"), some(BAD), ids=str)
 def test_no_command_speaks_python(
     line: str, code: int, says: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from mergers.contract import Bools
 from mergers.testing import MergerSuite, find_counterexample
 from mergers.testing.laws import Law
 from tests.model import ModelTable
+from tests.property.effort import examples
 
 ID = pa.field("id", pa.int64(), nullable=False)
 SHAPE = TableShape(pa.schema([ID, pa.field("v", pa.int64(), nullable=False)]), ("id",), ())
@@ -154,7 +155,9 @@ def test_what_is_combined_must_also_fit_a_state_that_has_the_first_of_it() -> No
     first, second = (step.values["v"] for step in found.records[1:])
     assert first == -second
     assert found.found.startswith("combined, and then the first 2 found in the state already: ")
-    assert find_counterexample(Sum(), SHAPE, "associative", values={"v": [1, -1, 2]}, max_examples=600) is None
+    assert (
+        find_counterexample(Sum(), SHAPE, "associative", values={"v": [1, -1, 2]}, max_examples=examples(600)) is None
+    )
 
 
 @dataclass(frozen=True)
