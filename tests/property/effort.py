@@ -26,7 +26,7 @@ def examples(count: int, *, variable: str = "LAKEMERGE_EXAMPLES") -> int:
 
 
 def some(cases: Sequence[T]) -> Sequence[T]:
-    """The cases that a test plays, such as seeds: all, or the first and every fifth after it."""
+    """The cases that a test plays, such as seeds or states of a table: all, or the first and every fifth after it."""
     return cases[::_ONE_IN]
 
 
