@@ -216,6 +216,7 @@ def files(path: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.long
 def test_no_other_engine_writes_it(spark: SparkSession, tmp_path: Path) -> None:
     written = Written(tmp_path, None, [])
     # Files that a vacuum would delete, and logs that no other engine knows of.

@@ -67,6 +67,7 @@ def in_order(rows: dict[int, Row]) -> list[Row]:
     return [rows[k] for k in sorted(rows)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loaded_by", some(["Spark", "Arrow"]))
 def test_every_reader_sees_the_wider_types(
     spark: SparkSession, tmp_path: Path, reads: Settings, loaded_by: str

@@ -127,6 +127,7 @@ def test_a_run_that_is_killed_is_made_good_by_the_next(stage: Stage) -> None:
     assert left == {(False, True), (True, False), (False, False)}
 
 
+@pytest.mark.long
 def test_a_store_that_fails_once(stage: Stage) -> None:
     outcomes = set()
 
@@ -143,6 +144,7 @@ def test_a_store_that_fails_once(stage: Stage) -> None:
     assert outcomes == {"failed", "done"}
 
 
+@pytest.mark.long
 def test_two_runs_at_once(stage: Stage) -> None:
     """The other run takes place within a call of this one: one of them emits, and the other finds it done."""
     emitted: list[int] = []

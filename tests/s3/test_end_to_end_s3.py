@@ -43,6 +43,7 @@ def rows_of(table: pa.Table) -> Rows:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
+@pytest.mark.long
 def test_a_life_on_s3(endpoint: Endpoint, place: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint.options.items():
         monkeypatch.setenv(name, str(value))

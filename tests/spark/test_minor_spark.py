@@ -112,6 +112,7 @@ def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> No
     assert collected(then.to_df()) == [(i, 0, f"v{i}") for i in range(100)]
 
 
+@pytest.mark.long
 def test_a_union_of_scans_in_generated_code(spark: SparkSession, tmp_path: Path) -> None:
     """The setting that docs/spark.md recommends: clean file slices, scans with bitmaps, and a file slice that Python
     tasks merge."""

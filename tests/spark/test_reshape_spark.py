@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -27,6 +28,7 @@ def both_doors(spark: SparkSession, table: LakeTable) -> list[Row]:
     return rows
 
 
+@pytest.mark.long
 def test_logs_packed_by_tasks_and_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     create(path, buckets=4).upsert(frame(ROWS))

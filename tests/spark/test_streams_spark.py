@@ -85,6 +85,7 @@ def test_a_stream_upserts_exactly_once(spark: SparkSession, tmp_path: Path) -> N
         table.write_stream(spark.createDataFrame([(1, 1, "a")], DDL), checkpoint=str(tmp_path / "x"))
 
 
+@pytest.mark.long
 def test_a_table_follows_another(spark: SparkSession, tmp_path: Path) -> None:
     """First its rows, then its changes: a huge commit in pieces, compactions and a restore in between."""
     table = create(tmp_path / "t", buckets=4)

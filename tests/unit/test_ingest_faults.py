@@ -25,6 +25,7 @@ from lakemerge.ingest.source import Outcome, Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
 from lakemerge.layout.references import references
 from lakemerge.testing.faults import Call, Fail, Fault
+from tests.property.effort import some
 from tests.unit.faults import listing, open_over
 from tests.unit.landing import land, landed, rows, states, windows_of
 
@@ -88,7 +89,7 @@ def calls_of(stage: Path, do: Callable[[IngestJob], object]) -> tuple[Call, ...]
     return store.calls
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("lasting", some([False, True]))
 def test_the_tables_store_fails_at_every_call(lasting: bool, stage: Path) -> None:
     calls = calls_of(stage, lambda job: job.run())
     assert len(calls) > 30

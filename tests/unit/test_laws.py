@@ -103,6 +103,7 @@ def test_the_smallest_history_is_printed() -> None:
     )
 
 
+@pytest.mark.long
 def test_partial_frames_of_event_time_are_not_associative() -> None:
     """As the semantics document says; and what the checker calls the left fold is the model's."""
     assert find_counterexample(EventTime(), ORDERED, "associative", max_examples=50) is None
