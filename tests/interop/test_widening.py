@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings
-from tests.property.effort import some
 
 # Column, type, wider type, a value of the narrower type, that value in the wider type, and a value that needs it.
 NOON = dt.datetime(2024, 5, 6, 12)  # noqa: DTZ001 - the type has no zone
@@ -68,7 +67,7 @@ def in_order(rows: dict[int, Row]) -> list[Row]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loaded_by", some(["Spark", "Arrow"]))
+@pytest.mark.parametrize("loaded_by", ["Spark", "Arrow"])
 def test_every_reader_sees_the_wider_types(
     spark: SparkSession, tmp_path: Path, reads: Settings, loaded_by: str
 ) -> None:

@@ -104,7 +104,7 @@ def test_each_value_of_a_domain(tmp_path: Path, version: int, sliced: bool) -> N
             told += len(outcome(folder, ["rows", "slices", "check", "compaction", "vacuum"]))
             shutil.rmtree(folder)
         domain["configuration"] = json.dumps(body)
-    assert told > 20
+    assert told > len(some(range(100)))
 
 
 def test_a_path_too_long_for_the_file_system(whole: Path, tmp_path: Path) -> None:
