@@ -76,6 +76,9 @@ class Settings:
     """Threads that reads and compactions without Spark use."""
     reads: ReadPolicy = ReadPolicy()
     """When reads through Spark premerge."""
+    driver_bytes: int = 128 * _MIB
+    """On Spark: services and premerges that read at most this many Parquet bytes run on the driver's ``threads``. A job
+    for so little takes longer. With 1 all run in tasks. With Spark Connect they always do: the cluster is nearer."""
 
     def __setstate__(self, state: Sequence[object]) -> None:
         """A pickle from before a field was added gives that field its default."""

@@ -59,11 +59,11 @@ class TableShape:
     schema: pa.Schema
     key: tuple[str, ...]
     ordering: tuple[str, ...]
+    values: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The columns that are not part of the key. Mergers ask for them once a column, so they are made once."""
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The columns that are not part of the key."""
-        return tuple(name for name in self.schema.names if name not in self.key)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(name for name in self.schema.names if name not in self.key))
 
 
 @dataclass(frozen=True, slots=True)

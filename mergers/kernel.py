@@ -90,8 +90,9 @@ def fold(
 
     Raises :class:`MergeValueError` if a merged row has null in a NOT NULL column.
     """
-    needed = [name for name in shape.schema.names if name in base.column_names or name in columns]
-    lacking = [name for name in needed if name not in base.column_names]
+    there = frozenset(base.column_names)
+    needed = [name for name in shape.schema.names if name in there or name in columns]
+    lacking = [name for name in needed if name not in there]
     log, kinds, sources, versions, presence = _concatenate(frames, shape, needed)
     log_keys = key_columns(log, shape.key)
     order = sort_order(log_keys)
@@ -198,8 +199,9 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
 
 def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with every column of the schema, null if the rows lack the column."""
+    there = frozenset(rows.column_names)
     for field in schema:
-        if field.name not in rows.column_names:
+        if field.name not in there:
             rows = rows.append_column(field.with_nullable(True), pa.nulls(rows.num_rows, field.type))
     return rows
 

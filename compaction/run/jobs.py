@@ -39,7 +39,7 @@ def run_jobs(
     if spark is not None:
         from lakemerge.spark.transport.jobs import map_evenly
 
-        return map_evenly(spark, work, jobs, sizes=sizes, target_bytes=settings.target_task_bytes)
+        return map_evenly(spark, work, jobs, sizes=sizes, settings=settings)
     with ThreadPoolExecutor(settings.threads) as pool:
         running = [pool.submit(work, job) for job in jobs]
         for done, _ in enumerate(as_completed(running), start=1):

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakemerge.ingest.packing import Task
 from lakemerge.ingest.runner import Engine
-from lakemerge.spark.transport.jobs import map_evenly, parallelism
+from lakemerge.spark.transport.jobs import map_in_tasks, parallelism
 from lakemerge.spark.writer import load_on_spark
 
 __all__ = ["engine_on"]
@@ -24,4 +24,4 @@ def engine_on(spark: SparkSession) -> Engine:
 
 def _run(spark: SparkSession, function: Callable[[Task], R], tasks: Sequence[Task]) -> list[R]:
     sizes = [max(1, task.bytes) for task in tasks]
-    return map_evenly(spark, function, tasks, sizes=sizes, target_bytes=max(sizes, default=1))
+    return map_in_tasks(spark, function, tasks, sizes=sizes, target_bytes=max(sizes, default=1))

@@ -31,7 +31,7 @@ from lakemerge.schema.schema import to_arrow_schema, type_ddl
 from lakemerge.spark.fitting import fitting
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.session_settings import session_settings
-from lakemerge.spark.transport.jobs import map_evenly
+from lakemerge.spark.transport.jobs import map_in_tasks
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.base_file import discard_base_files
 from lakemerge.write.pack import PackSpec
@@ -209,7 +209,7 @@ def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | N
             checked = list(pool.map(check, items))
     else:
         sizes, target = [size for _, size in items], spec.settings.target_task_bytes
-        checked = map_evenly(spark, check, items, sizes=sizes, target_bytes=target)
+        checked = map_in_tasks(spark, check, items, sizes=sizes, target_bytes=target)
     proven = [file for file in checked if file is not None]
     for file in proven:
         if file.problem is not None:

@@ -103,7 +103,7 @@ def _merged(
         partial(_premerged, spec=spec, columns=columns, pick=can_scan_logs(file_slices, spec.settings.reads)),
         [pickled(file_slice) for file_slice in file_slices],
         sizes=[file_slice.stored_bytes for file_slice in file_slices],
-        target_bytes=spec.settings.target_task_bytes,
+        settings=spec.settings,
     )
     positions = pa.concat_tables(part.positions for part in found)
     rows, held = [], positions.nbytes

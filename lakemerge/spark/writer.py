@@ -29,7 +29,7 @@ from lakemerge.spark.judging import judging
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.sessions import is_running
-from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_evenly, result_batch
+from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
@@ -145,7 +145,7 @@ def load_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileS
     counts = [ordinals_needed(file_slice.stored_bytes, settings) for file_slice in file_slices]
     jobs = list(zip(file_slices, accumulate(counts[:-1], initial=0), strict=True))
     spec, version = write.pack, write.begin.version
-    parts = map_evenly(
+    parts = map_in_tasks(
         spark,
         lambda job: load_file_slice(spec, version, *job),
         jobs,

@@ -118,8 +118,9 @@ class Aggregate(Merger):
         first = np.zeros(len(upserts), dtype=np.bool_)
         first[history.creator[history.creator >= 0]] = True
         columns: dict[str, pa.Array] = {}
+        there = frozenset(groups.rows.column_names)
         for name, function in self.functions.items():
-            if name not in groups.rows.column_names:
+            if name not in there:
                 continue
             # A record neither adds nor takes back a column that it does not carry.
             sets = history.live & carried(groups, name)

@@ -113,10 +113,13 @@ class PartialUpdate(Merger):
         deletes = (groups.kinds == RowKind.DELETE) & ~groups.stored if self.remove_record_on_delete else none
         placed = groups.has_ordering if ordering else none
         history = replay(groups, Events(upserts, deletes & placed, deletes & ~placed))
+        carried = frozenset().union(*(groups.presence[source] for source in np.unique(groups.sources[~groups.stored])))
+        stored = history.segments.last(history.live & groups.stored)
         columns: dict[str, pa.Array] = {}
         for name in groups.rows.column_names:
             if name in groups.shape.values and name not in ordering:
-                picks = self._picks(groups, history, name)
+                # Of a wide table, most columns are in no record. Then the stored row's value stays.
+                picks = self._picks(groups, history, name) if name in carried else stored
                 decided = history.status == Status.ROW
                 if not np.array_equal(picks[decided], history.winner[decided]):
                     columns[name] = take(groups.column(name), picks)

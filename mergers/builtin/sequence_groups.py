@@ -211,8 +211,9 @@ class SequenceGroups:
         first[opening[opening >= 0]] = True
         made = creator[creator >= 0]
         columns = {name: take(groups.column(name), segments.last(newer)) for name in group.sequence}
+        there = frozenset(groups.rows.column_names)
         for name in group.members:
-            if name not in groups.rows.column_names:
+            if name not in there:
                 continue
             sets = unset.sets(groups, name, nulls=True)
             # A stored row always has a value, which may be null, whatever its sequence is.

@@ -14,11 +14,12 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import json, sys
+import json, os, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from lakemerge import FrameError, InputError, LakeTable, ReadPolicy, Settings
 from lakemerge.spark.access import why_through_arrow
+from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage import open_store
 
 path = sys.argv[1]
@@ -52,6 +53,8 @@ twice = table.to_df(columns=["id", "at"])
 said["joined"] = twice.join(table.to_df(), "id").count()
 said["minor compaction"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
 said["minor"] = look()
+process = map_evenly(spark, lambda _: os.getpid(), [None], sizes=[1], settings=Settings())
+said["by the cluster"] = [process != [os.getpid()]]
 said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
 said["clean"] = look()
 door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
@@ -105,6 +108,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert said["joined"] == 99
     assert said["dirty"] == said["places"] == said["minor"] == said["clean"] == [rows, [99, 94], 5, 99]
     assert said["minor compaction"] == [True, 0]
+    assert said["by the cluster"] == [True], "the client may be far from the table"
     assert said["compacted"] == [True, 0]
     assert said["through arrow"] == [None, "Spark Connect logs a read's options, and those for S3 hold credentials"]
     assert said["door"] == [[1, 9, "door"]]

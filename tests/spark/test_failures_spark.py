@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 from lakemerge.testing.faults import Call, Fault
 from tests.spark.application import Application, Signals, cluster
 from tests.unit.faults import create, frame, open_over, state_of
@@ -38,6 +38,8 @@ BASE = [(k, 0, "base") for k in range(10)]
 CHANGES = [(k, 1, "new") for k in range(5, 15)]
 UPSERTED = BASE[:5] + CHANGES
 LOG = "_lakemerge/log"
+IN_TASKS = Settings(driver_bytes=1)
+"""A compaction of a few rows has tasks, too."""
 
 
 CONFIG = {
@@ -155,7 +157,7 @@ def changes(spark: SparkSession) -> DataFrame:
 
 
 def opened(spark: SparkSession, path: Path, fault: Fault | None) -> LakeTable:
-    table = LakeTable.open(path) if fault is None else open_over(path, fault)[0]
+    table = LakeTable.open(path, settings=IN_TASKS) if fault is None else open_over(path, fault, settings=IN_TASKS)[0]
     return LakeTable(table.handle, table.view.snapshot, pinned=False, spark=spark)
 
 

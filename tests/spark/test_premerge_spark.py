@@ -21,7 +21,8 @@ Rows = dict[int, tuple[Any, ...]]
 WHILE_READING = Settings(reads=ReadPolicy(premerge=False))
 POLICY = ReadPolicy(premerge_from_bytes=0, premerge_stored_per_record=2)
 """Tables of a few rows are premerged, too."""
-PREMERGING = Settings(reads=POLICY)
+PREMERGING = Settings(reads=POLICY, driver_bytes=1)
+"""In jobs, so they can be counted."""
 
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
@@ -104,7 +105,7 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> No
     """Reads of single keys, logs that are large beside the stored rows, and reads of few columns."""
     table, rows = played(spark, tmp_path / "t")
     policy = replace(POLICY, premerge_from_bytes=table.detail().base_bytes)
-    table = LakeTable.open(table.url, spark=spark, settings=Settings(reads=policy))
+    table = LakeTable.open(table.url, spark=spark, settings=replace(PREMERGING, reads=policy))
     assert table.explain_read().first == 4
     assert table.explain_read(columns=["id", "at", "v"]).first == 0
     table.to_df()
@@ -134,7 +135,7 @@ def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path) -> None:
     assert collected(table.to_df()) == sorted(rows.values())
     assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["n", "id"]), tmp_path) == 1
     assert collected(table.to_df(columns=["n", "id"])) == sorted((row[3], row[0]) for row in rows.values())
-    few = Settings(reads=replace(POLICY, premerge_log_files=1))
+    few = replace(PREMERGING, reads=replace(POLICY, premerge_log_files=1))
     other = LakeTable.open(table.url, spark=spark, settings=few)
     plan = plan_of(other.to_df())
     assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (1, 1)

@@ -12,6 +12,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Told = dict[str, Any]
+IN_TASKS = Settings(driver_bytes=1)
 
 
 def rows(ids: range, at: int) -> pa.Table:
@@ -41,7 +43,7 @@ def refused(work: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def dirty_table(path: Path, spark: SparkSession | None, settings: Settings | None = None) -> LakeTable:
+def dirty_table(path: Path, spark: SparkSession | None, settings: Settings = IN_TASKS) -> LakeTable:
     """Ids 0 to 119. The ids from 100 to 119 are in a log."""
     table = LakeTable.create(
         path,
@@ -73,7 +75,7 @@ LIFE = [120, 1, 119, 2, 30, 2, 2, 2, 118, 8]
 
 def restart(spark: SparkSession, folder: Path) -> Told:
     """Tables that were read in a session, in a later one and between the two."""
-    keeping = Settings(reads=ReadPolicy(premerge_from_bytes=0))  # what reads premerge, and then keep
+    keeping = replace(IN_TASKS, reads=ReadPolicy(premerge_from_bytes=0))  # what reads premerge, and then keep
     tables = {
         "found": dirty_table(folder / "found", None, keeping),
         "given": dirty_table(folder / "given", spark, keeping),

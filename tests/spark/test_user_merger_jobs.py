@@ -64,7 +64,7 @@ def merger(cls: str, number: int, added: str, imports: str = "") -> str:
 # What every job does with a table: load with a repeated key, append, read, compact.
 PLAY = """
 import json, os, sys
-from lakemerge import LakeTable, register
+from lakemerge import LakeTable, Settings, register
 from pyspark.sql import SparkSession
 
 DDL = "id BIGINT, total BIGINT"
@@ -79,7 +79,8 @@ def rows(frame):
 def play(name, mergers):
     path = f"{sys.argv[1]}/{name}"
     table = LakeTable.create(
-        path, DDL, key=["id"], merger=name, mergers=mergers, options={"factor": 2}, buckets=2, spark=spark
+        path, DDL, key=["id"], merger=name, mergers=mergers, options={"factor": 2}, buckets=2, spark=spark,
+        settings=Settings(driver_bytes=1),
     )
     table.upsert(spark.createDataFrame([(1, 1), (1, 10), (2, 5)], DDL).coalesce(1))
     table.upsert(spark.createDataFrame([(1, 100), (2, 50)], DDL).coalesce(1))

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge import LakeTable, Merger, MergerContractError, MergerMissingError, Record, RowMerger, register
+from lakemerge import LakeTable, Merger, MergerContractError, MergerMissingError, Record, RowMerger, Settings, register
 from mergers.errors import MergerRegistrationError
 
 DDL = "id BIGINT, total BIGINT, ts BIGINT"
+IN_TASKS = Settings(driver_bytes=1)
+"""A compaction of a few rows has tasks, too."""
 
 BESIDE_THE_SCRIPT = """
 from dataclasses import dataclass
@@ -91,7 +93,7 @@ def play(spark: SparkSession, path: str, merger: type[Merger], options: Mapping[
     """Three rows of key 1 and two of key 2, in a load with duplicates and an append."""
     table = LakeTable.create(
         path, DDL, key=["id"], ordering=["ts"], merger=merger.name, options=options, mergers=[merger], buckets=2,
-        spark=spark,
+        settings=IN_TASKS, spark=spark,
     )  # fmt: skip
     table.upsert(frame(spark, (1, 1, 5), (1, 2, 6), (2, 5, 5)))
     table.upsert(frame(spark, (1, 3, 4), (2, 1, 7)))
@@ -149,7 +151,9 @@ def test_a_class_defined_in_a_function(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_broken_merger_is_named_from_the_executor(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
-    table = LakeTable.create(path, DDL, key=["id"], merger="wrong", mergers=[Wrong], buckets=1, spark=spark)
+    table = LakeTable.create(
+        path, DDL, key=["id"], merger="wrong", mergers=[Wrong], buckets=1, settings=IN_TASKS, spark=spark
+    )
     table.upsert(frame(spark, (7, 1, 1)))
     table.upsert(frame(spark, (7, 2, 1)))
     with pytest.raises(MergerContractError) as caught:

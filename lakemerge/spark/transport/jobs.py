@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ __all__ = [
     "collect_results",
     "even_tasks",
     "map_evenly",
+    "map_in_tasks",
     "parallelism",
     "result_batch",
 ]
@@ -35,6 +37,21 @@ R = TypeVar("R")
 
 
 def map_evenly(
+    spark: SparkSession,
+    function: Callable[[T], R],
+    items: Sequence[T],
+    *,
+    sizes: Sequence[int],
+    settings: Settings,
+) -> list[R]:
+    """The same as :func:`map_in_tasks`, but up to ``settings.driver_bytes`` on threads of the driver."""
+    if sum(sizes) <= settings.driver_bytes and not _is_client(spark):
+        with ThreadPoolExecutor(settings.threads) as pool:
+            return list(pool.map(function, items))
+    return map_in_tasks(spark, function, items, sizes=sizes, target_bytes=settings.target_task_bytes)
+
+
+def map_in_tasks(
     spark: SparkSession, function: Callable[[T], R], items: Sequence[T], *, sizes: Sequence[int], target_bytes: int
 ) -> list[R]:
     """Call ``function`` for every item, in even tasks of about ``target_bytes``. Results are in the order of the items.
@@ -85,12 +102,19 @@ def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks the cluster runs at a time: as many as the parts into which Spark splits a range."""
-    try:
+    if not _is_client(spark):
         return spark.sparkContext.defaultParallelism
-    except (AttributeError, PySparkException):  # Spark Connect has no context
-        numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
-        last = numbers.agg(functions.max("number")).collect()[0][0]
-        return int(last) + 1
+    numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
+    last = numbers.agg(functions.max("number")).collect()[0][0]
+    return int(last) + 1
+
+
+def _is_client(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect: it has no context."""
+    try:
+        return spark.sparkContext is None
+    except (AttributeError, PySparkException):
+        return True
 
 
 def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
