@@ -69,7 +69,8 @@ class Settings:
     groups stay."""
     row_group_rows: int = 64 * 1024
     """Rows per row group of base files and of large log blocks. A look-up reads a whole row group. With four times as
-    many rows a scan on Spark is up to 3 % faster, and a look-up takes three times as long and four times the bytes."""
+    many rows a scan on Spark is up to 3 % faster, and a look-up takes three times as long and four times the bytes.
+    A bulk load on Spark leaves them to Spark (128 MiB each) until a compaction: its scans are up to a tenth faster."""
     inline_blocks: int = 256
     """Commits with more log blocks than this write a block index file instead of listing them."""
     threads: int = min(8, os.cpu_count() or 1)

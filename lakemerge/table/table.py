@@ -875,8 +875,8 @@ class LakeTable:
         committed. The result's ``lost`` names it, but no data is lost. If a total does not fit its column, that part
         of the table stays as it is. The result's ``skipped`` and a warning in the log name the key and the column.
 
-        Runs on Spark if the table was opened with a session, else in this process. The logger ``compaction`` reports
-        progress at level INFO.
+        If the table was opened with a session, tasks of Spark do the work, from ``Settings.driver_bytes`` on; else this
+        process does. The logger ``compaction`` reports progress at level INFO.
 
         :param strategy: which base files are due, and in which order. An order alone
             (``"read-amplification"``) takes all base files that have logs.
@@ -910,7 +910,7 @@ class LakeTable:
         Otherwise all records are kept, in commit order. Log compaction never blocks writers and never changes the
         result of a read. Earlier versions still read the original logs.
 
-        Runs on Spark if the table was opened with a session, else in this process.
+        Where it runs: see :meth:`compact`.
 
         :param size_ratio: an older log joins the newer ones, unless it is larger than this many times all of
             them together. So a record is rewritten a logarithmic number of times over a table's life.
@@ -934,7 +934,7 @@ class LakeTable:
         A larger table takes several commits, and every version in between is correct. If a call was killed, or lost
         too often against compactions, call it again to finish it, or call it with the old count to undo it.
 
-        Runs on Spark if the table was opened with a session, else in this process.
+        Where it runs: see :meth:`compact`.
 
         :param buckets: buckets per partition, a power of two.
         :raises lakemerge.InputError: ``buckets`` is not a power of two.
