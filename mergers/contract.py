@@ -105,6 +105,11 @@ class Groups:
             self._taken[name] = array.take(pa.array(self.order))
         return self._taken[name]
 
+    def values_at(self, names: Sequence[str], picks: Ints) -> dict[str, pa.Array]:
+        """Of some columns, the values of the picked records; null where the pick is -1."""
+        rows = self.rows.select(names).take(pa.array(self.order[picks], mask=picks < 0))
+        return {name: column.combine_chunks() for name, column in zip(names, rows.columns, strict=True)}
+
     def is_set(self, name: str) -> Bools | None:
         """Which records carry the column; ``None`` if all do. Tombstones carry only key and ordering."""
         carried = np.array([name in columns for columns in self.presence], dtype=np.bool_)

@@ -23,6 +23,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+_NOTHING = pa.table({})
+"""Of a stream that nobody has asked yet."""
+
+
 class Run:
     """A sorted stream and the part of it that is in memory.
 
@@ -41,15 +45,19 @@ class Run:
         path: str | None = None,
     ) -> None:
         self._batches = batches
+        self._schema = schema
         self._key = key
         self.path = path
-        self.held = schema.empty_table()
+        self.held = _NOTHING
         self.finished = False
 
     def more(self) -> None:
         """Read the next batch into memory. After the last one the run is finished."""
-        batch, self.finished = next(self._batches, (self.held.slice(0, 0), True))
-        self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
+        batch, self.finished = next(self._batches, (None, True))
+        if batch is None:
+            self.held = self._schema.empty_table() if self.held is _NOTHING else self.held
+        else:
+            self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
 
     def fill(self) -> None:
         """Make sure that at least one row is in memory, if there is one left."""

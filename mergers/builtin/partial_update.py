@@ -114,15 +114,18 @@ class PartialUpdate(Merger):
         placed = groups.has_ordering if ordering else none
         history = replay(groups, Events(upserts, deletes & placed, deletes & ~placed))
         carried = frozenset().union(*(groups.presence[source] for source in np.unique(groups.sources[~groups.stored])))
-        stored = history.segments.last(history.live & groups.stored)
+        decided = history.status == Status.ROW
+        own = [name for name in groups.rows.column_names if name in groups.shape.values and name not in ordering]
         columns: dict[str, pa.Array] = {}
-        for name in groups.rows.column_names:
-            if name in groups.shape.values and name not in ordering:
-                # Of a wide table, most columns are in no record. Then the stored row's value stays.
-                picks = self._picks(groups, history, name) if name in carried else stored
-                decided = history.status == Status.ROW
+        for name in own:
+            if name in carried:
+                picks = self._picks(groups, history, name)
                 if not np.array_equal(picks[decided], history.winner[decided]):
                     columns[name] = take(groups.column(name), picks)
+        # Of a wide table, most columns are in no record. They keep the stored row's values, all taken at once.
+        stored = history.segments.last(history.live & groups.stored)
+        if not np.array_equal(stored[decided], history.winner[decided]):
+            columns |= groups.values_at([name for name in own if name not in carried], stored)
         return Merged(status=history.status, winner=history.winner, columns=columns)
 
     def _picks(self, groups: Groups, history: History, name: str) -> Ints:

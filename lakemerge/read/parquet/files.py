@@ -264,7 +264,11 @@ def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table
     there, stored = set(table.column_names), settled(table)
     arrays = [
-        stored.column(field.name).cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
+        _cast(stored.column(field.name), field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     return settled(pa.table(arrays, schema=schema))
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return values if values.type == kind else values.cast(kind)
