@@ -23,7 +23,7 @@ class ReadPolicy:
     premerge: bool = True
     """Whether there are premerges. Without them the logs are merged while the file slices are read."""
     premerge_from_bytes: int = 16 * _MIB
-    """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge job."""
+    """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge."""
     premerge_rows: int = 2**25
     """Stored rows of the file slices that one read premerges, at most. Their bitmaps take 4 MiB."""
     premerge_stored_per_record: float = 4
@@ -74,12 +74,12 @@ class Settings:
     inline_blocks: int = 256
     """Commits with more log blocks than this write a block index file instead of listing them."""
     threads: int = min(8, os.cpu_count() or 1)
-    """Threads that reads and compactions without Spark use."""
+    """Threads that reads and services use without Spark, and the driver for little work on Spark."""
     reads: ReadPolicy = ReadPolicy()
     """When reads through Spark premerge."""
-    driver_bytes: int = 128 * _MIB
-    """On Spark: services and premerges that read at most this many Parquet bytes run on the driver's ``threads``. A job
-    for so little takes longer. With 1 all run in tasks. With Spark Connect they always do: the cluster is nearer."""
+    driver_bytes: int = 64 * _MIB
+    """On Spark: services and premerges that read at most this many bytes run on the driver's ``threads``, because a job
+    takes time to begin with. Stored rows count as Parquet, logs as Arrow data. With 1 all run in tasks."""
 
     def __setstate__(self, state: Sequence[object]) -> None:
         """A pickle from before a field was added gives that field its default."""

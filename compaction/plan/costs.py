@@ -56,7 +56,7 @@ WRITE_BLOCK: Final = 0.002
 """Writing a log block."""
 
 SPARK_LOGS: Final = 0.15
-"""Merging while reading on Spark, whatever its size: a job before the read, or Python tasks in it."""
+"""Merging while reading on Spark, whatever its size: a premerge, or Python tasks in the read."""
 SPARK_STORED: Final = 0.1
 """Leaving out superseded rows on Spark, whatever their number: bitmaps in the plan, and more files."""
 SPARK_WRITE: Final = 0.15

@@ -1,4 +1,4 @@
-"""Runs the jobs of a service: on Spark if there is a session, else on threads of this process."""
+"""Runs the jobs of a service: in tasks of Spark if there is a session and much to do, else on threads here."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def run_jobs(
     """
     settings, url = handle.settings, handle.store.url
     if spark is not None:
-        from lakemerge.spark.transport.jobs import map_evenly
+        from lakemerge.spark.transport.jobs import map_in_tasks, stays_on_driver
 
-        return map_evenly(spark, work, jobs, sizes=sizes, settings=settings)
+        if not stays_on_driver(spark, sizes, settings):
+            return map_in_tasks(spark, work, jobs, sizes=sizes, target_bytes=settings.target_task_bytes)
     with ThreadPoolExecutor(settings.threads) as pool:
         running = [pool.submit(work, job) for job in jobs]
         for done, _ in enumerate(as_completed(running), start=1):

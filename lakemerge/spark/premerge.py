@@ -1,4 +1,4 @@
-"""Premerge: a job merges the logs of file slices before a read, and then Spark's own reader reads the stored rows.
+"""Premerge: logs of file slices are merged before a read, and then Spark's own reader reads the stored rows.
 
 The open table keeps the result for later reads of the same version. So the first read after a commit costs a minor
 compaction more than the next. If the merged rows are records of the logs, Spark reads these from the logs, too, and the
@@ -27,6 +27,7 @@ from lakemerge.spark.scans import scan_records, scan_without, selected_kept
 from lakemerge.spark.sessions import session_id
 from lakemerge.spark.transport.jobs import bins, map_evenly
 from lakemerge.spark.transport.sending import pickled
+from lakemerge.spark.workers import prepare_workers
 from mergers.contract import Bools, Ints
 
 __all__ = ["is_kept", "scan_premerging"]
@@ -141,6 +142,7 @@ def _records(found: Sequence[Premerged]) -> dict[str, Bools]:
 
 def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> DataFrame:
     """Rows that are sent to Spark's tasks with the query."""
+    prepare_workers(spark)
     groups = bins([len(stream) for stream in streams], target_bytes=_TASK_BYTES, at_least=1)
     tasks = [[streams[index] for index in group] for group in groups]
 

@@ -526,8 +526,8 @@ class LakeTable:
         a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
 
         Spark's own Parquet reader reads clean buckets, if it can reach the store. It also reads buckets whose logs are
-        small compared with their files: this call then runs a job that merges the logs, and the table keeps the result
-        for later reads of the version. All other buckets go through the merge kernel. :meth:`explain_read` says which.
+        small compared with their files: this call then merges the logs, in a job if they are many, and the table keeps the
+        result for later reads of the version. All other buckets go through the merge kernel. :meth:`explain_read` says which.
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column. Times without a zone
             are in the session's zone.
@@ -875,8 +875,8 @@ class LakeTable:
         committed. The result's ``lost`` names it, but no data is lost. If a total does not fit its column, that part
         of the table stays as it is. The result's ``skipped`` and a warning in the log name the key and the column.
 
-        If the table was opened with a session, tasks of Spark do the work, from ``Settings.driver_bytes`` on; else this
-        process does. The logger ``compaction`` reports progress at level INFO.
+        If the table was opened with a session, tasks of Spark do what reads more than ``Settings.driver_bytes``; with
+        Spark Connect they do all. Else this process does it. The logger ``compaction`` reports progress at level INFO.
 
         :param strategy: which base files are due, and in which order. An order alone
             (``"read-amplification"``) takes all base files that have logs.

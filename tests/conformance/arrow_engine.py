@@ -34,7 +34,7 @@ def apply_compaction(table: LakeTable, kind: Compaction) -> None:
 
 def settings_for(*, spread: bool) -> Settings:
     """With ``spread``, a budget of one byte: every batch of the input becomes a log file of its own."""
-    return Settings(write_budget_bytes=1, driver_bytes=1) if spread else Settings(driver_bytes=1)
+    return Settings(write_budget_bytes=1, driver_bytes=1) if spread else Settings()
 
 
 class ArrowEngine:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lakemerge import LakeTable, StoreError
+from lakemerge import LakeTable, Settings, StoreError
 from lakemerge.storage import S3Store, open_store
 from tests.s3.servers import INTRUDER, KEY, REFUSED, SECRET, Endpoint, S3Server, answering
 from tests.spark.application import Application
@@ -106,7 +106,10 @@ def _use_everything(spark: SparkSession, url: str, options: dict[str, str]) -> s
     # py4j logs at DEBUG whatever a program says to Spark, here the options of a writer, before any of it reaches us.
     logging.getLogger("py4j").setLevel(logging.INFO)
     spark.sparkContext.setLogLevel("DEBUG")
-    table = LakeTable.create(url, DDL, key=["id"], ordering=["ts"], buckets=1, storage_options=options, spark=spark)
+    table = LakeTable.create(
+        url, DDL, key=["id"], ordering=["ts"], buckets=1, storage_options=options, spark=spark,
+        settings=Settings(driver_bytes=1),
+    )  # fmt: skip
     frame = spark.range(1, 5).selectExpr("id", "'a' AS name", "1L AS ts")
     table.upsert(frame)
     frame.selectExpr("id", "'b' AS name", "2L AS ts").write.format("lakemerge").options(**options).mode("append").save(

@@ -23,15 +23,18 @@ POLICY = ReadPolicy(premerge_from_bytes=0, premerge_stored_per_record=2)
 """Tables of a few rows are premerged, too."""
 PREMERGING = Settings(reads=POLICY, driver_bytes=1)
 """In jobs, so they can be counted."""
+ON_DRIVER = Settings(reads=POLICY)
 
 
 def frame(spark: SparkSession, rows: Rows) -> DataFrame:
     return spark.createDataFrame(list(rows.values()), DDL)
 
 
-def played(spark: SparkSession, path: Path, *, minor: bool = False) -> tuple[LakeTable, Rows]:
+def played(
+    spark: SparkSession, path: Path, *, minor: bool = False, settings: Settings = PREMERGING
+) -> tuple[LakeTable, Rows]:
     """200 rows in four buckets; then twice updates, late records, new keys and deletes, the first perhaps compacted."""
-    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=4, settings=PREMERGING, spark=spark)
+    table = LakeTable.create(path, DDL, key=["id"], ordering=["at"], buckets=4, settings=settings, spark=spark)
     rows: Rows = {i: (i, 10, f"v{i}", i) for i in range(200)}
     assert table.upsert(frame(spark, rows)).mode == "load"
     for number in (1, 2):
@@ -122,20 +125,21 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> No
     assert collected(table.to_df()) == sorted(rows.values())
 
 
-def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [PREMERGING, ON_DRIVER], ids=["tasks", "driver"])
+def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, settings: Settings) -> None:
     """Partial records make such rows in the file slices that they touch; where log files cannot be told apart all rows
     are
     sent along. The columns asked for are then what was kept."""
-    table, rows = played(spark, tmp_path / "t")
+    table, rows = played(spark, tmp_path / "t", settings=settings)
     table.upsert(spark.createDataFrame([(8, 50, "some columns")], "id BIGINT, at INT, v STRING"))
     rows[8] = (8, 50, "some columns", rows[8][3])
     assert table.explain_read().first == 4
     plan = plan_of(table.to_df())
     assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (2, 1)
     assert collected(table.to_df()) == sorted(rows.values())
-    assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["n", "id"]), tmp_path) == 1
+    assert jobs_of(spark, "fewer", lambda: table.to_df(columns=["n", "id"]), tmp_path) == int(settings is PREMERGING)
     assert collected(table.to_df(columns=["n", "id"])) == sorted((row[3], row[0]) for row in rows.values())
-    few = replace(PREMERGING, reads=replace(POLICY, premerge_log_files=1))
+    few = replace(settings, reads=replace(POLICY, premerge_log_files=1))
     other = LakeTable.open(table.url, spark=spark, settings=few)
     plan = plan_of(other.to_df())
     assert (plan.count("FileScan parquet"), plan.count("MapInArrow")) == (1, 1)
@@ -153,7 +157,8 @@ def test_a_packed_log(spark: SparkSession, tmp_path: Path) -> None:
     assert collected(table.to_df()) == sorted((rows | {3: (3, 50, "newest", 1)}).values())
 
 
-def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [PREMERGING, ON_DRIVER], ids=["tasks", "driver"])
+def test_random_tables(spark: SparkSession, tmp_path: Path, settings: Settings) -> None:
     """Mergers that give back a record, and that compute a row of all of them; both ways give a plain fold's rows."""
     draw = random.Random(12)
     for merger, options in (
@@ -167,7 +172,7 @@ def test_random_tables(spark: SparkSession, tmp_path: Path) -> None:
             merger=merger,
             options=options,
             buckets=2,
-            settings=PREMERGING,
+            settings=settings,
             spark=spark,
         )
         rows: Rows = {i: (i, 0, f"v{i}", 1) for i in range(90)}

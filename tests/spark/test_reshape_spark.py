@@ -17,7 +17,7 @@ from tests.unit.faults import create, frame, open_over, state_of
 Row = tuple[Any, ...]
 
 ROWS = [(k, 1, f"base{k}") for k in range(60)]
-TASKWISE = Settings(target_task_bytes=1)
+TASKWISE = Settings(target_task_bytes=1, driver_bytes=1)
 """Several tasks of a log compaction, several commits of a rescale."""
 
 

@@ -146,6 +146,19 @@ def python_of(folder: Path, name: str, *options: str, packages: Path | None = No
 def run_pythons(spark: SparkSession, folder: Path) -> Told:
     context: Any = spark.sparkContext
     table = dirty_table(folder / "table", spark)
+    # It is premerged on the driver, and the rows are sent to tasks.
+    sent = LakeTable.create(
+        folder / "sent",
+        "id BIGINT NOT NULL, at INT",
+        key=["id"],
+        merger="aggregate",
+        options={"aggregates": {"at": "sum"}},
+        settings=Settings(reads=ReadPolicy(premerge_from_bytes=0)),
+        spark=spark,
+    )
+    sent.upsert(rows(range(100), 1))
+    sent.upsert(rows(range(10), 2))
+    assert sent.explain_read().first == 1
     others = {"bare": python_of(folder, "bare", "-S"), "missing": folder / "missing", "same": python_of(folder, "same")}
     others["newer"] = python_of(folder, "newer", packages=newer_package(folder))
     told: Told = {}
@@ -160,7 +173,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
 
     for name in ("bare", "missing", "newer"):
         context.pythonExec = str(others[name])
-        told[name] = [refused(write), refused(table.to_df), table.version]
+        told[name] = [refused(write), refused(table.to_df), table.version, refused(sent.to_df)]
     context.pythonExec = str(others["same"])
     told["jobs"] = [jobs_of(write), jobs_of(write), jobs_of(lambda: table.to_df().collect())]
     spark.stop()
@@ -185,12 +198,12 @@ def test_the_workers_python(tmp_path: Path) -> None:
     """Workers run the driver's Python unless somebody chose another. If it lacks the package, an error says so."""
     with Application(tmp_path / "application") as application:
         told = application.run(run_pythons, tmp_path)
-    for message in (*told["bare"][:2], told["said"][0]):
+    for message in (*told["bare"][:2], told["bare"][3], told["said"][0]):
         assert "DependencyMissingError" in message
         assert "Spark's Python workers cannot run LakeMerge: No module named" in message
         assert "set PYSPARK_PYTHON for this program, before Spark starts" in message
     assert "Cannot run program" in told["missing"][0]
-    for message in told["newer"][:2]:
+    for message in (*told["newer"][:2], told["newer"][3]):
         assert "Spark's Python workers cannot run LakeMerge: they have lakemerge 99.1, and this program has" in message
     assert told["bare"][2] == told["missing"][2] == told["newer"][2] == 2
     assert told["jobs"] == [2, 1, 1]

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import LakeMergeError
 from lakemerge.layout.view import FileSlice
 from lakemerge.options import Settings
 from lakemerge.read.splits import Part, split_file_slices
+from lakemerge.spark.sessions import jvm_session
 from lakemerge.spark.transport.portable import carried, portable
 from lakemerge.spark.workers import prepare_workers
 
@@ -28,6 +28,7 @@ __all__ = [
     "map_in_tasks",
     "parallelism",
     "result_batch",
+    "stays_on_driver",
 ]
 
 RESULT_DDL = "result BINARY"
@@ -44,11 +45,17 @@ def map_evenly(
     sizes: Sequence[int],
     settings: Settings,
 ) -> list[R]:
-    """The same as :func:`map_in_tasks`, but up to ``settings.driver_bytes`` on threads of the driver."""
-    if sum(sizes) <= settings.driver_bytes and not _is_client(spark):
+    """The same as :func:`map_in_tasks`, but for little work on threads of the driver."""
+    if stays_on_driver(spark, sizes, settings):
         with ThreadPoolExecutor(settings.threads) as pool:
             return list(pool.map(function, items))
     return map_in_tasks(spark, function, items, sizes=sizes, target_bytes=settings.target_task_bytes)
+
+
+def stays_on_driver(spark: SparkSession, sizes: Sequence[int], settings: Settings) -> bool:
+    """Whether work is so little (``settings.driver_bytes``) that a job would take longer. A client of Spark Connect
+    leaves all to the cluster: it may be far from the table."""
+    return sum(sizes) <= settings.driver_bytes and jvm_session(spark) is not None
 
 
 def map_in_tasks(
@@ -102,19 +109,11 @@ def bins(sizes: Sequence[int], *, target_bytes: int, at_least: int) -> list[list
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks the cluster runs at a time: as many as the parts into which Spark splits a range."""
-    if not _is_client(spark):
+    if jvm_session(spark) is not None:
         return spark.sparkContext.defaultParallelism
     numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
     last = numbers.agg(functions.max("number")).collect()[0][0]
     return int(last) + 1
-
-
-def _is_client(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect: it has no context."""
-    try:
-        return spark.sparkContext is None
-    except (AttributeError, PySparkException):
-        return True
 
 
 def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
