@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.compare.engine import Place
 from benchmarks.compare.lakemerge_spark import DEFINITION, created
-from benchmarks.compare.on_arrow import OnArrow, expression
-from benchmarks.compare.queries import Bound
+from benchmarks.compare.on_arrow import OnArrow
+from benchmarks.compare.queries import Bound, condition
 from benchmarks.compare.workload import Frame
 from lakemerge import LakeTable
 
@@ -20,7 +20,7 @@ __all__ = ["LakeMergeOnArrow"]
 
 
 class LakeMergeOnArrow(OnArrow):
-    configuration: Mapping[str, str] = {**DEFINITION, "reads": "table.to_arrow(columns=..., filter=...)"}
+    configuration: Mapping[str, str] = {**DEFINITION, "reads": "table.to_arrow(columns=..., filter=SQL)"}
 
     def __init__(self) -> None:
         self._tables: dict[Path, LakeTable] = {}
@@ -47,4 +47,4 @@ class LakeMergeOnArrow(OnArrow):
         self._tables[place.path].compact()
 
     def rows(self, place: Place, columns: Sequence[str], bounds: Sequence[Bound]) -> pa.Table:
-        return self._tables[place.path].to_arrow(columns=columns or None, filter=expression(bounds))
+        return self._tables[place.path].to_arrow(columns=columns or None, filter=condition(bounds))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
+from lakemerge.read.filter.points import points_of
 from lakemerge.read.filter.predicates import bind, constant
 from lakemerge.read.sql.nodes import Node, Rows, positions_of
 
@@ -45,7 +46,7 @@ class Filter:
     may_match: pc.Expression | None
     """The condition on statistics, for SQL filters; see :mod:`lakemerge.read.filter.predicates`."""
     points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """The only values that matching rows can have, by column, for SQL filters."""
+    """The only values that matching rows can have, by column. Columns of which this is not known have no entry."""
     may_fail: bool = True
     """Whether Spark may fail on some rows, because the condition computes with columns or casts them, and a number
     overflows. For Arrow expressions this is not known."""
@@ -132,7 +133,8 @@ def parse_filter(
     if not isinstance(filter, pc.Expression):
         raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)
-    ready = Filter(filter, columns, _select(schema, columns), None)
+    own = _select(schema, columns)
+    ready = Filter(filter, columns, own, None, points=points_of(filter, own))
     ready.kept(pa.table([pa.nulls(1, column.type) for column in schema], schema.names))  # some faults show only here
     return ready
 

@@ -1,8 +1,9 @@
 """Leaving out file slices that cannot hold a row a filter asks for.
 
 A clean file slice is judged by its file's statistics and partition values. Others are judged only by partition
-values, which no merge changes. If a filter names the whole key by ``=`` or ``IN``, file slices of other buckets and
-key ranges are left out, too, and so are log blocks of other keys, because no merge changes a key.
+values, which no merge changes. If a filter names the whole key by ``=`` or ``IN`` (an Arrow expression: as
+:mod:`lakemerge.read.filter.points` finds it), file slices of other buckets and key ranges are left out, too, and so are
+log blocks of other keys, because no merge changes a key.
 """
 
 from __future__ import annotations
