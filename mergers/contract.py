@@ -106,7 +106,7 @@ class Groups:
         return self._taken[name]
 
     def values_at(self, names: Sequence[str], picks: Ints) -> dict[str, pa.Array]:
-        """Of some columns, the values of the picked records; null where the pick is -1."""
+        """The values of the picked records in some columns. A value is null where the pick is -1."""
         rows = self.rows.select(names).take(pa.array(self.order[picks], mask=picks < 0))
         return {name: column.combine_chunks() for name, column in zip(names, rows.columns, strict=True)}
 

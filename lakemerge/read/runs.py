@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 _NOTHING = pa.table({})
-"""Of a stream that nobody has asked yet."""
+"""What a run holds before its stream is asked for the first batch."""
 
 
 class Run:

@@ -122,7 +122,7 @@ class PartialUpdate(Merger):
                 picks = self._picks(groups, history, name)
                 if not np.array_equal(picks[decided], history.winner[decided]):
                     columns[name] = take(groups.column(name), picks)
-        # Of a wide table, most columns are in no record. They keep the stored row's values, all taken at once.
+        # In a wide table most columns are in no record. They keep the stored row's values, which are taken at once.
         stored = history.segments.last(history.live & groups.stored)
         if not np.array_equal(stored[decided], history.winner[decided]):
             columns |= groups.values_at([name for name in own if name not in carried], stored)

@@ -89,7 +89,7 @@ def test_how_much_is_small(spark: SparkSession) -> None:
     assert (where([60, 40]), where([60, 41])) == ({True}, {False})
 
 
-def test_an_error_of_small_work_ends_it(spark: SparkSession) -> None:
+def test_an_error_of_small_work_is_raised(spark: SparkSession) -> None:
     def work(number: int) -> int:
         if number == 1:
             raise InputError("number one")

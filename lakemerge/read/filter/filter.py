@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lakemerge.errors import FilterError
 from lakemerge.read.filter.points import points_of
 from lakemerge.read.filter.predicates import bind, constant
+from lakemerge.read.filter.simplifier import can_hold
 from lakemerge.read.sql.nodes import Node, Rows, positions_of
 
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
@@ -221,27 +222,13 @@ def _prune_expression(
     columns: Sequence[pa.Field],
     facts: Sequence[Sequence[_Facts]],
 ) -> npt.NDArray[np.bool_]:
-    """Arrow keeps a fragment unless its partition expression contradicts the filter. It does not use
-    bounds of columns that may be null, so such a file enters once per combination of null and not
-    null. Bounds of floats are left out: to Arrow they would rule out NaN."""
-    import pyarrow.dataset as ds  # loads pandas where that is installed
-    from pyarrow import fs
-
+    """Arrow does not use bounds of columns that may be null, so a file with such a column enters once per combination
+    of null and not null. Bounds of floats are left out: to Arrow they would rule out NaN."""
     keys = [tuple(row) for row in facts]
-    ordinals = {key: ordinal for ordinal, key in enumerate(dict.fromkeys(keys))}
-    kind, store = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    fragments = [
-        kind.make_fragment(str(ordinal), store, partition_expression=guarantee)
-        for key, ordinal in ordinals.items()
-        for guarantee in _guarantees(columns, key)
-    ]
-    dataset = ds.FileSystemDataset(fragments, schema, kind, store)
-    try:
-        kept = {int(fragment.path) for fragment in dataset.get_fragments(filter=expression)}
-    except pa.ArrowInvalid:
-        # The simplifier computes with bounds, which may overflow where no row does.
-        return np.ones(len(facts), dtype=np.bool_)
-    return np.array([ordinals[key] in kept for key in keys], dtype=np.bool_)
+    entered = [(key, guarantee) for key in dict.fromkeys(keys) for guarantee in _guarantees(columns, key)]
+    possible = can_hold(expression, schema, [guarantee for _, guarantee in entered])
+    kept = {key for place, (key, _) in enumerate(entered) if place in possible}
+    return np.array([key in kept for key in keys], dtype=np.bool_)
 
 
 def _guarantees(columns: Sequence[pa.Field], facts: Sequence[_Facts]) -> list[pc.Expression]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lakemerge.read.filter.simplifier import can_hold
 
 __all__ = ["points_of"]
 
@@ -32,7 +34,7 @@ def points_of(expression: pc.Expression, schema: pa.Schema) -> Mapping[str, tupl
     return {
         field.name: found[field.name]
         for field in schema
-        if 0 < len(found[field.name]) <= _MOST and _proven(expression, schema, field, found[field.name])
+        if 0 < len(found[field.name]) <= _MOST and not can_hold(expression, schema, _others(field, found[field.name]))
     }
 
 
@@ -49,24 +51,8 @@ def _named(text: str, field: pa.Field) -> tuple[int | str, ...]:
         return ()
 
 
-def _proven(expression: pc.Expression, schema: pa.Schema, field: pa.Field, values: tuple[int | str, ...]) -> bool:
-    """Whether no row with null or any other value can match."""
-    import pyarrow.dataset as ds  # loads pandas where that is installed
-    from pyarrow import fs
-
-    kind, store = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    others = [kind.make_fragment("", store, partition_expression=other) for other in _others(field, values)]
-    try:
-        return not list(ds.FileSystemDataset(others, schema, kind, store).get_fragments(filter=expression))
-    except pa.ArrowInvalid:  # the simplifier computes with bounds, which may overflow where no row does
-        return False
-
-
-def _others(field: pa.Field, values: tuple[int | str, ...]) -> Iterator[pc.Expression]:
+def _others(field: pa.Field, values: Sequence[int | str]) -> list[pc.Expression]:
     """Expressions of which one is true for every row with null or another value."""
     column, bounds = pc.field(field.name), [pa.scalar(value, field.type) for value in values]
-    yield column.is_null()
-    yield column < bounds[0]
-    yield column > bounds[-1]
-    for low, high in pairwise(bounds):
-        yield (column > low) & (column < high)
+    between = [(column > low) & (column < high) for low, high in pairwise(bounds)]
+    return [column.is_null(), column < bounds[0], column > bounds[-1], *between]
