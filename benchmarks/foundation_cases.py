@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.foundation_data import DIRTY_FRAMES, RECENT_FRAMES, Inputs, merged_sql
 from benchmarks.measure import Contender, Line, Report, files_below, interleave, size_of
 from benchmarks.tpch import LINEITEM, compare, connect
-from lakemerge import LakeTable
+from lakemerge import LakeTable, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,12 +77,12 @@ class Bench:
             str(path), LINEITEM.ddl, key=list(LINEITEM.key), ordering=[LINEITEM.ordering], spark=self.spark
         )
 
-    def copy(self, table: LakeTable, name: str) -> LakeTable:
+    def copy(self, table: LakeTable, name: str, settings: Settings | None = None) -> LakeTable:
         """A table of its own with the same files: they never change, so that links do."""
         path = self.scratch / name
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(table.url, path, copy_function=os.link)
-        return LakeTable.open(path, spark=self.spark)
+        return LakeTable.open(path, spark=self.spark, settings=settings)
 
     def check(self, what: str, frame: DataFrame, base: Path, frames: Sequence[str]) -> None:
         """Compare every value with the expected rows; not timed."""

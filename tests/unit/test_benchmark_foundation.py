@@ -222,7 +222,7 @@ def test_phases_name_functions_of_the_product() -> None:
 
 def test_phases_see_what_ran(spark: SparkSession, inputs: Inputs, report: Report, tmp_path: Path) -> None:
     bench = Bench(spark, inputs, tmp_path, report, rounds=1, delta=False, large=False)
-    table = bench.table("profiled", inputs.third)
+    table = bench.copy(bench.table("loaded", inputs.third), "profiled", phases.IN_TASKS)
     frame = bench.parquet(inputs.frame("large"))
     for case, action in (("upsert", lambda: table.upsert(frame)), ("compact", table.compact)):
         driver, tasks = phases.profiled(case, tmp_path / "profiles", action)
