@@ -39,9 +39,19 @@ a, aa, s, d, f = (pc.field(name) for name in SCHEMA.names)
         ((a == 5) | (a > 7), {}),
         ((a + 1) == 5, {}),
         (a.cast(pa.int32()) == 5, {}),
-        (d == dt.date(2026, 1, 2), {}),
+        (a.isin([7, -1, 7]), {"a": (-1, 7)}),
+        (a.isin([1, 2, 3]) & a.isin([2, 3, 4]) & (s == "x"), {"a": (2, 3), "s": ("x",)}),
+        (a.isin([1, 2]) | (a == 5), {"a": (1, 2, 5)}),
+        (a.isin([1, None]), {}),
+        (~a.isin([1]), {}),
+        (d == dt.date(2026, 1, 2), {"d": (dt.date(2026, 1, 2),)}),
+        (d.isin([dt.date(2026, 1, 3), dt.date(2026, 1, 2)]), {"d": (dt.date(2026, 1, 2), dt.date(2026, 1, 3))}),
+        (a.cast(pa.float64(), safe=False) == 2.0**53, {}),
+        (a.isin([float(2**53)]), {}),
         (f == 5.0, {}),
+        (f.isin([5.0]), {}),
         (aa == 2**40, {}),
+        (pc.match_substring_regex(s, "a.*"), {}),
     ],
     ids=str,
 )
@@ -53,6 +63,8 @@ def test_many_values_take_too_long_to_prove() -> None:
     some = reduce(or_, (a == value for value in range(20)))
     assert points_of(some, SCHEMA) == {"a": tuple(range(20))}
     assert points_of(some | (a == 20), SCHEMA) == {}
+    assert points_of(a.isin(range(50)), SCHEMA) == {"a": tuple(range(50))}
+    assert points_of(a.isin(range(51)), SCHEMA) == {}
 
 
 def test_no_row_with_another_value_matches() -> None:
@@ -67,7 +79,15 @@ def test_no_row_with_another_value_matches() -> None:
     def condition(depth: int) -> pc.Expression:
         if depth == 0 or draw.random() < 0.2:
             return draw.choice(
-                [a == draw.choice([-1, 0, 1, 2]), s == draw.choice(["", "x", "y"]), a > 0, s.is_null(), a != 1]
+                [
+                    a == draw.choice([-1, 0, 1, 2]),
+                    s == draw.choice(["", "x", "y"]),
+                    a.isin(draw.sample([*numbers, 7], 2)),
+                    s.isin(draw.sample(texts, 2)),
+                    a > 0,
+                    s.is_null(),
+                    a != 1,
+                ]
             )
         left, right = condition(depth - 1), condition(depth - 1)
         return draw.choice([left & right, left & right, left | right, ~left])
@@ -92,6 +112,9 @@ def test_a_look_up_by_an_expression_reads_one_bucket(tmp_path: Path) -> None:
     assert len([path for path in paths if _fails_without(path, table, asked)]) == 1
     assert table.to_arrow(filter=asked).to_pylist() == [{"id": 7, "name": "n7", "v": 2}]
     assert table.query("SELECT v FROM self WHERE id = 7 AND name = 'n7'").to_pylist() == [{"v": 2}]
+    listed = pc.field("id").isin([7, 8, 9]) & (pc.field("name") == "n7")
+    assert len([path for path in paths if _fails_without(path, table, listed)]) < 4
+    assert table.query("SELECT v FROM self WHERE id IN (7, 8) AND name = 'n7'").to_pylist() == [{"v": 2}]
 
 
 def _fails_without(path: Path, table: LakeTable, condition: pc.Expression) -> bool:
