@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -44,6 +45,9 @@ _REMEDIES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. An error is one line on the error stream, and the exit code says who has to act."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it, as daemons do
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that rows have
             stream.reconfigure(errors="backslashreplace")

@@ -260,6 +260,18 @@ def test_a_long_running_maintenance_ends_when_it_is_told_to(path: str, number: s
     assert not LakeTable.open(path).view.log_commits
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_fault(path: str, closed: str) -> None:
+    """A daemon may run a command so. Then no file that the command opens may become its output either."""
+    before = LakeTable.open(path).version
+    command = f'"$0" -m lakemerge compact "$1" --json {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command, sys.executable, path], env=environment, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert LakeTable.open(path).version > before
+    assert LakeTable.check(path).ok
+
+
 def test_the_script_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"lakemerge": "lakemerge.cli:main"}
