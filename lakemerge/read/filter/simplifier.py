@@ -27,6 +27,7 @@ def can_hold(expression: pc.Expression, schema: pa.Schema, guarantees: Sequence[
     dataset = ds.FileSystemDataset(fragments, schema, kind, store)
     try:
         return frozenset(int(fragment.path) for fragment in dataset.get_fragments(filter=expression))
-    except pa.ArrowInvalid:
-        # The simplifier computes with bounds, which may overflow where no row does.
+    except pa.ArrowException:
+        # The simplifier computes with bounds, which may overflow where no row does. It also compares bounds with the
+        # values of ``isin``, which may be of another type that rows are cast to.
         return frozenset(range(len(guarantees)))
