@@ -22,6 +22,9 @@ KAFKA_VERSION := 4.1.2
 # pip-audit takes other versions of some packages than ours.
 AUDIT := $(VENV)/audit
 AUDIT_STAMP := $(AUDIT)/.installed
+# The oldest versions that pyproject.toml allows.
+OLDEST := $(VENV)/oldest
+OLDEST_STAMP := $(OLDEST)/.installed
 # The documentation site is built by packages that the tests do not need.
 DOCS := $(VENV)/docs
 DOCS_STAMP := $(DOCS)/.installed
@@ -50,7 +53,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -63,6 +66,7 @@ help:
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
+	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
@@ -157,6 +161,11 @@ smoke: java $(STAMP)
 matrix: java $(STAMP)
 	sh scripts/matrix.sh $(CURDIR)/$(VENV)/matrix $(CURDIR)/$(BIN)/python "$(PYTHONS)" "$(PYSPARKS)"
 
+# Old packages use what newer ones that they need have deprecated. That is not ours to mend.
+oldest: java $(OLDEST_STAMP)
+	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python $(OLDEST)/bin/python -m pytest tests/unit tests/conformance/test_arrow.py \
+	  -m "not serial and not long" -W ignore::DeprecationWarning $(ARGS)
+
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
 
@@ -205,6 +214,12 @@ $(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(PAIMON)
 	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-paimon.txt
 	@touch $(PAIMON_STAMP)
+
+$(OLDEST_STAMP): pyproject.toml scripts/oldest.py $(STAMP)
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(BIN)/python scripts/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[spark,delta,test]'
+	@touch $@
 
 $(DOCS_STAMP): requirements-docs.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(DOCS)

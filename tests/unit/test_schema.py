@@ -348,7 +348,11 @@ NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
         (pa.nulls(2), STRUCT, [None, None]),
         (array(["a", None], pa.large_string()), pa.string(), ["a", None]),
         (array(["a", None], pa.string_view()), pa.string(), ["a", None]),
-        (array(["b", "b", None], pa.dictionary(pa.int8(), pa.large_string())), pa.string(), ["b", "b", None]),
+        (
+            pa.DictionaryArray.from_arrays(array([0, 0, None], pa.int8()), array(["b"], pa.large_string())),
+            pa.string(),
+            ["b", "b", None],
+        ),
         (array([b"ab"], pa.binary(2)), pa.binary(), [b"ab"]),
         (array([dt.date(1969, 1, 1)], pa.date64()), pa.date32(), [dt.date(1969, 1, 1)]),
         (array([NOON], pa.timestamp("s", "Asia/Tokyo")), UTC, [NOON]),

@@ -10,6 +10,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from scripts import oldest
+
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = {
     "fsspec": "stores of all kinds, to read",
@@ -51,6 +53,16 @@ def test_what_is_asked_for_is_pinned_and_fits() -> None:
     constraints = pinned()
     for requirement in asked():
         assert constraints[normal(requirement.name)] in requirement.specifier
+
+
+def test_the_oldest_versions_are_those_that_are_tested() -> None:
+    """``make oldest`` installs them. A package that two extras ask for has one oldest version."""
+    assert {*oldest.EXTRAS, "s3", "bench", "test"} == project()["project"]["optional-dependencies"].keys()
+    tested = dict(line.split("==") for line in oldest.constraints())
+    assert tested.keys() >= RUNTIME.keys()
+    for requirement in asked():
+        if requirement.name in tested:
+            assert f">={tested[requirement.name]}" in str(requirement.specifier).split(",")
 
 
 def test_what_is_installed_for_it_is_pinned_too() -> None:
