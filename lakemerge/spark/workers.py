@@ -28,7 +28,7 @@ __all__ = ["OLDEST_PYARROW", "prepare_session", "prepare_workers", "registered",
 
 _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
-OLDEST_PYARROW = 21
+OLDEST_PYARROW = 25
 """The oldest major version, as in pyproject.toml."""
 _NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
 _checked: set[tuple[str, str]] = set()

@@ -18,13 +18,13 @@ OWN = version("lakemerge")
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ({"lakemerge": OWN, "pyarrow": "21.0.0"}, None),
-        ({"pyarrow": "25.1"}, None),
+        ({"lakemerge": OWN, "pyarrow": "25.0.0"}, None),
+        ({"pyarrow": "26.1"}, None),
         (
             {"lakemerge": "0.0.9", "pyarrow": "25"},
             f"they have lakemerge 0.0.9, and this program has {OWN} (in p, 3.11)",
         ),
-        ({"lakemerge": OWN, "pyarrow": "20.9"}, "they have pyarrow 20.9, and 21 is the oldest that does (in p, 3.11)"),
+        ({"lakemerge": OWN, "pyarrow": "24.9"}, "they have pyarrow 24.9, and 25 is the oldest that does (in p, 3.11)"),
         ({"failed": "No module named 'numpy'"}, "No module named 'numpy' (in p, 3.11)"),
     ],
 )
