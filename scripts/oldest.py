@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ("cli", "delta", "ingest", "query", "sketches", "spark", "testing")
-"""Extras of the product. pip takes too long to find the oldest s3fs beside the S3 server of the tests."""
+"""The extras of the product, without ``s3``: pip takes too long to find the oldest s3fs that goes with moto."""
 
 
 def constraints() -> list[str]:
