@@ -50,7 +50,7 @@ def _literals(expression: pc.Expression) -> list[pa.Array]:
     options = [column for column in columns if pa.types.is_struct(column.type)]
     lists = [column.field(n) for column in options if (n := column.type.get_field_index("value_set")) >= 0]
     found += [values.flatten() for values in lists if pa.types.is_list(values.type)]
-    return [values for values in found if not pa.types.is_floating(values.type)]
+    return [values for values in found if len(values) <= _MOST_VALUES and not pa.types.is_floating(values.type)]
 
 
 def _values(literals: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
