@@ -18,14 +18,14 @@ from lakemerge.read.filter.simplifier import can_hold
 __all__ = ["points_of"]
 
 _MOST_LITERALS = 20
-"""The proof for ``==`` joined by ``OR`` takes 1 ms for one literal, 15 ms for 20, and 300 ms for 100."""
+"""The proof for ``==`` joined by ``OR`` takes 0.5 ms for one literal, 7 ms for 20, and 160 ms for 100."""
 _MOST_VALUES = 50
 """Arrow's simplifier leaves a longer ``IN`` as it is."""
 
 
 def points_of(expression: pc.Expression, schema: pa.Schema) -> Mapping[str, tuple[Any, ...]]:
-    """For columns that the expression compares by ``==`` or ``isin``: the only values that matching rows can have,
-    ascending. Other columns, and all columns of floats, are left out.
+    """For columns that the expression compares by ``==`` or ``isin``, or integers with a short range: the only values
+    that matching rows can have, ascending. Other columns, and all columns of floats, are left out.
 
     :param schema: the types of the columns that the expression reads.
     """
@@ -54,7 +54,8 @@ def _literals(expression: pc.Expression) -> list[pa.Array]:
 
 
 def _values(literals: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """The different values of a type among the literals, ascending."""
+    """The different values of a type among the literals, ascending. Integers that are near each other get those between
+    them, too: DuckDB makes a range of ``IN (7, 8, 9)``."""
     found = pa.array([], kind)
     if pa.types.is_floating(kind) or pa.types.is_nested(kind):
         return found
@@ -63,7 +64,10 @@ def _values(literals: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
             found = pa.concat_arrays([found, literal.cast(kind)])
         except pa.ArrowException:  # it is of another kind
             continue
-    return found.drop_null().unique().sort()
+    found = found.drop_null().unique().sort()
+    if pa.types.is_integer(kind) and len(found) > 1 and found[-1].as_py() - found[0].as_py() < _MOST_VALUES:
+        return pa.array(range(found[0].as_py(), found[-1].as_py() + 1), kind)
+    return found
 
 
 def _proven(expression: pc.Expression, schema: pa.Schema, field: pa.Field, values: pa.Array) -> tuple[Any, ...]:
@@ -71,7 +75,9 @@ def _proven(expression: pc.Expression, schema: pa.Schema, field: pa.Field, value
     if not 0 < len(values) <= _MOST_VALUES:
         return ()
     column = pc.field(field.name)
-    between = [(column > low) & (column < high) for low, high in pairwise(values)]
+    whole = pa.types.is_integer(field.type)  # the simplifier does not know that nothing is between 7 and 8
+    gaps = [pair for pair in pairwise(values) if not whole or pair[1].as_py() - pair[0].as_py() > 1]
+    between = [(column > low) & (column < high) for low, high in gaps]
     others = [column.is_null(), column < values[0], column > values[-1], *between]
     if can_hold(expression, schema, others):
         return ()
