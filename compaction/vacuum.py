@@ -117,8 +117,11 @@ def _vacuum(
         kept = _came_back(handle, view.snapshot, fence, cut.oldest)
         dead = {kind: [file for file in files if file.path not in kept] for kind, files in dead.items()}
         log = _dead_log_files(handle, fence, cut)
-        for files in (*dead.values(), log):
-            _delete(handle, files)
+        for files in dead.values():
+            # Their names hold transaction ids, so no other table has them.
+            for batch in _batches(files):
+                handle.store.delete([file.path for file in batch])
+        log = _delete_exact(handle, log)
     dead |= {"unfinished": _clean_up(handle, cut, dry_run=dry_run), "delta log": log}
     return VacuumResult(
         dry_run=dry_run,
@@ -236,9 +239,19 @@ def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
     )
 
 
-def _delete(handle: Handle, files: Sequence[FileStat]) -> None:
-    for start in range(0, len(files), _BATCH):
-        handle.store.delete([file.path for file in files[start : start + _BATCH]])
+def _delete_exact(handle: Handle, files: Sequence[FileStat]) -> Sequence[FileStat]:
+    """Delete files whose names every table has. Returns those that were deleted. If the table was removed and made anew
+    since they were listed, the new table's files stay."""
+    left: set[FileStat] = set()
+    for batch in _batches(files):
+        left.update(handle.store.delete_exact(batch))
+    if left:
+        _logger.warning("%d files of the log at %s were written anew, and stay", len(left), handle.store.url)
+    return [file for file in files if file not in left]
+
+
+def _batches(files: Sequence[FileStat]) -> Iterator[Sequence[FileStat]]:
+    return (files[start : start + _BATCH] for start in range(0, len(files), _BATCH))
 
 
 def _clean_up(handle: Handle, cut: _Cut, *, dry_run: bool) -> Sequence[FileStat]:

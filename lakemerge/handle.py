@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lakemerge._internal.kept import Kept
-from lakemerge.delta import DeltaLog, Snapshot, check_same_table
+from lakemerge.delta import DeltaLog, Snapshot, Transaction, check_same_table
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.config import TableConfig
 from lakemerge.layout.view import TableView
@@ -73,10 +73,14 @@ class Handle:
         return time.time_ns() // 1_000_000
 
     @staticmethod
-    def write_name(view: TableView, txn_id: str) -> str:
+    def write_name(view: TableView, transaction: Transaction) -> str:
         """The part of file names that identifies a write: the version at which it began, and its id."""
-        return f"{view.version:020d}-{txn_id}"
+        return f"{view.version:020d}-{transaction.id}"
 
     @staticmethod
-    def new_txn_id() -> str:
+    def new_transaction() -> Transaction:
+        return Transaction(str(uuid.uuid4()))
+
+    @staticmethod
+    def new_id() -> str:
         return str(uuid.uuid4())

@@ -18,7 +18,7 @@ from compaction.check.files import Checked, check_block, check_merge, check_stor
 from compaction.check.ingest import check_ingest, ingest_sizes
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
-from lakemerge.delta.replay import load, read_whole
+from lakemerge.delta.replay import load, read_accepted
 from lakemerge.errors import LakeMergeError, MergerMissingError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
@@ -128,7 +128,7 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
     for checkpoint in listing.checkpoints:
         path = checkpoint.parts[0].path
         try:
-            replay = read_whole(handle.store, checkpoint, STATE_DOMAIN)
+            replay = read_accepted(handle.store, listing, checkpoint, STATE_DOMAIN)
         except TableError as error:
             report.add(path, error.message, _REBUILD)
             continue

@@ -27,7 +27,7 @@ from compaction.run.jobs import run_jobs
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.compaction import commit_packed_logs
 from lakemerge.commits.provenance import Provenance
-from lakemerge.errors import InputError, OutcomeUnknownError
+from lakemerge.errors import InputError
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.expiry import expiries_of
 from lakemerge.format.keys import BucketId
@@ -39,7 +39,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import LogCompactionResult
-from lakemerge.write.base_file import delete_prefix
+from lakemerge.write.discard import discard
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -71,21 +71,21 @@ def compact_logs(
     planned = time.monotonic()
     if not runs:
         return _result(read.version, [], [], [], {"plan": planned - started})
-    txn_id = handle.new_txn_id()
-    spec = PackLogsSpec(MergeSpec(handle.store, read.config, merger, handle.settings), handle.write_name(read, txn_id))
+    transaction = handle.new_transaction()
+    spec = PackLogsSpec(
+        MergeSpec(handle.store, read.config, merger, handle.settings), handle.write_name(read, transaction)
+    )
     blocks = [block for run in runs for commit in run for block in live[commit.version]]
     try:
         logs = _packed(handle, read, runs, live, spec, spark)
         merged = time.monotonic()
         phases = {"plan": planned - started, "merge": merged - planned}
         result = _result(read.version, runs, blocks, logs, phases)
-        provenance = Provenance("COMPACT LOGS", {"readVersion": read.version, "commits": result.commits}, txn_id)
+        provenance = Provenance("COMPACT LOGS", {"readVersion": read.version, "commits": result.commits}, transaction)
         replaced = [commit for run in runs for commit in run]
         committed = commit_packed_logs(handle, read, provenance, _metrics(result), replaced=replaced, packed=logs)
-    except OutcomeUnknownError:
-        raise
-    except Exception:
-        delete_prefix(handle.store, f"{LOG_FOLDER}/{spec.name}")
+    except BaseException:
+        discard(handle.store, transaction, spec.name, folders=(LOG_FOLDER,))
         raise
     ended = time.monotonic()
     phases = {**phases, "commit": ended - merged}

@@ -26,7 +26,7 @@ from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.rescale import commit_layout, reserve_ordinals
 from lakemerge.delta import AddFile
-from lakemerge.errors import CommitConflictError, InputError, OutcomeUnknownError
+from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.keys import BucketId
@@ -34,7 +34,8 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import RescaleResult, SkippedTile
-from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed
+from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed
+from lakemerge.write.discard import ROWS_FOLDERS, discard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,15 +178,15 @@ class _Run:
 
     def _commit(self, batch: Sequence[tuple[_Group, list[BucketJob]]]) -> None:
         handle, view = self._handle, self._view
-        txn_id = handle.new_txn_id()
-        write = BaseWriteSpec.of(handle, view, txn_id, buckets=self._buckets)
+        transaction = handle.new_transaction()
+        write = BaseWriteSpec.of(handle, view, transaction, buckets=self._buckets)
         try:
             with self._timed("merge"):
                 outcomes = iter(self._run([job for _, jobs in batch for job in jobs], view.config, write))
             done = self._sorted_out([(group, [next(outcomes) for _ in jobs]) for group, jobs in batch])
             if len(done) < len(batch):
                 kept = [path for _, adds in done for add in adds for path in paths_of(add)]
-                discard_base_files(handle.store, write.name, keep=kept)
+                discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS, keep=kept)
             if not done:
                 return
             parameters = {"buckets": self._buckets, "readVersion": view.version, "slices": len(done)}
@@ -193,15 +194,13 @@ class _Run:
                 commit_compaction(
                     handle,
                     view,
-                    Provenance("RESCALE", parameters, txn_id),
+                    Provenance("RESCALE", parameters, transaction),
                     _metrics(done),
                     replaced=[file_slice for group, _ in done for file_slice in (*group.file_slices, *group.vacant)],
                     adds=[add for _, adds in done for add in adds],
                 )
-        except OutcomeUnknownError:
-            raise
-        except Exception:
-            discard_base_files(handle.store, write.name)
+        except BaseException:
+            discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS)
             raise
         self._commits += 1
         self._done += done

@@ -16,14 +16,14 @@ from compaction.run.file_slice import FileSliceJob, Merged, Rewritten, run_job
 from compaction.run.jobs import run_jobs
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
-from lakemerge.delta import AddFile
-from lakemerge.errors import OutcomeUnknownError
+from lakemerge.delta import AddFile, Transaction
 from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import SkippedTile
-from lakemerge.write.base_file import BaseWriteSpec, discard_base_files
+from lakemerge.write.base_file import BaseWriteSpec
+from lakemerge.write.discard import ROWS_FOLDERS, discard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,26 +123,24 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
     """Merge the file slices and commit them.
 
     :param number: the number of the group, from 1 on; ``of``: how many groups there are.
-    :raises FileSlicesChangedError: another compaction changed one of the file slices. Like any other error except an
-        unknown outcome of the commit, it leaves no file behind.
+    :raises FileSlicesChangedError: another compaction changed one of the file slices. Like any other error, it leaves
+        no file behind, unless the commit may land.
     """
     started = time.monotonic()
     handle, read = run.handle, run.read
-    txn_id = handle.new_txn_id()
-    write = BaseWriteSpec.of(handle, read, txn_id, buckets=read.config.buckets or 1)
+    transaction = handle.new_transaction()
+    write = BaseWriteSpec.of(handle, read, transaction, buckets=read.config.buckets or 1)
     try:
         outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
         if outcome.skipped:
             _warn(handle, outcome.skipped)
             # Earlier ranges of the file slice may be in files already.
-            discard_base_files(handle.store, write.name, keep=_written(outcome))
+            discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS, keep=_written(outcome))
         if not outcome.done:
             return outcome
-        version = _commit(run, outcome, txn_id, number=number, of=of)
-    except OutcomeUnknownError:
-        raise
-    except Exception:
-        discard_base_files(handle.store, write.name)
+        version = _commit(run, outcome, transaction, number=number, of=of)
+    except BaseException:
+        discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS)
         raise
     return replace(outcome, version=version, commit_seconds=time.monotonic() - started - outcome.merge_seconds)
 
@@ -155,7 +153,7 @@ def _merge(
     return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
 
 
-def _commit(run: GroupRun, outcome: GroupOutcome, txn_id: str, *, number: int, of: int) -> int:
+def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, number: int, of: int) -> int:
     parameters = {
         "readVersion": run.read.version,
         "mode": "minor" if run.minor else "full",
@@ -177,7 +175,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, txn_id: str, *, number: int, o
     committed = commit_compaction(
         run.handle,
         run.read,
-        Provenance("COMPACT", parameters, txn_id),
+        Provenance("COMPACT", parameters, transaction),
         metrics,
         replaced=outcome.replaced,
         adds=outcome.adds,

@@ -19,6 +19,7 @@ from lakemerge.delta import (
     DomainMetadata,
     Metadata,
     Snapshot,
+    Transaction,
 )
 from lakemerge.errors import CommitConflictError, VersionNotFoundError
 from lakemerge.format.block_index import log_version
@@ -61,7 +62,7 @@ def commit_to(
     operation: str,
     parameters: Mapping[str, object],
     info: Mapping[str, object] = MappingProxyType({}),
-    txn_id: str | None = None,
+    transaction: Transaction | None = None,
 ) -> Committed | AlreadyDone:
     """Commit the actions that ``build`` gives for the table's tip. ``build`` is called for every attempt. It raises an
     error if the work that began at ``begin`` is no longer valid at the tip. For other errors see
@@ -73,7 +74,7 @@ def commit_to(
         return build(handle.view(tip))
 
     outcome = handle.log.commit(
-        begin.snapshot, built, operation=operation, parameters=parameters, info=info, txn_id=txn_id
+        begin.snapshot, built, operation=operation, parameters=parameters, info=info, transaction=transaction
     )
     if isinstance(outcome, Committed):
         handle.landed.snapshot = outcome.snapshot
@@ -98,7 +99,7 @@ def commit_records(
         operation=provenance.operation,
         parameters=provenance.parameters,
         info=provenance.info,
-        txn_id=provenance.txn_id,
+        transaction=provenance.transaction,
     )
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from lakemerge.commits.base import commit_to
+from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, DomainMetadata, Snapshot
 from lakemerge.errors import InputError
-from lakemerge.format.consumers import Registration, check_consumer_name, registrations_of
+from lakemerge.format.consumers import (
+    Registration,
+    check_consumer_name,
+    delete_position,
+    registrations_of,
+    write_position,
+)
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
@@ -22,7 +28,7 @@ def register_consumer(
 ) -> Registration:
     """See :meth:`lakemerge.feed.consumers.Consumers.register`."""
     check_consumer_name(name)
-    made = Registration(name, handle.new_txn_id(), offset, handle.now_ms(), expires_after_ms)
+    made = Registration(name, handle.new_id(), offset, handle.now_ms(), expires_after_ms)
     handle.log.snapshot(version=offset.needed_version)  # raises if there is no such version
 
     def build(view: TableView) -> Attempt | AlreadyDone:
@@ -34,9 +40,9 @@ def register_consumer(
         return Attempt([made.domain()])
 
     parameters = {"name": name, "version": offset.needed_version}
-    commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters)
+    registered = landed(commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters))
     # The consumer's age is counted from this file's time by the store's clock.
-    handle.store.put(made.path, made.position(offset))
+    write_position(handle.store, made, offset, check_holds=lambda: handle.log.check_holds(registered.snapshot))
     return made
 
 
@@ -56,7 +62,8 @@ def drop_consumers(
         return Attempt([DomainMetadata(consumer.domain_name, "", True) for consumer in gone])
 
     commit_to(handle, begin, build, operation=operation, parameters={"names": wanted})
-    handle.store.delete([consumer.path for consumer in gone])
+    for consumer in gone:
+        delete_position(handle.store, consumer)
     return [consumer.name for consumer in gone]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from lakemerge.delta import Action, Snapshot
+from lakemerge.delta import Action, Snapshot, Transaction
 from lakemerge.errors import CommitConflictError
 
 __all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenance"]
@@ -58,7 +58,7 @@ class Provenance:
 
     operation: str
     parameters: Mapping[str, object]
-    txn_id: str
+    transaction: Transaction
     app_txn: tuple[str, int] | None = None
     """``(appId, version)`` that makes a repeated write a no-op."""
     info: Mapping[str, object] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from lakemerge.delta.protocol import (
     writer_features,
 )
 from lakemerge.delta.snapshot import Snapshot
+from lakemerge.delta.transaction import Transaction
 
 __all__ = [
     "READER_FEATURES",
@@ -45,6 +46,7 @@ __all__ = [
     "Protocol",
     "RemoveFile",
     "Snapshot",
+    "Transaction",
     "Txn",
     "check_info",
     "check_readable",

@@ -7,7 +7,7 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
@@ -24,12 +24,12 @@ from lakemerge.delta.actions import (
     Txn,
     encode_path,
 )
-from lakemerge.delta.checkpoint_reader import ADD_EXTRA, read_checkpoint
+from lakemerge.delta.checkpoint_reader import ADD_EXTRA, COMMIT_DIGEST, read_checkpoint
 from lakemerge.delta.listing import LAST_CHECKPOINT, Checkpoint, checkpoint_path, read_hint
 from lakemerge.delta.protocol import duration_ms
 from lakemerge.delta.snapshot import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.storage.base import Put, Store
+from lakemerge.storage.base import FileStat, Put, Store
 
 __all__ = ["encode_checkpoint", "write_checkpoint"]
 
@@ -38,34 +38,60 @@ _STRINGS: Final = pa.list_(pa.string())
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 
-def write_checkpoint(store: Store, snapshot: Snapshot, *, now_ms: int) -> None:
+def write_checkpoint(
+    store: Store, snapshot: Snapshot, *, now_ms: int, still_holds: Callable[[], bool] = lambda: True
+) -> None:
     """Write the checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it.
 
     It is idempotent. An existing checkpoint is replaced only if it is damaged or lacks something, so that no file
-    changes under a reader without need.
+    changes under a reader without need. Its footer holds the digest of the commit that it stands for.
+
+    :param still_holds: whether the log is still that of the snapshot's table. Another table's may be there by the time
+        the checkpoint is written. It is asked after the writing, and a checkpoint in another's log is deleted.
     """
     table = encode_checkpoint(snapshot, now_ms=now_ms)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
     path = checkpoint_path(snapshot.version)
-    outcome = store.put_if_absent(path, data)
-    if outcome is not Put.CREATED and not _holds(store, path, snapshot):
-        store.put(path, data)
-    hint = read_hint(store)
-    if hint is None or hint <= snapshot.version:
-        pointer = {
-            "version": snapshot.version,
-            "size": table.num_rows,
-            "sizeInBytes": len(data),
-            "numOfAddFiles": len(snapshot.files),
-        }
-        store.put(LAST_CHECKPOINT, orjson.dumps(pointer))
+    if store.put_if_absent(path, data) is not Put.CREATED:
+        found = store.stat(path)
+        if found is not None and not _holds(store, found, snapshot):
+            store.replace_exact(found, data)
+    if not still_holds():
+        _withdraw(store, path, data)
+        return
+    pointer = {
+        "version": snapshot.version,
+        "size": table.num_rows,
+        "sizeInBytes": len(data),
+        "numOfAddFiles": len(snapshot.files),
+    }
+    _point(store, snapshot.version, orjson.dumps(pointer))
+
+
+def _point(store: Store, version: int, pointer: bytes) -> None:
+    """Write ``_last_checkpoint``, unless it names a later checkpoint that is there."""
+    found = store.stat(LAST_CHECKPOINT)
+    hint = None if found is None else read_hint(store)
+    if hint is not None and hint > version and store.stat(checkpoint_path(hint)) is not None:
+        return
+    if found is None:
+        store.put_if_absent(LAST_CHECKPOINT, pointer)
+    else:
+        store.replace_exact(found, pointer)
+
+
+def _withdraw(store: Store, path: str, data: bytes) -> None:
+    """Delete a checkpoint that was written into the log of another table."""
+    found = store.stat(path)
+    if found is not None and store.get(path) == data:
+        store.delete_exact([found])
 
 
 def encode_checkpoint(snapshot: Snapshot, *, now_ms: int) -> pa.Table:
-    """The checkpoint's rows. Tombstones that expired before ``now_ms`` are left out. If the retention cannot be read,
-    all are kept."""
+    """The checkpoint's rows, with the digest of its commit as metadata. Tombstones that expired before ``now_ms`` are
+    left out. If the retention cannot be read, all are kept."""
     retention_ms = duration_ms(snapshot.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
     removes = [
         remove
@@ -87,19 +113,19 @@ def encode_checkpoint(snapshot: Snapshot, *, now_ms: int) -> pa.Table:
         before, after = offset, total - offset - len(segment)
         columns[name] = pa.concat_arrays([pa.nulls(before, segment.type), segment, pa.nulls(after, segment.type)])
         offset += len(segment)
-    return pa.table(columns)
+    return pa.table(columns).replace_schema_metadata(
+        None if snapshot.digest is None else {COMMIT_DIGEST: snapshot.digest}
+    )
 
 
-def _holds(store: Store, path: str, snapshot: Snapshot) -> bool:
-    found = store.stat(path)
-    if found is None:
-        return False
+def _holds(store: Store, found: FileStat, snapshot: Snapshot) -> bool:
     try:
         replay = read_checkpoint(store, Checkpoint(snapshot.version, (found,)))
     except (TableDamagedError, FileNotFoundError):
         return False
     return (
-        replay.protocol == snapshot.protocol
+        replay.digest == snapshot.digest
+        and replay.protocol == snapshot.protocol
         and replay.metadata == snapshot.metadata
         and {file.path: file.tags for file in replay.files.values()}
         == {file.path: file.tags for file in snapshot.files.values()}

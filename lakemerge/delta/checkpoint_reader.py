@@ -26,7 +26,10 @@ from lakemerge.delta.snapshot import Replay
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage.base import Store
 
-__all__ = ["ADD_EXTRA", "read_checkpoint"]
+__all__ = ["ADD_EXTRA", "COMMIT_DIGEST", "read_checkpoint"]
+
+COMMIT_DIGEST: Final = "lakemerge.commit"
+"""The key in the footer's metadata under which a checkpoint of LakeMerge has the digest of its commit's file."""
 
 ADD_EXTRA: Final[Mapping[str, pa.DataType]] = {
     "baseRowId": pa.int64(),
@@ -51,16 +54,25 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
     """The state that a checkpoint holds. Raises :class:`TableDamagedError`, which names the file, if it cannot be read,
     and :class:`FileNotFoundError` if it was deleted since it was listed."""
     replay = Replay()
+    digests: set[str | None] = set()
     for part in checkpoint.parts:
         # Fetched whole, so that a failing store is not taken for a damaged file: pyarrow
         # reports both as OSError.
         data = store.get(part.path)
         try:
             with collector_paused():
-                replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
+                file = pq.ParquetFile(pa.BufferReader(data))
+                replay.apply(_actions(file.read(columns=list(_COLUMNS))))
+            digests.add(_digest(file))
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
             raise TableDamagedError(f"{part.path} cannot be read: {error}", path=part.path) from error
+    replay.digest = digests.pop() if len(digests) == 1 else None
     return replay
+
+
+def _digest(file: pq.ParquetFile) -> str | None:
+    said = (file.metadata.metadata or {}).get(COMMIT_DIGEST.encode())
+    return None if said is None else said.decode()
 
 
 def _actions(table: pa.Table) -> Iterable[Action]:

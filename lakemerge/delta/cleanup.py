@@ -10,8 +10,8 @@ import re
 from itertools import accumulate, takewhile
 from typing import Final
 
-from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, list_log, no_log
-from lakemerge.delta.replay import read_whole
+from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, Listing, list_log, no_log
+from lakemerge.delta.replay import read_accepted
 from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import FileStat, Store
 
@@ -49,12 +49,12 @@ def dead_log_files(store: Store, *, needed: int, before_ms: int, required_domain
     checkpoint at or below ``needed``, and written at or before ``before_ms`` by the store's clock. The oldest version
     comes first.
 
-    A checkpoint that readers pass over, because it is damaged or lacks ``required_domain``, does not count: readers
-    then need what is older.
+    A checkpoint that readers pass over does not count, because it is damaged, lacks ``required_domain`` or stands for
+    another table's commit: readers then need what is older.
     """
     listing = list_log(store)
-    whole = (c.version for c in listing.at_or_below(needed) if _is_whole(store, c, required_domain))
-    kept = next(whole, 0)
+    accepted = (c.version for c in listing.at_or_below(needed) if _is_accepted(store, listing, c, required_domain))
+    kept = next(accepted, 0)
     dead = []
     for stat in store.list(LOG_FOLDER):
         found = _VERSIONED.match(stat.path.removeprefix(f"{LOG_FOLDER}/"))
@@ -67,9 +67,9 @@ def dead_log_files(store: Store, *, needed: int, before_ms: int, required_domain
     return dead
 
 
-def _is_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> bool:
+def _is_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, required_domain: str | None) -> bool:
     try:
-        read_whole(store, checkpoint, required_domain)
+        read_accepted(store, listing, checkpoint, required_domain)
     except TableDamagedError:
         return False
     return True

@@ -27,12 +27,14 @@ from lakemerge.delta.actions import (
     decode_commit_info,
     encode,
 )
+from lakemerge.delta.chain import CHAIN, digest, link
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.listing import commit_path
 from lakemerge.delta.protocol import check_writable, in_commit_timestamps, is_set
 from lakemerge.delta.snapshot import Replay, Snapshot
-from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, UnsupportedFeatureError
-from lakemerge.storage.base import Put, Store
+from lakemerge.delta.transaction import Transaction
+from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, StoreError, UnsupportedFeatureError
+from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
 
 __all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
 
@@ -43,6 +45,7 @@ _RESERVED: Final = frozenset(
     {
         "engineInfo",
         "inCommitTimestamp",
+        CHAIN,
         "operation",
         "operationMetrics",
         "operationParameters",
@@ -83,7 +86,7 @@ class Operation:
     name: str
     parameters: Mapping[str, object]
     info: Mapping[str, object]
-    txn_id: str
+    transaction: Transaction
 
     def __post_init__(self) -> None:
         check_info(self.info)
@@ -127,47 +130,69 @@ def prepare(
     check_writable(after.protocol, writer_features, metadata=after.metadata)
     _check_append_only(after.metadata, actions)
     info = _commit_info(tip, actions, attempt.metrics, operation, now_ms, in_commit=after.in_commit_timestamps)
-    data = encode([info, *actions])
-    return Prepared(version, data, replace(after, fingerprint=Fingerprint(data)))
+    rest = encode(actions)
+    # The digest of the file of the commit before makes the log a chain.
+    fields = {**info.fields, CHAIN: link(rest, after=None if tip is None else tip.digest)}
+    data = encode([CommitInfo(fields)]) + rest
+    return Prepared(version, data, replace(after, fingerprint=Fingerprint(data), digest=digest(data)))
 
 
-def land(store: Store, prepared: Prepared, *, txn_id: str, sleep: Callable[[float], None]) -> bool:
+def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: Callable[[float], None]) -> bool:
     """Create the commit file: ``True`` if it is ours, ``False`` if another commit has the version.
 
     After any answer except success the file is read back, and its transaction id decides. While the file is absent, the
     same version is tried again, because a request that seemed lost may still arrive. If this gives no result,
-    :class:`OutcomeUnknownError` is raised. Any other exception is the store's refusal of the first request, so no
-    request has landed.
+    :class:`OutcomeUnknownError` is raised. :class:`NothingCreatedError` is the store's word that the first request
+    created nothing. Exceptions that are not the store's pass through. ``transaction`` says whether the commit may land.
     """
     path = commit_path(prepared.version)
     doubt: Exception | None = None
     for number, delay_s in enumerate(_RETRY_DELAYS_S, start=1):
+        was_sent = transaction.may_land
+        transaction.send()
         try:
             outcome = store.put_if_absent(path, prepared.data)
-        except LakeMergeError as error:
-            if doubt is None:
+        except NothingCreatedError as error:
+            if not was_sent:
+                transaction.lose()
                 raise
             doubt, outcome = error, Put.UNKNOWN
-        except Exception as error:  # noqa: BLE001 - whatever it is, the request may have landed
+        except (StoreError, OSError) as error:
+            if not is_own_failure(error):
+                raise
             doubt, outcome = error, Put.UNKNOWN
         if outcome is Put.CREATED:
             return True
         try:
-            found = store.get(path)
-            return found == prepared.data or _txn_id(found, path) == txn_id
+            is_ours = _is_ours(store.get(path), prepared, transaction.id, path)
         except FileNotFoundError as error:
-            doubt = doubt or error
-        except Exception as error:  # noqa: BLE001 - without the file's content the outcome is not known
-            doubt = error
+            doubt, is_ours = doubt or error, None
+        except (LakeMergeError, OSError) as error:
+            if not is_own_failure(error):
+                raise
+            doubt, is_ours = error, None
+        if is_ours is not None:
+            if not is_ours:
+                transaction.lose()
+            return is_ours
         tries = f"{number} of {len(_RETRY_DELAYS_S)}"
         _logger.warning("no clear answer to writing %s (try %s, next after %s s): %r", path, tries, delay_s, doubt)
         sleep(delay_s)
     raise OutcomeUnknownError(
         f"the store did not tell whether {path} was written (last: {doubt!r}). Data files are kept. Look for txnId "
-        f"{txn_id} in that file, or commit again with the same transaction id from the same begin snapshot",
+        f"{transaction.id} in that file, or commit again with the same transaction id from the same begin snapshot",
         version=prepared.version,
-        txn_id=txn_id,
+        txn_id=transaction.id,
     ) from doubt
+
+
+def _is_ours(found: bytes, prepared: Prepared, txn_id: str, path: str) -> bool | None:
+    """Whether a commit file is this commit's; ``None`` if its content does not tell, because it is only a part."""
+    if found == prepared.data:
+        return True
+    if prepared.data.startswith(found):
+        return None
+    return _txn_id(found, path) == txn_id
 
 
 def _txn_id(data: bytes, path: str) -> str | None:
@@ -190,7 +215,7 @@ def _commit_info(
         "operationParameters": {key: _as_text(value) for key, value in operation.parameters.items()},
         "operationMetrics": {key: _as_text(value) for key, value in metrics.items()},
         "engineInfo": f"LakeMerge/{_library_version()}",
-        "txnId": operation.txn_id,
+        "txnId": operation.transaction.id,
         "isBlindAppend": _is_blind_append(actions),
     }
     if in_commit:

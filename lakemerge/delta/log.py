@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from lakemerge.delta.actions import Action, CommitInfo, decode, decode_commit_info
+from lakemerge.delta.chain import Chain, previous_of
 from lakemerge.delta.checkpoint import write_checkpoint
 from lakemerge.delta.cleanup import TRUSTED_AGE_MS
 from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
@@ -20,17 +21,19 @@ from lakemerge.delta.identity import check_same_table, holds, replaced_error
 from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.delta.moment import Moment
 from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
-from lakemerge.delta.replay import gap_error, load, timestamp_of, version_at
+from lakemerge.delta.replay import gap_error, is_linked, load, timestamp_of, version_at
 from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import (
     CommitConflictError,
     InputError,
     NotATableError,
     OutcomeUnknownError,
     TableDamagedError,
+    TableReplacedError,
     VersionNotFoundError,
 )
-from lakemerge.storage.base import Store
+from lakemerge.storage.base import Store, is_own_failure
 
 __all__ = ["DeltaLog", "HistoryEntry"]
 
@@ -178,7 +181,7 @@ class DeltaLog:
         operation: str,
         parameters: Mapping[str, object],
         info: Mapping[str, object] = _NOTHING,
-        txn_id: str | None = None,
+        transaction: Transaction | None = None,
     ) -> Committed | AlreadyDone:
         """Commit the actions that ``build`` gives for the table's tip, at exactly the next version.
 
@@ -187,19 +190,23 @@ class DeltaLog:
         stop without writing, or raises. To create a table it is called with ``None``; if there is a table, or another
         writer was first, it is called with that table's snapshot.
 
-        A lost race is repeated as long as others make progress (1000 times). If ``txn_id`` is found among the commits
-        after ``begin``, an earlier call landed, and its commit is returned. Every N-th commit
+        A lost race is repeated as long as others make progress (1000 times). If the id of ``transaction`` is found
+        among the commits after ``begin``, an earlier call landed, and its commit is returned. Every N-th commit
         (``delta.checkpointInterval``) also writes a checkpoint; if that fails, it is only logged. Each attempt first
         checks that the log still holds the version on which it builds, and else raises :class:`TableReplacedError`: the
         table was removed or re-created.
 
+        ``transaction`` says at any time whether the commit may be in the log or may get there yet. **The caller may
+        delete the data files it wrote only while** :attr:`Transaction.may_land` **is false**, whatever was raised.
+
         Raises :class:`OutcomeUnknownError` (with ``version`` and ``txn_id``) if the store does not say whether the
-        commit landed. **The caller may delete the data files it wrote if, and only if, any other ``Exception`` is
-        raised**: then the commit did not and will not land. After a ``BaseException`` such as ``KeyboardInterrupt``
-        nothing is known. :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits after
-        it were cleaned up. :class:`UnsupportedFeatureError`: this table is not ours to write.
+        commit landed. After any other error of this library the commit did not and will not land; after an exception
+        of somebody else, such as ``KeyboardInterrupt`` or that of a signal handler, it may.
+        :class:`CommitConflictError`: too many lost races, or ``begin`` is so old that commits after it were cleaned up.
+        :class:`UnsupportedFeatureError`: this table is not ours to write.
         """
-        work = Operation(operation, parameters, info, self._new_id() if txn_id is None else txn_id)
+        own = Transaction(self._new_id()) if transaction is None else transaction
+        work = Operation(operation, parameters, info, own)
         tip = self.snapshot() if begin is None and self.exists() else begin
         taken: int | None = None
         for _ in range(_MAX_LOST_RACES):
@@ -207,18 +214,19 @@ class DeltaLog:
             if tip is not None:
                 advanced = self._advance(tip, at_least=taken)
                 landed = () if advanced is None else advanced.landed
-                earlier = next((version for version, actions in landed if _is_by(actions, work.txn_id)), None)
+                earlier = next((version for version, actions in landed if _is_by(actions, own.id)), None)
                 if advanced is not None and earlier is not None:
+                    own.send()
                     tip = advanced.tip
-                    return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, work.txn_id))
+                    return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, own.id))
                 tip = self._proven(tip, advanced)
                 check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
             attempt = build(tip)
             if isinstance(attempt, AlreadyDone):
                 return attempt
             prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)
-            if land(self.store, prepared, txn_id=work.txn_id, sleep=self._sleep):
-                self._check_in_time(prepared.version, work.txn_id, looked)
+            if land(self.store, prepared, transaction=own, sleep=self._sleep):
+                self._check_in_time(prepared.version, own.id, looked)
                 return Committed(prepared.version, self._checkpoint_if_due(prepared))
             taken = prepared.version
             if tip is None:
@@ -237,7 +245,14 @@ class DeltaLog:
         self._write_checkpoint(snapshot)
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
-        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+        def still_holds() -> bool:
+            try:
+                self.check_holds(snapshot)
+            except TableReplacedError:
+                return False
+            return True
+
+        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms(), still_holds=still_holds)
 
     def _now(self) -> Moment:
         return Moment(self._clock_ms(), self._running_ms())
@@ -254,7 +269,9 @@ class DeltaLog:
             listing = list_log(self.store, since=max(version - 1, 0))
             in_time = listing.latest == version or version - 1 in listing.commits
             doubt = None if in_time else "the log has later versions, and no longer the one before it"
-        except Exception as error:  # noqa: BLE001 - whatever it is, the commit file is there
+        except Exception as error:
+            if not is_own_failure(error):
+                raise
             doubt = repr(error)
         if doubt is not None:
             raise OutcomeUnknownError(
@@ -271,6 +288,8 @@ class DeltaLog:
         try:
             return self.snapshot(version=version)
         except Exception as error:
+            if not is_own_failure(error):
+                raise
             raise OutcomeUnknownError(
                 f"the commit landed as version {version}, which could not be read back: {error}. Its files were kept; "
                 "open the table again.",
@@ -299,8 +318,11 @@ class DeltaLog:
 
     def _decoded(self, versions: range) -> Iterator[tuple[int, tuple[Action, ...]]]:
         paths = [commit_path(version) for version in versions]
+        chain = Chain()
         for version, path, data in zip(versions, paths, fetch(self.store, paths), strict=True):
-            yield version, decode(data, path)
+            actions = decode(data, path)
+            chain.follow(data, actions, path)
+            yield version, actions
 
     def _advance(self, snapshot: Snapshot, *, at_least: int | None = None) -> _Advanced | None:
         """The commits after ``snapshot``; ``None`` if some are missing. Raises :class:`TableReplacedError`."""
@@ -319,8 +341,15 @@ class DeltaLog:
             return None
         landed = tuple((first + at, decode(data, paths[at])) for at, data in enumerate(files))
         replay = Replay(snapshot)
-        for _, actions in landed:
+        chain = Chain(snapshot.digest, is_linked=is_linked(snapshot.protocol))
+        if chain.is_linked and not held:
+            if previous_of(landed[0][1]) != snapshot.digest:
+                return None
+            held = True  # the next commit was made for this one
+        for (_, actions), data, path in zip(landed, files, paths, strict=True):
+            chain.follow(data, actions, path)
             replay.apply(actions)
+        replay.digest = chain.digest
         known = next((c.version for c in listing.at_or_below(last)), snapshot.checkpoint_version)
         tip = replay.finish(last, listing.commits[last].modified_ms, known)
         check_readable(tip.protocol, tip.metadata)
@@ -366,7 +395,9 @@ class DeltaLog:
             return after
         try:
             self._write_checkpoint(after)
-        except Exception:
+        except Exception as error:
+            if not (is_own_failure(error) or isinstance(error, MemoryError)):
+                raise
             _logger.warning("the checkpoint of version %d could not be written", prepared.version, exc_info=True)
             return after
         return replace(after, checkpoint_version=prepared.version)

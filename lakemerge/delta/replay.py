@@ -14,7 +14,8 @@ from itertools import accumulate
 from typing import Final
 
 from lakemerge._internal.collector import collector_paused
-from lakemerge.delta.actions import CommitInfo, decode, decode_commit_info
+from lakemerge.delta.actions import CommitInfo, Protocol, decode, decode_commit_info
+from lakemerge.delta.chain import Chain, digest, previous_of
 from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch, no_log
@@ -28,11 +29,15 @@ from lakemerge.errors import (
 )
 from lakemerge.storage.base import Store
 
-__all__ = ["gap_error", "load", "read_whole", "timestamp_of", "version_at"]
+__all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at"]
 
 _logger = logging.getLogger(__name__)
 
 _LAKEMERGE: Final = "lakemerge"
+
+
+class _FalseCheckpointError(TableDamagedError):
+    """A checkpoint stands for another commit than the log's, such as one of a table that was here before."""
 
 
 def load(store: Store, listing: Listing, version: int | None, *, required_domain: str | None) -> Snapshot:
@@ -58,12 +63,16 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
         if gap is not None:
             raise problem or _unreachable(listing, checkpoint, gap, wanted, latest)
         try:
-            replay = Replay() if checkpoint is None else read_whole(store, checkpoint, required_domain)
+            replay = Replay() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
         except TableDamagedError as error:
             _logger.warning("a checkpoint is passed over: %s", error)
             problem = problem or error
             continue
-        return _finish(store, listing, checkpoint, replay, wanted)
+        try:
+            return _finish(store, listing, checkpoint, replay, wanted)
+        except _FalseCheckpointError as error:
+            _logger.warning("a checkpoint is passed over: %s", error)
+            problem = problem or error
     raise AssertionError("the commits from 0 were neither missing nor replayed")
 
 
@@ -135,8 +144,32 @@ def _file_ms(listing: Listing, version: int) -> int:
     return next(c.parts[0].modified_ms for c in listing.checkpoints if c.version == version)
 
 
-def read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
-    """The state a checkpoint holds; raises :class:`TableDamagedError` for one that readers pass over."""
+def is_linked(protocol: Protocol | None) -> bool:
+    """Whether all commits of a table with that protocol say what they hold (:mod:`lakemerge.delta.chain`)."""
+    return protocol is not None and _LAKEMERGE in protocol.writer_features
+
+
+def read_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+    """The state a checkpoint holds. Raises :class:`TableDamagedError` for one that readers pass over: it is damaged,
+    lacks the domain, or stands for another commit than the one of its version in this log."""
+    replay = _read_whole(store, checkpoint, required_domain)
+    if is_linked(replay.protocol) and replay.digest != _digest_at(store, listing, checkpoint.version):
+        raise _false(checkpoint)
+    return replay
+
+
+def _digest_at(store: Store, listing: Listing, version: int) -> str | None:
+    """The digest of a commit, by its file or by what the commit after it says."""
+    if version in listing.commits:
+        return digest(store.get(commit_path(version)))
+    if version + 1 in listing.commits:
+        path = commit_path(version + 1)
+        return previous_of(decode(store.get(path), path))
+    return None
+
+
+def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+    """The state a checkpoint holds; raises :class:`TableDamagedError` if it is damaged or not LakeMerge's."""
     replay = read_checkpoint(store, checkpoint)
     protocol = replay.protocol
     if protocol is None or replay.metadata is None:
@@ -155,17 +188,31 @@ def read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None
             version=checkpoint.version,
             domain=required_domain,
         )
+    if lakemerge and replay.digest is None:
+        path = checkpoint.parts[0].path
+        raise TableDamagedError(
+            f"{path} does not say for which commit it stands, so another engine wrote it, and the commits, or an older "
+            "checkpoint, are not all there to do without it. Restore the deleted commits from a backup; the next "
+            "checkpoint then puts things right.",
+            path=path,
+            version=checkpoint.version,
+        )
     return replay
 
 
 def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, replay: Replay, version: int) -> Snapshot:
+    """Apply the commits after a checkpoint, each of which has to fit the one before it."""
     first = 0 if checkpoint is None else checkpoint.version + 1
     paths = [commit_path(v) for v in range(first, version + 1)]
+    chain = Chain(replay.digest, is_linked=checkpoint is not None and is_linked(replay.protocol))
     info: CommitInfo | None = None
     newest: bytes | None = None
     for path, data in zip(paths, fetch(store, paths), strict=True):
         with collector_paused():
             actions = decode(data, path)
+            if newest is None and checkpoint is not None and chain.is_linked and previous_of(actions) != replay.digest:
+                _check_stands(store, listing, checkpoint, replay)
+            chain.follow(data, actions, path)
             replay.apply(actions)
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
         newest = data
@@ -173,11 +220,35 @@ def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, repla
         # A checkpoint holds no commit times. The commit of its version does.
         newest = store.get(commit_path(version))
         info = decode_commit_info(newest, commit_path(version))
+        if chain.is_linked and checkpoint is not None and digest(newest) != replay.digest:
+            raise _false(checkpoint)
+    elif is_linked(replay.protocol) and not chain.is_linked:
+        raise TableDamagedError(f"{paths[-1]} lost the line that says what it holds; restore it from a backup")
+    replay.digest = chain.digest if newest is None else digest(newest)
     in_commit = replay.metadata is not None and in_commit_timestamps(replay.metadata)
     timestamp_ms = timestamp_of(info, _file_ms(listing, version), in_commit=in_commit)
     snapshot = replay.finish(version, timestamp_ms, None if checkpoint is None else checkpoint.version)
     check_readable(snapshot.protocol, snapshot.metadata)
     return snapshot if newest is None else replace(snapshot, fingerprint=Fingerprint(newest, listing.commits[version]))
+
+
+def _check_stands(store: Store, listing: Listing, checkpoint: Checkpoint, replay: Replay) -> None:
+    """Raise :class:`_FalseCheckpointError` unless the commit of the checkpoint's version is the one that it stands
+    for. Then the commit after it is the wrong one."""
+    if checkpoint.version not in listing.commits:
+        raise _false(checkpoint)
+    if digest(store.get(commit_path(checkpoint.version))) != replay.digest:
+        raise _false(checkpoint)
+
+
+def _false(checkpoint: Checkpoint) -> _FalseCheckpointError:
+    path = checkpoint.parts[0].path
+    return _FalseCheckpointError(
+        f"{path} stands for another commit than {commit_path(checkpoint.version)}: it is of a table that was here "
+        "before",
+        path=path,
+        version=checkpoint.version,
+    )
 
 
 def _unreachable(

@@ -43,6 +43,8 @@ class Snapshot:
     """The newest checkpoint at or below ``version`` that this snapshot knows. There may be newer ones."""
     fingerprint: Fingerprint | None = field(default=None, compare=False)
     """The commit file of ``version``; ``None`` if only a checkpoint is left."""
+    digest: str | None = field(default=None, compare=False)
+    """That of the commit file, see :mod:`lakemerge.delta.chain`; ``None`` if it is not known."""
 
     @property
     def commits_since_checkpoint(self) -> int:
@@ -69,6 +71,8 @@ class Replay:
         self.tombstones: dict[str, RemoveFile] = {} if base is None else dict(base.tombstones)
         self.txns: dict[str, Txn] = {} if base is None else dict(base.txns)
         self.domains: dict[str, DomainMetadata] = {} if base is None else dict(base.domains)
+        self.digest: str | None = None if base is None else base.digest
+        """That of the last commit, as far as it is known."""
 
     def apply(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -108,4 +112,5 @@ class Replay:
             txns=self.txns,
             domains=self.domains,
             checkpoint_version=checkpoint_version,
+            digest=self.digest,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lakemerge.commits.consumers import drop_consumers, known_consumer, register_consumer
 from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
-from lakemerge.format.consumers import Registration, registrations_of, stored_position
+from lakemerge.format.consumers import Registration, registrations_of, stored_position, write_position
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -87,7 +87,8 @@ class Consumers:
 
     def move(self, name: str, offset: Offset) -> None:
         """As :meth:`advance`, to a place inside a version. For followers; not part of the public API."""
-        known = known_consumer(self._current().snapshot, name)
+        tip = self._current().snapshot
+        known = known_consumer(tip, name)
         present = stored_position(self._handle.store, known)
         if offset < present:
             raise InputError(
@@ -95,7 +96,7 @@ class Consumers:
                 f"{offset.version - 1}; drop it and register it anew to read changes again",
                 name=name,
             )
-        self._handle.store.put(known.path, known.position(offset))
+        write_position(self._handle.store, known, offset, check_holds=lambda: self._handle.log.check_holds(tip))
 
     def position(self, name: str) -> Offset:
         """What a consumer reads next. For followers; not part of the public API."""

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from lakemerge.delta import DomainMetadata, Snapshot
-from lakemerge.errors import InputError, TableDamagedError
+from lakemerge.errors import InputError, StoreError, TableDamagedError
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.values import whole_number
-from lakemerge.storage.base import Store
+from lakemerge.storage.base import Put, Store
 
 __all__ = [
     "CONSUMER_DOMAIN_PREFIX",
     "CONSUMER_FOLDER",
     "Registration",
     "check_consumer_name",
+    "delete_position",
     "registrations_of",
     "stored_position",
+    "write_position",
 ]
 
 CONSUMER_DOMAIN_PREFIX: Final = "lakemerge.consumer."
 CONSUMER_FOLDER: Final = "_lakemerge/consumers"
 
+_MOST_TRIES: Final = 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _logger = logging.getLogger(__name__)
 
@@ -90,16 +94,58 @@ def registrations_of(snapshot: Snapshot) -> dict[str, Registration]:
 def stored_position(store: Store, registration: Registration) -> Offset:
     """The position of a consumer. If the file is missing, damaged or of an earlier consumer, it is where the consumer
     began."""
+    own = _own_position(store, registration)
+    return registration.begin if own is None else max(registration.begin, own)
+
+
+def write_position(
+    store: Store, registration: Registration, offset: Offset, *, check_holds: Callable[[], None]
+) -> None:
+    """Write where a consumer stands, unless it is further already.
+
+    Every table may have a consumer of that name, so only a file that was looked at is replaced, and only one of this
+    consumer, or one that no consumer of this table has. If somebody else writes it at the same time, it is read again.
+
+    :param check_holds: raises :class:`lakemerge.TableReplacedError` if the folder holds another table by now.
+    """
+    data = registration.position(offset)
+    for _ in range(_MOST_TRIES):
+        found = store.stat(registration.path)
+        if found is None:
+            if store.put_if_absent(registration.path, data) is Put.CREATED:
+                return
+            continue
+        own = _own_position(store, registration)
+        if own is None:
+            check_holds()  # after the look: the file is older than any other table here
+        elif own > offset:
+            return
+        if store.replace_exact(found, data):
+            return
+    raise StoreError(
+        f"the position of consumer {registration.name!r} was written by others {_MOST_TRIES} times meanwhile: let one "
+        "reader use a consumer",
+        path=registration.path,
+    )
+
+
+def delete_position(store: Store, registration: Registration) -> None:
+    """Delete the position of a consumer that was dropped, and no other consumer's or table's."""
+    found = store.stat(registration.path)
+    if found is not None and _own_position(store, registration) is not None:
+        store.delete_exact([found])
+
+
+def _own_position(store: Store, registration: Registration) -> Offset | None:
+    """What the file says of this consumer; ``None`` if it is missing, damaged or another's."""
     try:
         body: Any = orjson.loads(store.get(registration.path))
-        if body["id"] != registration.id:
-            return registration.begin
-        return max(registration.begin, Offset.of(body))
+        return Offset.of(body) if body["id"] == registration.id else None
     except FileNotFoundError:
-        return registration.begin
+        return None
     except (InputError, KeyError, ValueError, TypeError):
         _logger.warning("the position of consumer %r cannot be read; it begins anew", registration.name, exc_info=True)
-        return registration.begin
+        return None
 
 
 def _decode(domain: DomainMetadata) -> Registration:

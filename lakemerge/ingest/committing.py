@@ -14,7 +14,7 @@ from typing import Any, Final
 from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
-from lakemerge.errors import InputError, OutcomeUnknownError
+from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
 from lakemerge.handle import Handle
 from lakemerge.ingest.formats.base import Piece
@@ -22,10 +22,10 @@ from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended, reject
 from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView
-from lakemerge.write.base_file import delete_prefix
-from lakemerge.write.upsert import LoadFileSlices, Write, discard, finish
+from lakemerge.write.discard import discard
+from lakemerge.write.upsert import LoadFileSlices, Write, finish
 
-__all__ = ["Member", "Standing", "WindowWork", "commit_window", "give_up", "note", "standing_of"]
+__all__ = ["Member", "Standing", "WindowWork", "commit_window", "note", "standing_of"]
 
 _MANY_REJECTS: Final = 8
 
@@ -110,7 +110,7 @@ class WindowWork:
 def commit_window(
     standing: Standing, write: Write, done: Sequence[Done], work: WindowWork, *, load_file_slices: LoadFileSlices
 ) -> tuple[Standing, list[Entry]]:
-    """Commit records, ledger and reasons. A failure leaves no file, except :class:`OutcomeUnknownError`."""
+    """Commit records, ledger and reasons. A failure leaves no file, unless the commit may land."""
     handle, window = write.handle, standing.ingest.window + 1
     counts = [[0, 0] for _ in work.members]
     for task in done:
@@ -139,23 +139,11 @@ def commit_window(
             info={**write.provenance.info, "ingest": about},
             along=along,
         ).with_parameters(name=standing.ingest.name, window=window)
-    except BaseException:
-        give_up(write)
-        raise
-    try:
         finish(replace(write, provenance=provenance), [task.packed for task in done], load_file_slices=load_file_slices)
-    except OutcomeUnknownError:
-        raise
-    except Exception:
-        give_up(write)
+    except BaseException:
+        write.discard()
         raise
     return Standing(standing.view, after, after.domain().configuration), entries
-
-
-def give_up(write: Write) -> None:
-    """Delete what was written for a window that is surely not committed."""
-    discard(write.pack)
-    delete_prefix(write.handle.store, f"{INGEST_FOLDER}/{write.pack.name}")
 
 
 def note(
@@ -172,8 +160,8 @@ def note(
     :param about: for ``commitInfo``.
     :param changed: the new state of the job; by default it stays as it is.
     """
-    txn_id = handle.new_txn_id()
-    name = handle.write_name(standing.view, txn_id)
+    transaction = handle.new_transaction()
+    name = handle.write_name(standing.view, transaction)
     window = standing.ingest.window + 1
     start = standing if changed is None else replace(standing, ingest=changed)
     try:
@@ -181,12 +169,10 @@ def note(
         about = {"name": standing.ingest.name, "window": window, **about}
         parameters: dict[str, object] = {"name": standing.ingest.name, "window": window}
         committed = commit_note(
-            handle, standing.view, Provenance("INGEST", parameters, txn_id, info={"ingest": about}, along=along)
+            handle, standing.view, Provenance("INGEST", parameters, transaction, info={"ingest": about}, along=along)
         )
-    except OutcomeUnknownError:
-        raise
-    except Exception:
-        delete_prefix(handle.store, f"{INGEST_FOLDER}/{name}")
+    except BaseException:
+        discard(handle.store, transaction, name)
         raise
     return standing_of(handle.view(committed.snapshot), standing.ingest.name)
 

@@ -13,9 +13,8 @@ import pyarrow as pa
 from lakemerge.commits.provenance import Along
 from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
-from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.handle import Handle
-from lakemerge.ingest.committing import Member, Standing, give_up
+from lakemerge.ingest.committing import Member, Standing
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.ledger import FileState
 from lakemerge.ingest.plan import Candidate
@@ -26,7 +25,7 @@ from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.ingest.spill import SortedSpill
 from lakemerge.ingest.told import entries_of
 from lakemerge.layout.view import TableView
-from lakemerge.write.base_file import delete_prefix
+from lakemerge.write.discard import discard_rejects
 from lakemerge.write.upsert import finish
 
 __all__ = ["replayed"]
@@ -130,7 +129,7 @@ def _replay(
     except (FileGoneError, FileChangedError) as error:
         raise _missing(number, error.message) from error
     if safely and not write.pack.merger.laws(view.config.shape, full_frames=write.frame.full).replay_safe:
-        give_up(write)
+        write.discard()
         raise InputError(
             f"the table's merger, {write.pack.merger.name}, does not say that records may come twice (replay_safe). "
             "Replay into another table, or pass force=True if the records are not in this one, or do no harm twice"
@@ -145,7 +144,7 @@ def _replay(
         )
     finally:
         # The records that are set aside now are in the window's own rejects already.
-        delete_prefix(target.store, f"{INGEST_FOLDER}/{write.pack.name}")
+        discard_rejects(target.store, write.pack.name)
     counts = [count for task in done for count in task.counts]
     return sum(rows for _, rows, _ in counts), sum(rejected for *_, rejected in counts)
 

@@ -15,7 +15,7 @@ from lakemerge.errors import CommitConflictError, InputError, RetryError, TableD
 from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
-from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, give_up, note, standing_of
+from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
 from lakemerge.ingest.formats.base import Peek
 from lakemerge.ingest.formats.records import wider
 from lakemerge.ingest.frames import Shape, WindowFrame
@@ -228,7 +228,7 @@ class Runner:
             done = self.engine.run(partial(run_task, Job(reading, write.pack, number)), self._tasks(members))
             self._check_limit(done)
         except BaseException:
-            give_up(write)
+            write.discard()
             raise
         return write, done
 

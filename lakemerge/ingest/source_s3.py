@@ -70,7 +70,14 @@ class S3Source(Source):
             return Outcome.GONE
         if there.token != file.token:
             return Outcome.CHANGED
-        self._client.call("delete_object", self._key(file.path))
+        try:
+            self._client.call("delete_object", self._key(file.path), IfMatch=file.token)
+        except FileNotFoundError:
+            return Outcome.GONE
+        except StoreError as error:
+            if error.facts.get("s3_code") in CONDITION_FAILED:
+                return Outcome.CHANGED
+            raise
         return Outcome.DONE
 
     def move(self, file: SourceFile, target: str) -> Outcome:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.records import commit_load, commit_note
-from lakemerge.errors import OutcomeUnknownError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.records import nullable
@@ -21,10 +20,11 @@ from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, shaped
 from lakemerge.results.results import UpsertResult
-from lakemerge.write.base_file import BaseWriteSpec, discard_base_files, ordinals_needed, write_base_files
+from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
+from lakemerge.write.discard import discard
 from lakemerge.write.pack import pack
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, discard, finish, load_in_process
+from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def commit_frame(table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str
     try:
         packed = [pack(records, write.pack, 0)]
     except BaseException:
-        discard(write.pack)
+        write.discard()
         raise
     return finish(write, packed, load_file_slices=load_in_process).rows
 
@@ -61,7 +61,7 @@ def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:
     """Note that a version without records is replayed."""
     handle = table.handle
     parameters = {"version": txn[1]}
-    commit_note(handle, table.view, Provenance(_OPERATION, parameters, handle.new_txn_id(), txn))
+    commit_note(handle, table.view, Provenance(_OPERATION, parameters, handle.new_transaction(), txn))
 
 
 def load_state(
@@ -73,8 +73,8 @@ def load_state(
     """
     start = known.start
     spec = MergeSpec(source.store, start.config, source.merger(start), source.settings)
-    txn_id = handle.new_txn_id()
-    write = BaseWriteSpec.of(handle, begin, txn_id, buckets=start.config.buckets or 1)
+    transaction = handle.new_transaction()
+    write = BaseWriteSpec.of(handle, begin, transaction, buckets=start.config.buckets or 1)
     early = max(
         (e.horizon for e in known.expiries if start.version > e.horizon and e.version > start.version), default=-1
     )
@@ -96,12 +96,10 @@ def load_state(
             ordinals += count
         told = {"version": start.version, "early": early if early >= 0 else None}
         parameters = {"mode": "load", "version": start.version}
-        provenance = Provenance(_OPERATION, parameters, txn_id, txn, info={"replay": told})
+        provenance = Provenance(_OPERATION, parameters, transaction, txn, info={"replay": told})
         commit_load(handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals)
-    except OutcomeUnknownError:
-        raise
     except BaseException:
-        discard_base_files(handle.store, write.name)
+        discard(handle.store, transaction, write.name)
         raise
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.commits.records import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
-from lakemerge.errors import FrameError, OutcomeUnknownError
+from lakemerge.errors import FrameError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
@@ -33,7 +33,7 @@ from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.transport.jobs import map_in_tasks
 from lakemerge.storage.local import LocalStore
-from lakemerge.write.base_file import discard_base_files
+from lakemerge.write.discard import ROWS_FOLDERS
 from lakemerge.write.pack import PackSpec
 from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.upsert import Write
@@ -98,20 +98,14 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
             )
             writer.parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
-    except BaseException:
-        discard_base_files(write.handle.store, write.pack.name)
-        raise
-    try:
         loaded = None if checked is None else _commit(write, checked)
     except NotEmptyError:
         loaded = None  # another writer was first, so these rows become a log append
-    except OutcomeUnknownError:
-        raise
-    except Exception:  # not for an interrupt, after which it is unknown whether the commit landed
-        discard_base_files(write.handle.store, write.pack.name)
+    except BaseException:
+        write.discard(ROWS_FOLDERS)
         raise
     if loaded is None:
-        discard_base_files(write.handle.store, write.pack.name)
+        write.discard(ROWS_FOLDERS)
     return loaded
 
 
@@ -282,6 +276,6 @@ def _commit(write: Write, checked: Sequence[_Checked]) -> UpsertResult | None:
         write.handle, write.begin, adds, provenance, metrics, buckets=write.pack.buckets, ordinals=write.pack.buckets
     )
     if isinstance(outcome, AlreadyDone):
-        discard_base_files(write.handle.store, write.pack.name)
+        write.discard(ROWS_FOLDERS)
         return write.result(outcome.version, mode="repeated")
     return write.result(outcome.version, rows=rows, files=len(adds) + 1, size=size, mode="load")

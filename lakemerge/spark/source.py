@@ -45,9 +45,10 @@ from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import registered, use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
+from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, discard, finish, load_in_process
+from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers import Merger, default_registry
 from mergers.wording import argument
 
@@ -317,8 +318,8 @@ class _Writer(DataSourceArrowWriter):
         try:
             snapshot = self._handle.log.snapshot(version=self._begin_version)
             check_table_id(self._handle.store, self._table_id, snapshot, since=self._begin_version)
-        except Exception:
-            discard(pack_spec)
+        except BaseException:
+            discard(self._handle.store, provenance.transaction, pack_spec.name)
             raise
         # The schema includes columns that the write brings.
         begin = TableView(snapshot, pack_spec.config, self._handle.store, self._handle.decoded)
@@ -330,7 +331,5 @@ class _Writer(DataSourceArrowWriter):
         finish(write, packed, load_file_slices=load_in_process if here else None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Spark calls this in another process, also if :meth:`commit` raised. By then the commit has deleted the files
-        that surely do not belong to the table; others may. If a task has no message, no commit was tried."""
-        if self._plan is not None and None in messages:
-            discard(self._plan[0])
+        """Deletes nothing. Spark calls this in another process than :meth:`commit`, also if that raised or was killed.
+        So it cannot know whether the commit may land. Vacuum deletes the files if it did not."""

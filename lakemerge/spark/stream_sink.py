@@ -24,9 +24,10 @@ from lakemerge.spark.feed_options import flag, word
 from lakemerge.spark.stream_batches import QUERY_ID, OneBatch, RowSum, stream_app
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table import LakeTable
+from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed, PackSpec
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, discard, finish, load_in_process
+from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers.wording import argument
 
 __all__ = ["StreamWriter"]
@@ -68,6 +69,10 @@ class _Plan:
         self.provenance: Provenance = write.provenance
         self.started = write.started
 
+    def discard(self) -> None:
+        """Delete the files of a batch whose commit was not tried."""
+        discard(self.pack.store, self.provenance.transaction, self.pack.name)
+
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Packs on the executors, commits on the driver."""
@@ -96,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return  # an empty batch makes no version: if Spark repeats it, it is empty again
         plan, query_id = told[0].plan, told[0].query_id
         if not query_id:
-            discard(plan.pack)
+            plan.discard()
             raise InputError(
                 "Spark did not tell the id of the query, by which its batches are known; use "
                 f"df.writeStream.foreachBatch(table.batch_writer({argument('app', '...')}))"
@@ -107,8 +112,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         try:
             snapshot = self._handle.log.snapshot(version=plan.begin_version)
             check_table_id(self._handle.store, plan.table_id, snapshot, since=plan.begin_version)
-        except Exception:
-            discard(plan.pack)
+        except BaseException:
+            plan.discard()
             raise
         begin = TableView(snapshot, plan.pack.config, self._handle.store, self._handle.decoded)
         provenance = replace(plan.provenance, app_txn=(own.app, own.number), along=own.along)
@@ -122,9 +127,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         LakeTable(self._handle, tip, pinned=False, spark=None).maintain_inline()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Spark calls this also if :meth:`commit` raised. By then the commit has deleted the files that surely do not
-        belong to the table; others may. If a task has no message, no commit was tried; vacuum deletes the files of such
-        tasks."""
-        told = [message for message in messages if isinstance(message, _Message)]
-        if None in messages and told:
-            discard(told[0].plan.pack)
+        """Deletes nothing. Spark calls this in another process than :meth:`commit`, also if that raised or was killed.
+        So it cannot know whether the commit may land. Vacuum deletes the files if it did not."""

@@ -37,7 +37,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.load import load_file_slice
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, discard, finish
+from lakemerge.write.upsert import Write, finish
 from mergers.wording import argument
 
 __all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
@@ -90,7 +90,7 @@ def upsert_dataframe(
         with batches_by_rows(frame.sparkSession, begin):
             tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
     except BaseException:
-        discard(write.pack)
+        write.discard()
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
     return finish(write, ordered, load_file_slices=partial(load_on_spark, frame.sparkSession))

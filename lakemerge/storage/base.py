@@ -16,9 +16,9 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, LakeMergeError, StoreError
 
-__all__ = ["FileStat", "Put", "RangedFile", "Store", "check_path"]
+__all__ = ["FileStat", "NothingCreatedError", "Put", "RangedFile", "Store", "check_path", "is_own_failure"]
 
 
 class Put(enum.Enum):
@@ -29,6 +29,22 @@ class Put(enum.Enum):
     """There is a file already. It may be our own, from an attempt whose response was lost."""
     UNKNOWN = "unknown"
     """The store failed in a way that does not say whether the file was created."""
+
+
+class NothingCreatedError(StoreError):
+    """A put-if-absent created nothing and never will: no request was sent, or a local file system refused it."""
+
+
+def is_own_failure(error: BaseException) -> bool:
+    """Whether an exception can be a store's or this library's own, and so may be handled as one.
+
+    Signal handlers and time limits raise exceptions of their own from inside any call. These say nothing about the
+    store, and have to reach whoever set the limit. The ``TimeoutError`` of a handler has no error number, that of the
+    system has one.
+    """
+    if isinstance(error, OSError):
+        return error.errno is not None or not isinstance(error, TimeoutError)
+    return isinstance(error, LakeMergeError | pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +110,12 @@ class Store(ABC):
         """Create the file with exactly ``data``, durable and visible at once, unless one is there.
 
         If any number of processes call this for one path, exactly one gets ``CREATED``. It must not be a check
-        followed by a write.
+        followed by a write. A request that was sent is never sent again by the store itself.
 
-        Raises :class:`lakemerge.errors.StoreError` if nothing was created and nothing will be: the store refused, has
-        no space, or has no such primitive. Any other exception counts as ``UNKNOWN``.
+        Raises :class:`NothingCreatedError` only if nothing was created and nothing will be. Any other
+        :class:`lakemerge.errors.StoreError` means the same as ``UNKNOWN``, and says why: an answer over a network, of
+        whatever status, does not prove that the request was not carried out. Exceptions that are not the store's
+        (:func:`is_own_failure`) pass through; after them nothing is known.
         """
 
     @abstractmethod
@@ -120,6 +138,20 @@ class Store(ABC):
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files. Missing files are passed over."""
+
+    @abstractmethod
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        """Delete the very files that were listed, and not what was written under their names since. Missing files are
+        passed over. Returns those that were left because another file has the name now.
+
+        It is one step where the store has such a request. Else each file is looked at again just before.
+        """
+
+    @abstractmethod
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        """Replace the very file that was listed: ``False`` if another file has the name now, or none. Readers see the
+        old or the new bytes. As in :meth:`delete_exact`, some stores look again just before. If the answer is lost,
+        :class:`lakemerge.errors.StoreError` is raised, and the file may or may not be replaced."""
 
     @abstractmethod
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:

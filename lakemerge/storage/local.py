@@ -22,7 +22,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakemerge.errors import InputError, StoreError
-from lakemerge.storage.base import FileStat, Put, Store, check_path
+from lakemerge.storage.base import FileStat, NothingCreatedError, Put, Store, check_path, is_own_failure
 
 __all__ = ["LocalStore"]
 
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 class LocalStore(Store):
     """See the module docstring. Errors of the operating system (no permission, no space) are
-    raised as they are, by :meth:`put_if_absent` as :class:`StoreError`; none of them leaves
+    raised as they are, by :meth:`put_if_absent` as :class:`NothingCreatedError`; none of them leaves
     anything visible."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -74,11 +74,15 @@ class LocalStore(Store):
                 if outcome is Put.CREATED:
                     try:
                         _sync_folder(os.path.dirname(target))
-                    except OSError:
+                    except OSError as error:
+                        if not is_own_failure(error):
+                            raise
                         # Others may have seen the file, so it cannot be taken back. But it is not surely on disk yet.
                         return Put.UNKNOWN
                 return outcome
         except OSError as error:
+            if not is_own_failure(error):
+                raise
             raise _not_created(error, target) from error
 
     def put(self, path: str, data: bytes) -> None:
@@ -109,6 +113,21 @@ class LocalStore(Store):
         for target in [self._locate(path) for path in paths]:
             with contextlib.suppress(*_NOT_A_FILE):
                 os.unlink(target)
+
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        """A file is taken aside under a hidden name and looked at once more, because a look and a deletion are two
+        steps. Another file goes back to its place."""
+        return tuple(file for file in files if not _deleted(file, self._locate(file.path)))
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        """The file is looked at just before it is replaced. What is written in the instant between is lost."""
+        target = self._locate(file.path)
+        with _temporary_for(target) as temporary:
+            _write_synced(temporary, data)
+            if not _is(file, target):
+                return False
+            _rename(temporary, target)
+        return True
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         """Also removes folders that have been empty since then. An object store has no folders."""
@@ -197,6 +216,39 @@ def _stale(target: str, root: str, before_ms: int) -> FileStat | None:
     return found if found.modified_ms < before_ms else None
 
 
+def _is(file: FileStat, target: str) -> bool:
+    """Whether the file at ``target`` is the one that was listed."""
+    try:
+        return _file_stat(file.path, os.stat(target)) == file
+    except _NOT_A_FILE:
+        return False
+
+
+def _deleted(file: FileStat, target: str) -> bool:
+    """Delete the file that was listed: ``False`` if another one has its name."""
+    if not os.path.lexists(target):
+        return True
+    if not _is(file, target):
+        return False
+    aside = os.path.join(os.path.dirname(target), _TEMPORARY_PREFIX + uuid.uuid4().hex)
+    try:
+        os.rename(target, aside)
+    except _NOT_A_FILE:
+        return True
+    if _is(file, aside):
+        os.unlink(aside)
+        return True
+    try:
+        os.link(aside, target)
+    except FileExistsError as error:
+        raise StoreError(
+            f"{target!r} was made anew twice while it was to be deleted; one of the two files is {aside!r}",
+            path=file.path,
+        ) from error
+    os.unlink(aside)
+    return False
+
+
 def _of_file(read: Callable[[str], _T], target: str) -> _T:
     """``read(target)``. A folder in place of the file counts as a missing file, as on object stores, and so does a
     name that is too long."""
@@ -259,7 +311,7 @@ def _link(temporary: str, target: str) -> Put:
         if error.errno in _UNCLEAR:
             return Put.UNKNOWN
         if error.errno in _NO_HARD_LINKS:
-            raise StoreError(
+            raise NothingCreatedError(
                 f"the file system of {os.path.dirname(target)!r} has no hard links ({error.strerror}), which commits "
                 "need: keep the table on a local disk, on NFS, or on an object store by its own URL",
                 path=target,
@@ -268,9 +320,9 @@ def _link(temporary: str, target: str) -> Put:
     return Put.CREATED
 
 
-def _not_created(error: OSError, target: str) -> StoreError:
+def _not_created(error: OSError, target: str) -> NothingCreatedError:
     remedy = _REMEDIES.get(error.errno or 0, "see to the file system and try again")
-    return StoreError(
+    return NothingCreatedError(
         f"{target!r} was not created ({error.strerror or error}): {remedy}", path=target, errno=error.errno
     )
 

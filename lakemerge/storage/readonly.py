@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
-from lakemerge.storage.base import FileStat, Put, Store, check_path
+from lakemerge.storage.base import FileStat, NothingCreatedError, Put, Store, check_path
 from mergers.wording import argument
 
 __all__ = ["ReadOnlyStore"]
@@ -76,6 +76,12 @@ class ReadOnlyStore(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self._refuse(*paths)
 
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        self._refuse(*(file.path for file in files))
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        self._refuse(file.path)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._refuse()
 
@@ -85,7 +91,7 @@ class ReadOnlyStore(Store):
     def _refuse(self, *paths: str) -> NoReturn:
         for path in paths:
             check_path(path)
-        raise StoreError(
+        raise NothingCreatedError(
             f"{self._url!r} is readable, but this store has no put-if-absent we know of, so it cannot be written: "
             "keep tables that change on a local disk or on S3",
             url=self._url,

@@ -1,8 +1,12 @@
 """Tables on S3 and on object stores that speak its protocol.
 
 Put-if-absent is one ``PutObject`` with ``If-None-Match: *`` (Amazon S3 user guide, "Conditional writes"). The retries
-of botocore and s3fs are switched off for it, so a refusal means that nothing was written. One layer below, aiohttp
-repeats a request whose connection was lost before an answer. This is one way in which ``EXISTS`` can mean our own file.
+of botocore, s3fs and aiohttp are switched off for it, so a request is sent once. Still no answer but success proves
+anything: whoever commits reads the object back.
+
+Objects are deleted and replaced exactly with ``If-Match`` (user guide, "Conditional deletes"). An endpoint other than
+Amazon's is asked once to delete an object of the table under a wrong ETag (``_lakemerge/.conditional-delete``). If it
+deletes that object, it ignores the condition, and each object is looked at again just before.
 
 An endpoint that ignores the condition would lose commits. So unless the endpoint is Amazon's, the first put-if-absent
 of a store object asks twice to create one empty object of the table (``_lakemerge/.conditional-put``; it asks once if
@@ -12,12 +16,12 @@ cannot show that the check is atomic.
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,8 +30,8 @@ import pyarrow as pa
 
 from lakemerge._internal.kept import Fetched
 from lakemerge.errors import InputError, StoreError
-from lakemerge.storage.base import FileStat, Put, RangedFile, Store, check_path
-from lakemerge.storage.s3_client import S3Client
+from lakemerge.storage.base import FileStat, NothingCreatedError, Put, RangedFile, Store, check_path
+from lakemerge.storage.s3_client import CONDITION_FAILED, S3Client
 from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.storage.s3a import S3A, s3a_of
@@ -39,7 +43,9 @@ _LOG = logging.getLogger(__name__)
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _PROBE = "_lakemerge/.conditional-put"
-_CONFLICT_DELAYS_S = (0.05, 0.1, 0.2, 0.4)
+_DELETE_PROBE = "_lakemerge/.conditional-delete"
+_PROBES = frozenset({_PROBE, _DELETE_PROBE})
+_NO_ETAG = "0" * 32
 _DELETE_BATCH = 1_000
 _PART_SIZE_BYTES = 16 << 20
 """All parts but the last have this size, because some stores demand one size. 10 000 parts make 156 GiB."""
@@ -69,16 +75,14 @@ class S3Store(Store):
         self,
         url: str,
         storage_options: Mapping[str, object] | None = None,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         bucket, self._prefix = _parse_url(url)
         self._options = s3fs_options(storage_options or {}, os.environ)
         self._client = S3Client(bucket, self._options)
         self.s3a: Final[S3A] = s3a_of(bucket, self._options)
         """For Spark's own readers."""
-        self._sleep = sleep
         self._is_checked = False
+        self._deletes_exactly: bool | None = None
         self._small = Fetched(_KEPT_BYTES)
 
     def __repr__(self) -> str:
@@ -98,10 +102,13 @@ class S3Store(Store):
     def put_if_absent(self, path: str, data: bytes) -> Put:
         key = self._key(path)
         if not self._is_checked:
-            self._is_checked = self._check_endpoint()
+            try:
+                self._is_checked = self._check_endpoint()
+            except StoreError as error:
+                raise NothingCreatedError(error.message, **error.facts) from error
             if not self._is_checked:
                 return Put.UNKNOWN
-        return self._put_if_absent(key, data)
+        return self._client.put_if_absent(key, data)
 
     def put(self, path: str, data: bytes) -> None:
         self._client.write(self._key(path), data)
@@ -121,11 +128,33 @@ class S3Store(Store):
         return self._listed(prefix, self._root + start_after if start_after else "")
 
     def delete(self, paths: Sequence[str]) -> None:
-        keys = [self._key(path) for path in paths]
-        for start in range(0, len(keys), _DELETE_BATCH):
-            objects = [{"Key": key} for key in keys[start : start + _DELETE_BATCH]]
-            answer = self._client.call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        self._delete([{"Key": self._key(path)} for path in paths])
+
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        keys = {self._key(file.path): file for file in files}
+        if self._deletes_exactly is None:
+            self._deletes_exactly = self._is_amazon() or (bool(files) and self._check_deletes())
+        if not self._deletes_exactly:
+            changed = tuple(file for file in files if self.stat(file.path) not in (None, file))
+            self.delete([file.path for file in files if file not in changed])
+            return changed
+        failed = self._delete([{"Key": key, "ETag": f'"{file.token}"'} for key, file in keys.items()])
+        return tuple(keys[key] for key in failed)
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        if not self._is_amazon() and self.stat(file.path) != file:
+            return False
+        return self._client.replace(self._key(file.path), data, etag=file.token)
+
+    def _delete(self, objects: Sequence[Mapping[str, str]]) -> Sequence[str]:
+        """Delete the objects. Returns the keys of those that were left because their ETag is another one."""
+        changed: builtins.list[str] = []
+        for start in range(0, len(objects), _DELETE_BATCH):
+            batch = objects[start : start + _DELETE_BATCH]
+            answer = self._client.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
             failed = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+            changed += [str(error.get("Key")) for error in failed if error.get("Code") in CONDITION_FAILED]
+            failed = [error for error in failed if error.get("Code") not in CONDITION_FAILED]
             if failed:
                 first = failed[0]
                 raise StoreError(
@@ -134,6 +163,19 @@ class S3Store(Store):
                     url=self.url,
                     s3_code=first.get("Code"),
                 )
+        return changed
+
+    def _check_deletes(self) -> bool:
+        """Whether the endpoint deletes an object only under its ETag. See the module docstring."""
+        key = self._key(_DELETE_PROBE)
+        self._client.write(key, b"")
+        try:
+            refused = self._delete([{"Key": key, "ETag": f'"{_NO_ETAG}"'}]) == [key]
+        except StoreError:
+            refused = False  # it does not know the field
+        is_left = self.stat(_DELETE_PROBE) is not None
+        self.delete([_DELETE_PROBE])
+        return refused and is_left
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         """Ends uploads in parts that were begun and never completed. Their parts are hidden, but take space."""
@@ -172,23 +214,19 @@ class S3Store(Store):
             raise InputError(f"{path!r}: s3fs takes '?versionId=' for a version, not for a part of a name", path=path)
         return self._root + path
 
-    def _put_if_absent(self, key: str, data: bytes) -> Put:
-        for delay_s in _CONFLICT_DELAYS_S:
-            outcome = self._client.put_if_absent(key, data)
-            if outcome is not None:
-                return outcome
-            self._sleep(delay_s)
-        return self._client.put_if_absent(key, data) or Put.UNKNOWN
+    def _is_amazon(self) -> bool:
+        host = urlsplit(self._client.endpoint_for_conditional_writes()).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def _check_endpoint(self) -> bool:
         """Whether the endpoint is known to check the condition; ``False`` if it could not be asked. See the module
         docstring. Raises :class:`StoreError` if it ignores the condition."""
-        host = urlsplit(self._client.endpoint_for_conditional_writes()).hostname or ""
-        if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        if self._is_amazon():
             return True
-        outcomes = [self._put_if_absent(self._root + _PROBE, b"")]
+        host = urlsplit(self._client.endpoint_for_conditional_writes()).hostname or ""
+        outcomes = [self._client.put_if_absent(self._root + _PROBE, b"")]
         if outcomes[0] is Put.CREATED:
-            outcomes.append(self._put_if_absent(self._root + _PROBE, b""))
+            outcomes.append(self._client.put_if_absent(self._root + _PROBE, b""))
         if outcomes == [Put.CREATED, Put.CREATED]:
             raise StoreError(
                 f"the endpoint {host!r} ignores 'If-None-Match: *', so two writers could overwrite each other's "
@@ -212,7 +250,7 @@ class S3Store(Store):
                     )
                 last = key.encode()
                 path = key[len(self._root) :]
-                if _is_clean(path) and path != _PROBE:
+                if _is_clean(path) and path not in _PROBES:
                     yield FileStat(path, int(entry["Size"]), _epoch_ms(entry), _etag(entry))
             if not page.get("IsTruncated"):
                 return

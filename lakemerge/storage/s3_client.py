@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from lakemerge.errors import DependencyMissingError, StoreError
-from lakemerge.storage.base import Put
+from lakemerge.storage.base import NothingCreatedError, Put
 from mergers.wording import argument
 
 __all__ = ["CONDITION_FAILED", "S3Client"]
@@ -30,7 +30,8 @@ _LOG = logging.getLogger(__name__)
 _CONDITION_FAILED = 412
 _CONFLICT = 409
 _NOT_IMPLEMENTED = 501
-_UNCLEAR = frozenset({408, 429})
+_UNCLEAR = frozenset({408, 409, 429})
+"""HTTP status codes of answers that say nothing about the request, in addition to all from 500 on."""
 _WRONG_KEY = "Look whether key and secret are those of this account and endpoint"
 _REMEDIES = {
     "AccessDenied": "Let this account list, read, write and delete there (docs/guides/stores.md lists the rights)",
@@ -42,7 +43,6 @@ _REMEDIES = {
     "RequestTimeTooSkewed": "Set the clock of this machine",
 }
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
-"""HTTP status codes that leave the outcome unclear, in addition to all from 500 on."""
 
 _LOGGERS_OF_REQUESTS = (
     "aiobotocore.endpoint",
@@ -125,9 +125,13 @@ class S3Client:
         except _failures() as error:
             self._raise(error, "put_object", key)
 
-    def put_if_absent(self, key: str, data: bytes) -> Put | None:
-        """Make one conditional request. ``None``: another request for the key was in progress; nothing was written, try
-        again. :class:`StoreError`: it was refused, and nothing was written."""
+    def put_if_absent(self, key: str, data: bytes) -> Put:
+        """Make one conditional request, which nothing below sends a second time.
+
+        Raises :class:`NothingCreatedError` if no request was sent, and :class:`StoreError` for an answer that is a
+        refusal. Such an answer does not prove that the request was not carried out: a proxy may have sent it twice, and
+        some stores answer 499 after the work is done.
+        """
         try:
             self._connect(single_request=True).call_s3(
                 "put_object", Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*"
@@ -136,19 +140,36 @@ class S3Client:
             status, _ = _response(error)
             if status == _CONDITION_FAILED:
                 return Put.EXISTS
-            if status == _CONFLICT:
-                return None
+            if status is None and _was_never_sent(error):
+                try:
+                    self._raise(error, "put_object", key)
+                except StoreError as refusal:
+                    raise NothingCreatedError(refusal.message, **refusal.facts) from error
             if status == _NOT_IMPLEMENTED:
                 raise StoreError(
                     f"the endpoint of bucket {self.bucket!r} has no conditional writes, which commits need: "
                     "it cannot be written",
                     bucket=self.bucket,
                 ) from error
-            if _is_unclear(error, status):
+            if status is None or status >= 500 or status in _UNCLEAR:
+                _check_not_foreign(error)
                 _LOG.warning("no clear answer to creating s3://%s/%s: %s", self.bucket, key, _reason(error))
                 return Put.UNKNOWN
             self._raise(error, "put_object", key)
         return Put.CREATED
+
+    def replace(self, key: str, data: bytes, *, etag: str) -> bool:
+        """Replace the version with that ETag: ``False`` if the object has another one, or is not there. It is one
+        request. Errors as in :meth:`call`, after which the object may be replaced or not."""
+        try:
+            self._connect(single_request=True).call_s3(
+                "put_object", Bucket=self.bucket, Key=key, Body=data, IfMatch=f'"{etag}"'
+            )
+        except _failures() as error:
+            if isinstance(error, FileNotFoundError) or _response(error)[0] == _CONDITION_FAILED:
+                return False
+            self._raise(error, "put_object", key)
+        return True
 
     def endpoint_for_conditional_writes(self) -> str:
         """The URL to which requests go. Raises :class:`DependencyMissingError` if botocore does not know the condition,
@@ -172,7 +193,11 @@ class S3Client:
         if connection is None:
             options = dict(self._options)
             if single_request:
-                options["config_kwargs"] = {**options.get("config_kwargs", {}), "retries": {"total_max_attempts": 1}}
+                options["config_kwargs"] = {
+                    **options.get("config_kwargs", {}),
+                    "retries": {"total_max_attempts": 1},
+                    "http_session_cls": _session_that_sends_once(),
+                }
             file_system = importlib.import_module("s3fs").S3FileSystem
             connection = file_system(
                 **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
@@ -191,6 +216,7 @@ class S3Client:
         return session
 
     def _raise(self, error: BaseException, operation: str, key: str) -> NoReturn:
+        _check_not_foreign(error)
         url = f"s3://{self.bucket}/{key}"
         _, code = _response(error)
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
@@ -244,19 +270,39 @@ def _response(error: BaseException) -> tuple[int | None, str | None]:
     return None, None
 
 
-def _is_unclear(error: BaseException, status: int | None) -> bool:
-    """Whether the request may have been carried out, or may yet be."""
-    if status is not None:
-        return status >= 500 or status in _UNCLEAR or _response(error)[1] == "RequestTimeout"
+def _was_never_sent(error: BaseException) -> bool:
+    """Whether an error without an answer was raised before a request was made."""
     exceptions = importlib.import_module("botocore.exceptions")
-    never_sent = (
-        exceptions.NoCredentialsError,
-        exceptions.PartialCredentialsError,
-        exceptions.CredentialRetrievalError,
-        exceptions.TokenRetrievalError,
-        exceptions.ParamValidationError,
+    return isinstance(
+        error,
+        exceptions.NoCredentialsError
+        | exceptions.PartialCredentialsError
+        | exceptions.CredentialRetrievalError
+        | exceptions.TokenRetrievalError
+        | exceptions.ParamValidationError,
     )
-    return not isinstance(error, never_sent)
+
+
+def _check_not_foreign(error: BaseException) -> None:
+    """Raise the ``TimeoutError`` of a signal handler as it is. s3fs raises time-outs of requests as its own class."""
+    of_request = importlib.import_module("fsspec.asyn").FSTimeoutError
+    if isinstance(error, TimeoutError) and error.errno is None and not isinstance(error, of_request):
+        raise error
+
+
+@functools.cache
+def _session_that_sends_once() -> type:
+    """An HTTP session that never repeats a request by itself. aiohttp repeats a PUT whose connection ends without an
+    answer, and has no setting for it."""
+    httpsession = importlib.import_module("aiobotocore.httpsession")
+
+    class SendsOnce(httpsession.AIOHTTPSession):  # type: ignore[misc, name-defined]
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._retry_connection = False
+            return session
+
+    return SendsOnce
 
 
 def _reason(error: BaseException) -> str:

@@ -90,7 +90,7 @@ def create_table(
         merger_options=chosen.options(),
     )
     metadata = Metadata(
-        id=handle.new_txn_id(),
+        id=handle.new_id(),
         name=name,
         description=description,
         schema_string=to_delta_json(shape.schema),

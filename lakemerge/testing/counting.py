@@ -21,7 +21,7 @@ __all__ = ["CountingStore", "Counts"]
 class Counts:
     """``calls`` by method of the store, plus ``read`` and ``write`` on the files it opened; a method
     that was not called counts 0. ``files_listed`` are entries given out by ``list``,
-    ``files_deleted`` paths given to ``delete``."""
+    ``files_deleted`` those given to ``delete`` and ``delete_exact``."""
 
     calls: Mapping[str, int]
     bytes_read: int
@@ -96,6 +96,14 @@ class CountingStore(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self._count("delete", files_deleted=len(paths))
         self._store.delete(paths)
+
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        self._count("delete_exact", files_deleted=len(files))
+        return self._store.delete_exact(files)
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        self._count("replace_exact", bytes_written=len(data))
+        return self._store.replace_exact(file, data)
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._count("clean_up")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from lakemerge.errors import StoreError
-from lakemerge.storage.base import FileStat, Put, Store
+from lakemerge.storage.base import FileStat, NothingCreatedError, Put, Store
 from lakemerge.testing.watched import WatchedInput, WatchedOutput
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Fail",
     "Fault",
     "FaultStore",
+    "Forbid",
     "Kill",
     "Lag",
     "Refuse",
@@ -80,7 +81,7 @@ class Refuse:
 
     def __call__(self, call: Call) -> None:
         if call.method == "put_if_absent":
-            raise StoreError(f"{call.path!r} was not created ({os.strerror(self.code)})", errno=self.code)
+            raise NothingCreatedError(f"{call.path!r} was not created ({os.strerror(self.code)})", errno=self.code)
         raise OSError(self.code, os.strerror(self.code), call.path)
 
 
@@ -100,6 +101,16 @@ class Unclear:
 
     def __call__(self, call: Call) -> Answer:
         return Answer(lambda _: Put.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Forbid:
+    """The error of an object store that refuses a request, or says so after it carried it out."""
+
+    code: str = "ExpiredToken"
+
+    def __call__(self, call: Call) -> None:
+        raise StoreError(f"{call.method} {call.path}: {self.code}", s3_code=self.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +208,30 @@ class Chance:
 
 def store_faults() -> tuple[Fault, ...]:
     """Faults that a store may have at any call without breaking its contract. None of them is damage."""
-    lost = (ConnectionError("connection reset by peer"), TimeoutError("no answer in time"))
+    lost = (
+        ConnectionResetError(errno.ECONNRESET, "connection reset by peer"),
+        TimeoutError(errno.ETIMEDOUT, "no answer in time"),
+    )
     return (
         *(Fault(action=Fail(error), after=after) for error in lost for after in (False, True)),
         *(Fault(action=Throttle(), method=method) for method in _REQUESTS),
         *(Fault(action=Unclear(), method="put_if_absent", after=after) for after in (False, True)),
+        *(Fault(action=Forbid(), method="put_if_absent", after=after) for after in (False, True)),
         *(Fault(action=Refuse(errno.ENOSPC), method=method) for method in ("open_output", "write", "publish", "put")),
         *(Fault(action=Refuse(code), method="put_if_absent") for code in (errno.ENOSPC, errno.EROFS)),
-        *(Fault(action=Refuse(errno.EROFS), method=method) for method in ("delete", "put", "open_output")),
+        *(Fault(action=Refuse(errno.EROFS), method=method) for method in _WRITES),
         *(Fault(action=Lag(newest), method="list", after=True) for newest in (1, 2, 5)),
         Fault(action=Short(), method="read", after=True),
-        Fault(action=Fail(TimeoutError("no answer in time")), method="read"),
+        Fault(action=Fail(TimeoutError(errno.ETIMEDOUT, "no answer in time")), method="read"),
         Fault(action=Slow(0.001)),
     )
 
 
-_REQUESTS = ("put_if_absent", "put", "get", "stat", "list", "delete", "open_input", "read", "publish")
+_WRITES = ("delete", "delete_exact", "put", "replace_exact", "open_output")
+_REQUESTS = (
+    *("put_if_absent", "put", "get", "stat", "list", "delete", "delete_exact", "replace_exact"),
+    *("open_input", "read", "publish"),
+)
 
 
 class FaultStore(Store):
@@ -275,6 +294,12 @@ class FaultStore(Store):
 
     def delete(self, paths: Sequence[str]) -> None:
         self._do("delete", next(iter(paths), ""), lambda: self._store.delete(paths))
+
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        return self._do("delete_exact", files[0].path if files else "", lambda: self._store.delete_exact(files))
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        return self._do("replace_exact", file.path, lambda: self._store.replace_exact(file, data))
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         return self._do("clean_up", "", lambda: self._store.clean_up(before_ms=before_ms, dry_run=dry_run))

@@ -5,16 +5,14 @@ Source: docs/table-format.md, section 2.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
-from lakemerge.delta import AddFile
+from lakemerge.delta import AddFile, Transaction
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Key, keys_at
-from lakemerge.format.names import BASE_FOLDER, MERGED_FOLDER, SLICE_TAG, TOMBSTONE_FOLDER
+from lakemerge.format.names import BASE_FOLDER, SLICE_TAG
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
@@ -25,10 +23,7 @@ from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from mergers.keys import key_columns
 
-__all__ = ["BaseWriteSpec", "delete_prefix", "discard_base_files", "ordinals_needed", "write_base_files"]
-
-
-_logger = logging.getLogger(__name__)
+__all__ = ["BaseWriteSpec", "ordinals_needed", "write_base_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +39,13 @@ class BaseWriteSpec:
     buckets: int
 
     @staticmethod
-    def of(handle: Handle, read: TableView, txn_id: str, *, buckets: int) -> BaseWriteSpec:
+    def of(handle: Handle, read: TableView, transaction: Transaction, *, buckets: int) -> BaseWriteSpec:
         """For a service that merges what a version holds."""
         return BaseWriteSpec(
             store=handle.store,
             config=read.config,
             settings=handle.settings,
-            name=handle.write_name(read, txn_id),
+            name=handle.write_name(read, transaction),
             merged_through=read.version,
             buckets=buckets,
         )
@@ -90,29 +85,6 @@ def write_base_files(
         writer.abandon()
         raise
     return adds
-
-
-def discard_base_files(store: Store, name: str, *, keep: Iterable[str] = ()) -> None:
-    """Delete the base, winner, positions and tombstone files of a write that surely did not land. Before a write
-    lands, delete those of its files whose paths are not in ``keep``."""
-    kept = frozenset(keep)
-    for prefix in (f"{TOMBSTONE_FOLDER}/{name}", f"{BASE_FOLDER}/{name}/", f"{MERGED_FOLDER}/{name}/"):
-        delete_prefix(store, prefix, keep=kept)
-
-
-def delete_prefix(store: Store, prefix: str, *, keep: Collection[str] = ()) -> None:
-    """Delete the files whose path begins with ``prefix``, except those in ``keep``. A prefix is a folder and the
-    start of a name.
-
-    Nothing refers to these files, so a failure is only logged. It must neither hide the error that ended a
-    write nor make a commit that landed look failed.
-    """
-    try:
-        listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-        paths = [stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)]
-        store.delete([path for path in paths if path not in keep])
-    except Exception:
-        _logger.warning("files at %s* could not be deleted; they are in no version of the table", prefix, exc_info=True)
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +28,6 @@ from lakemerge.errors import (
     FrameError,
     InputError,
     MergeOverflowError,
-    OutcomeUnknownError,
     SchemaError,
     TableDamagedError,
 )
@@ -41,11 +40,8 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.evolution import with_columns_of_frame
-from lakemerge.write.base_file import (
-    delete_prefix,
-    discard_base_files,
-    ordinals_needed,
-)
+from lakemerge.write.base_file import ordinals_needed
+from lakemerge.write.discard import ROWS_FOLDERS, discard, discard_packed
 from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
@@ -57,7 +53,6 @@ __all__ = [
     "OwnTxn",
     "Write",
     "choose_buckets",
-    "discard",
     "finish",
     "load_in_process",
     "upsert_arrow",
@@ -107,7 +102,7 @@ class Write:
         _check_info(request.info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
-        txn_id = handle.new_txn_id()
+        transaction = handle.new_transaction()
         operation = "DELETE" if deletes else "UPSERT"
         parameters: dict[str, object] = {"columns": list(frame.schema.names)}
         if kind_column is not None:
@@ -119,7 +114,7 @@ class Write:
             frame=frame,
             buckets=begin.config.buckets or choose_buckets(estimated_bytes),
             settings=handle.settings,
-            name=handle.write_name(begin, txn_id),
+            name=handle.write_name(begin, transaction),
         )
         if request.merge_schema:
             parameters["mergeSchema"] = True
@@ -127,7 +122,7 @@ class Write:
         provenance = Provenance(
             operation,
             parameters,
-            txn_id,
+            transaction,
             txn,
             request.info,
             request.only_onto_begin,
@@ -140,6 +135,10 @@ class Write:
     def is_first(self) -> bool:
         """Whether nothing was ever written to the table, as far as this write has seen."""
         return self.begin.is_empty and self.begin.state.next_ordinal == 0
+
+    def discard(self, folders: Collection[str] | None = None) -> None:
+        """Delete the write's files, or only those in some folders, unless its commit may land."""
+        discard(self.handle.store, self.provenance.transaction, self.pack.name, folders=folders)
 
     def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
         seconds = time.monotonic() - self.started
@@ -191,7 +190,7 @@ def upsert_arrow(
     try:
         packed = [pack(batches, write.pack, 0)]
     except BaseException:
-        discard(write.pack)
+        write.discard()
         raise
     return finish(write, packed, load_file_slices=load_in_process if held is None else None)
 
@@ -212,7 +211,7 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
         logs = _log_commit(write, blocks)
         outcome = commit_logs(write.handle, write.begin, logs, write.provenance, metrics | {"numOutputBytes": size})
     if isinstance(outcome, AlreadyDone):
-        discard(write.pack)
+        write.discard()
         return write.result(outcome.version, mode="repeated")
     index = 0 if logs is None or logs.index is None else 1
     return write.result(outcome.version, rows=rows, files=len(files) + index + 1, size=size, mode="append")
@@ -220,27 +219,17 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
 
 @contextmanager
 def _undone(write: Write) -> Iterator[None]:
-    """Deletes the write's files after an error, unless its commit may have landed. After an interrupt that is not
-    known."""
+    """Deletes the write's files after an error, unless its commit may land."""
     try:
         yield
-    except OutcomeUnknownError:
-        raise
     except TableDamagedError:
-        discard(write.pack)
+        write.discard()
         # If a first load runs for longer than the retention, a vacuum may have deleted its packed rows.
         check_not_overtaken(write.handle, write.begin)
         raise
-    except Exception:
-        discard(write.pack)
+    except BaseException:
+        write.discard()
         raise
-
-
-def discard(spec: PackSpec) -> None:
-    """Delete the files of a write that surely did not land. Their names begin with the write's name, so a listing also
-    finds the files of tasks that never reported."""
-    delete_prefix(spec.store, f"{LOG_FOLDER}/{spec.name}")
-    discard_base_files(spec.store, spec.name)
 
 
 def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices: LoadFileSlices) -> UpsertResult | None:
@@ -252,13 +241,12 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices:
         adds = load_file_slices(write, file_slices)
     except MergeOverflowError:
         # This is no reason to refuse the records: later ones may bring the total back into range.
-        discard_base_files(write.handle.store, write.pack.name)
+        write.discard(ROWS_FOLDERS)
         return None
     ordinals = sum(ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices)
     loaded = _commit_load(write, adds, rows=rows, ordinals=ordinals)
     if loaded is not None and loaded.mode == "load":
-        # The base files belong to the table now. Nothing here may raise, or the caller would discard them.
-        delete_prefix(write.handle.store, f"{LOG_FOLDER}/{write.pack.name}")
+        discard_packed(write.handle.store, write.pack.name)
     return loaded
 
 
@@ -270,7 +258,7 @@ def _load_held(write: Write, held: HeldRecords) -> UpsertResult | None:
             adds = load_held(held, write.pack, write.begin.version)
         except MergeOverflowError:
             # Logs hold the records all the same, see _load.
-            discard_base_files(write.handle.store, write.pack.name)
+            write.discard(ROWS_FOLDERS)
             return None
         return _commit_load(write, adds, rows=held.rows, ordinals=len(held.buckets)) if adds else None
 
@@ -291,10 +279,10 @@ def _commit_load(write: Write, adds: Sequence[AddFile], *, rows: int, ordinals: 
             write.handle, write.begin, adds, provenance, metrics, buckets=write.pack.buckets, ordinals=ordinals
         )
     except NotEmptyError:
-        discard_base_files(write.handle.store, write.pack.name)
+        write.discard(ROWS_FOLDERS)
         return None
     if isinstance(outcome, AlreadyDone):
-        discard(write.pack)
+        write.discard()
         return write.result(outcome.version, mode="repeated")
     return write.result(outcome.version, rows=rows, files=files, size=size, mode="load")
 
@@ -326,7 +314,7 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
         index = f"{LOG_FOLDER}/{write.pack.name}-index.parquet"
         write_block_index(write.handle.store, index, blocks)
     return LogCommit(
-        id=write.provenance.txn_id,
+        id=write.provenance.transaction.id,
         version=-1,
         merger_epoch=write.begin.state.merger_epoch,
         columns=tuple(write.frame.schema.names),

@@ -16,6 +16,7 @@ import pytest
 from lakemerge import LakeTable, NotATableError, Settings
 from lakemerge.results.findings import CheckResult
 from tests.golden.make import FOLDER as GOLDEN
+from tests.relink import relink
 
 SMALL = Settings(merge_budget_bytes=4096, row_group_rows=64)
 
@@ -94,8 +95,7 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
         text = commit.read_text()
         if path.name in text:  # which may hold the same digits
             commit.write_text(re.sub(rf"(?<![\w-]){before}(?![\w-])", str(path.stat().st_size), text))
-    for file in (root / "_delta_log").glob("*checkpoint*"):
-        file.unlink()
+    relink(root)
 
 
 def swapped(table: pa.Table) -> pa.Table:
@@ -214,9 +214,8 @@ def test_a_merger_that_is_missing_is_no_damage_of_files(whole: Path, tmp_path: P
         for line in lines:
             if "metaData" in line:
                 line["metaData"]["configuration"]["lakemerge.merger.id"] = "00000000-0000-4000-8000-000000000000"
-        commit.write_text("\n".join(map(json.dumps, lines)))
-    for file in (folder / "_delta_log").glob("*checkpoint*"):
-        file.unlink()
+        commit.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    relink(folder)
     result: CheckResult = LakeTable.check(folder)
     assert [finding.path for finding in result.findings] == [None]
     assert "00000000-0000-4000-8000-000000000000" in str(result)

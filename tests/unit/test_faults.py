@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_a_call_that_fails_by_itself_counts_too(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store.get("missing")
     assert seen == [Call("get", "missing")]
-    hidden = FaultStore(LocalStore(tmp_path), Fault(action=Fail(TimeoutError("slow")), method="get", after=True))
+    slow = Fail(TimeoutError(errno.ETIMEDOUT, "slow"))
+    hidden = FaultStore(LocalStore(tmp_path), Fault(action=slow, method="get", after=True))
     with pytest.raises(TimeoutError):
         hidden.get("missing")
 

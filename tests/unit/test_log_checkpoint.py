@@ -35,6 +35,7 @@ STATE = Snapshot(
     txns={"app": Txn("app", 4, 6), "other": Txn("other", 0)},
     domains={"lakemerge.state": DomainMetadata("lakemerge.state", "{}"), "d": DomainMetadata("d", "é")},
     checkpoint_version=None,
+    digest="d1",
 )
 
 

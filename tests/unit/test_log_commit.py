@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +25,7 @@ from lakemerge.delta import (
     Protocol,
     RemoveFile,
     Snapshot,
+    Transaction,
     Txn,
 )
 from lakemerge.errors import (
@@ -31,9 +34,11 @@ from lakemerge.errors import (
     OutcomeUnknownError,
     StoreError,
     TableDamagedError,
+    TableReplacedError,
     UnsupportedFeatureError,
 )
 from lakemerge.storage import FileStat, Put, Store, open_store
+from lakemerge.storage.base import NothingCreatedError
 from lakemerge.testing.counting import CountingStore
 
 FEATURES = frozenset({"domainMetadata", "inCommitTimestamp", "lakemerge"})
@@ -60,7 +65,8 @@ def create(log: DeltaLog, **configuration: str) -> Snapshot:
 
 
 def write(log: DeltaLog, begin: Snapshot, *actions: Action, txn_id: str | None = None) -> Snapshot:
-    return landed(log.commit(begin, always(*actions), operation="WRITE", parameters={}, txn_id=txn_id))
+    own = None if txn_id is None else Transaction(txn_id)
+    return landed(log.commit(begin, always(*actions), operation="WRITE", parameters={}, transaction=own))
 
 
 def landed(outcome: Committed | AlreadyDone) -> Snapshot:
@@ -78,8 +84,8 @@ class Stutter(Store):
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self.puts: list[tuple[bool, Put | Exception]] = []
-        self.gets: list[Exception | None] = []
+        self.puts: list[tuple[bool, Put | BaseException]] = []
+        self.gets: list[BaseException | None] = []
         self.before_put: list[Callable[[], object]] = []
 
     @property
@@ -97,7 +103,7 @@ class Stutter(Store):
         carried_out, answer = self.puts.pop(0)
         if carried_out:
             self.inner.put_if_absent(path, data)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -118,6 +124,12 @@ class Stutter(Store):
 
     def delete(self, paths: Sequence[str]) -> None:
         self.inner.delete(paths)
+
+    def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        return self.inner.delete_exact(files)
+
+    def replace_exact(self, file: FileStat, data: bytes) -> bool:
+        return self.inner.replace_exact(file, data)
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         return self.inner.clean_up(before_ms=before_ms, dry_run=dry_run)
@@ -153,7 +165,7 @@ def test_the_provenance_of_a_commit(log: DeltaLog, tmp_path: Path) -> None:
         operation="WRITE",
         parameters={"mode": "Append", "partitionBy": ["c"]},
         info={"lakemerge": {"rows": 3}},
-        txn_id="mine",
+        transaction=Transaction("mine"),
     )
     info, added = lines(tmp_path, 1)
     assert info["commitInfo"] == {
@@ -167,6 +179,7 @@ def test_the_provenance_of_a_commit(log: DeltaLog, tmp_path: Path) -> None:
         "isBlindAppend": True,
         "readVersion": 0,
         "lakemerge": {"rows": 3},
+        "lakemerge.chain": info["commitInfo"]["lakemerge.chain"],
     }
     assert str(info["commitInfo"]["engineInfo"]).startswith("LakeMerge/")
     assert added["add"]["path"] == "a%20b.parquet"
@@ -226,7 +239,7 @@ def test_a_build_may_stop_or_abort(log: DeltaLog, tmp_path: Path) -> None:
     assert len(list((tmp_path / "_delta_log").iterdir())) == 1
 
 
-@pytest.mark.parametrize("answer", [Put.UNKNOWN, Put.EXISTS, TimeoutError("lost")])
+@pytest.mark.parametrize("answer", [Put.UNKNOWN, Put.EXISTS, TimeoutError(errno.ETIMEDOUT, "lost")])
 def test_a_put_that_landed_without_an_answer_is_ours(log: DeltaLog, store: Stutter, answer: Put | Exception) -> None:
     begin = create(log)
     store.puts = [(True, answer)]
@@ -234,7 +247,7 @@ def test_a_put_that_landed_without_an_answer_is_ours(log: DeltaLog, store: Stutt
     assert log.snapshot().version == 1
 
 
-@pytest.mark.parametrize("answer", [Put.UNKNOWN, TimeoutError("lost")])
+@pytest.mark.parametrize("answer", [Put.UNKNOWN, TimeoutError(errno.ETIMEDOUT, "lost")])
 def test_a_put_that_did_not_land_is_tried_again_at_the_same_version(
     log: DeltaLog, store: Stutter, naps: list[float], answer: Put | Exception
 ) -> None:
@@ -256,8 +269,8 @@ def test_another_writers_file_after_an_unknown_outcome_is_a_lost_race(log: Delta
 
 def test_an_outcome_that_cannot_be_found_out(log: DeltaLog, store: Stutter, tmp_path: Path) -> None:
     begin = create(log)
-    store.puts = [(True, Put.UNKNOWN)] + [(False, TimeoutError("gone"))] * 20
-    store.gets = [None, *[TimeoutError("gone")] * 20]
+    store.puts = [(True, Put.UNKNOWN)] + [(False, TimeoutError(errno.ETIMEDOUT, "gone"))] * 20
+    store.gets = [None, *[TimeoutError(errno.ETIMEDOUT, "gone")] * 20]
     with pytest.raises(OutcomeUnknownError, match="kept") as caught:
         write(log, begin, add("a"), txn_id="mine")
     assert (caught.value.version, caught.value.txn_id) == (1, "mine")
@@ -277,15 +290,141 @@ def test_a_landed_commit_that_cannot_be_read_back_is_no_failed_commit(log: Delta
     assert caught.value.facts == {"version": 1, "txn_id": "mine"}
 
 
-def test_a_store_that_refuses_outright_is_no_unknown_outcome(log: DeltaLog, store: Stutter, naps: list[float]) -> None:
-    begin = create(log)
-    store.puts = [(False, StoreError("no space"))]
+def test_a_store_that_surely_created_nothing_is_no_unknown_outcome(
+    log: DeltaLog, store: Stutter, naps: list[float]
+) -> None:
+    begin, own = create(log), Transaction("mine")
+    store.puts = [(False, NothingCreatedError("no space"))]
     with pytest.raises(StoreError, match="no space"):
-        write(log, begin, add("a"))
+        log.commit(begin, always(add("a")), operation="WRITE", parameters={}, transaction=own)
     assert naps == []
-    store.puts = [(False, Put.UNKNOWN), *[(False, StoreError("expired"))] * 20]
+    assert not own.may_land
+    store.puts = [(False, Put.UNKNOWN), *[(False, NothingCreatedError("no space"))] * 20]
     with pytest.raises(OutcomeUnknownError):
-        write(log, begin, add("a"))
+        log.commit(begin, always(add("a")), operation="WRITE", parameters={}, transaction=own)
+    assert own.may_land
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_refusal_over_a_network_proves_nothing(log: DeltaLog, store: Stutter, is_done: bool) -> None:
+    """The client, or a proxy, may have sent the request twice, and the refusal may answer the second."""
+    begin, own = create(log), Transaction("mine")
+    store.puts = [(is_done, StoreError("ExpiredToken"))] * 7
+    if is_done:
+        assert write(log, begin, add("a")).version == 1
+        return
+    with pytest.raises(OutcomeUnknownError, match="ExpiredToken"):
+        log.commit(begin, always(add("a")), operation="WRITE", parameters={}, transaction=own)
+    assert own.may_land
+
+
+class AlarmError(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("alarm", [AlarmError(), TimeoutError("the job took too long"), KeyboardInterrupt()])
+def test_an_exception_that_is_not_the_stores_passes_through(
+    log: DeltaLog, store: Stutter, alarm: BaseException
+) -> None:
+    begin = create(log)
+    for puts, gets in (([(False, alarm)], []), ([(False, Put.UNKNOWN)], [alarm])):
+        own = Transaction("mine")
+        store.puts, store.gets = [*puts], [*gets]
+        with pytest.raises(type(alarm)) as caught:
+            log.commit(begin, always(add("a")), operation="WRITE", parameters={}, transaction=own)
+        assert caught.value is alarm
+        assert own.may_land
+
+
+def test_a_lost_race_and_a_refused_attempt_leave_nothing_that_may_land(log: DeltaLog, store: Stutter) -> None:
+    """What was sent was read back as another's, so the caller may delete its files."""
+    begin, own = create(log), Transaction("mine")
+    store.before_put = [lambda: write(DeltaLog(store.inner), begin, add("theirs"))]
+    store.puts = [(False, Put.UNKNOWN)]
+
+    def once(tip: Snapshot | None) -> Attempt:
+        assert tip is not None
+        if tip.version:
+            assert not own.may_land
+            raise CommitConflictError("changed")
+        return Attempt([add("mine")])
+
+    with pytest.raises(CommitConflictError):
+        log.commit(begin, once, operation="WRITE", parameters={}, transaction=own)
+    assert not own.may_land
+
+
+def test_a_part_of_our_own_file_is_not_anothers(log: DeltaLog, store: Stutter, tmp_path: Path) -> None:
+    begin, own = create(log), Transaction("mine")
+    path = tmp_path / "_delta_log" / f"{1:020d}.json"
+    store.before_put = [lambda: path.write_bytes(b"")]
+    with pytest.raises(OutcomeUnknownError):
+        log.commit(begin, always(add("a")), operation="WRITE", parameters={}, transaction=own)
+    assert own.may_land
+
+
+def _cut_after(lines: int) -> Callable[[bytes, bytes], bytes]:
+    return lambda data, other: b"".join(data.splitlines(keepends=True)[:lines])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _cut_after(0),
+        _cut_after(1),
+        _cut_after(2),
+        lambda data, other: b"".join(data.splitlines(keepends=True)[1:]),
+        lambda data, other: data.rstrip(b"\n"),
+        lambda data, other: data[:-2] + b" " + data[-2:],
+        lambda data, other: data + data.splitlines(keepends=True)[-1],
+        lambda data, other: other,
+        lambda data, other: data[: len(data) // 2],
+    ],
+)
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_commit_file_that_is_not_whole_is_found_by_reading(
+    log: DeltaLog, tmp_path: Path, version: int, damage: Callable[[bytes, bytes], bytes]
+) -> None:
+    snapshots = [create(log)]
+    for name in ("a", "b", "c"):
+        snapshots.append(write(log, snapshots[-1], add(name), add(f"{name}/b")))
+    folder = tmp_path / "_delta_log"
+    files = [folder / f"{number:020d}.json" for number in range(4)]
+    whole, other = files[version].read_bytes(), files[version - 1].read_bytes()
+    files[version].write_bytes(damage(whole, other))
+    with pytest.raises(TableDamagedError) as caught:
+        log.snapshot()
+    assert str(caught.value.facts["path"]).startswith("_delta_log/")
+    if version:
+        with pytest.raises((TableDamagedError, TableReplacedError)):
+            log.update(snapshots[version - 1])
+    with pytest.raises((TableDamagedError, TableReplacedError)):
+        write(log, snapshots[0], add("d"))
+    assert not (folder / f"{4:020d}.json").exists()
+    files[version].write_bytes(whole)
+    assert log.snapshot() == snapshots[-1]
+
+
+def test_a_late_commit_of_a_table_that_was_here_before(log: DeltaLog, store: Stutter, tmp_path: Path) -> None:
+    """Its request was under way when the table was removed and made anew. It takes a version of the new one."""
+    old = create(log)
+    write(log, old, add("old"))
+    late = (tmp_path / "_delta_log" / f"{1:020d}.json").read_bytes()
+    shutil.rmtree(tmp_path / "_delta_log")
+    new = create(log)
+    store.inner.put("_delta_log/" + f"{1:020d}.json", late)
+    with pytest.raises(TableDamagedError, match="another version or table"):
+        log.snapshot()
+    with pytest.raises(TableDamagedError, match="another version or table"):
+        write(log, new, add("new"))
+
+
+def test_a_snapshot_from_a_cleaned_up_version_goes_on_by_the_chain(log: DeltaLog, tmp_path: Path) -> None:
+    """The commit after it says for which commit it was made. So no other proof is needed that it is the same table."""
+    begin = create(log)
+    write(log, begin, add("a"))
+    (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
+    assert log.update(begin).version == 1
 
 
 def test_creation(log: DeltaLog, store: Stutter) -> None:
@@ -365,7 +504,7 @@ def test_append_only_tables_lose_no_data(store: Stutter) -> None:
 
 
 def test_a_file_is_removed_under_the_spelling_it_was_added_with(log: DeltaLog, tmp_path: Path) -> None:
-    begin = create(log)
+    begin = landed(log.commit(None, always(Protocol(1, 2), metadata()), operation="CREATE TABLE", parameters={}))
     foreign = {
         "add": {"path": "a+b.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
     }
@@ -425,7 +564,7 @@ def test_a_failing_automatic_checkpoint_does_not_fail_the_commit(
 ) -> None:
     snapshot = create(log, delta__checkpointInterval="2")
     snapshot = write(log, snapshot, add("a"))
-    store.puts = [(True, Put.CREATED), (False, OSError("full"))]
+    store.puts = [(True, Put.CREATED), (False, OSError(errno.ENOSPC, "full"))]
     snapshot = write(log, snapshot, add("b"))
     assert (snapshot.version, snapshot.checkpoint_version) == (2, None)
     assert "checkpoint of version 2" in caplog.text

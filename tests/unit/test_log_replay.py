@@ -32,6 +32,7 @@ from lakemerge.delta.checkpoint import encode_checkpoint
 from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
 from lakemerge.storage import FileStat, LocalStore, open_store
 from lakemerge.testing.counting import CountingStore
+from tests.relink import relink
 
 DAY_MS = 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -166,9 +167,11 @@ def test_time_travel_by_in_commit_timestamp(tmp_path: Path) -> None:
 
 def test_time_travel_by_file_time_is_monotonic(tmp_path: Path) -> None:
     grow(tmp_path, 3)
-    for version, seconds in enumerate((10, 30, 20, 40)):
+    for version in range(4):
         text = commit_file(tmp_path, version).read_text().replace("enableInCommitTimestamps", "other")
         commit_file(tmp_path, version).write_text(text)
+    relink(tmp_path)
+    for version, seconds in enumerate((10, 30, 20, 40)):
         os.utime(commit_file(tmp_path, version), (seconds, seconds))
     log = DeltaLog(open_store(tmp_path))
     found = [log.snapshot(timestamp_ms=seconds * 1000).version for seconds in (10, 20, 29, 30, 39, 40)]
@@ -378,6 +381,7 @@ def test_opening_ten_thousand_files_takes_less_than_a_second(tmp_path: Path) -> 
         info = CommitInfo({"inCommitTimestamp": NOW_MS + version})
         adds = [add(f"p={file}/{version}.parquet", **{"lakemerge.slice": f"{file}/16"}) for file in range(10)]
         commit_file(tmp_path, version).write_bytes(encode([info, *adds]))
+    relink(tmp_path)
     replayed = read(tmp_path)
     put_checkpoint(tmp_path, 1000)
     started = time.perf_counter()

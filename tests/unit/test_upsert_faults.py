@@ -234,7 +234,7 @@ def test_a_killed_process(name: str, method: str, where: str, after: str, lands:
     assert state_of(path) == sorted(deed.after)
 
 
-@pytest.mark.parametrize("answer", [Put.UNKNOWN, Put.EXISTS, TimeoutError("no answer")], ids=repr)
+@pytest.mark.parametrize("answer", [Put.UNKNOWN, Put.EXISTS, TimeoutError(errno.ETIMEDOUT, "no answer")], ids=repr)
 def test_a_lost_answer_of_the_commit_is_no_second_commit(answer: Put | Exception, tmp_path: Path) -> None:
     """The commit landed and its answer was lost: the write succeeds, once."""
 
