@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from mergers.contract import Groups, Ints, Merged, Merger, RowKind, Status, TableShape
 from mergers.errors import LakeMergeError, MergerContractError
+from mergers.interrupts import is_interrupt
 from mergers.traits import Traits
 
 __all__ = ["DELETE", "Delete", "Record", "RowMerger"]
@@ -220,6 +221,8 @@ class _Fold:
         except LakeMergeError:
             raise
         except Exception as error:
+            if is_interrupt(error):
+                raise
             raise self._error(state.values, (f"raised {error!r}",)) from error
         if result is older:
             return state

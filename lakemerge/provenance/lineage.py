@@ -27,6 +27,7 @@ from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.past import PastCommit, read_commits
 from lakemerge.read.lookup import sorted_keys
+from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 
 __all__ = ["Event", "Lineage", "lineage_of"]
@@ -135,7 +136,9 @@ class _Teller:
             if isinstance(action, AddFile):
                 try:
                     self.bases[action.path] = BaseFile.of(action, self.tip.config.partition_by)
-                except Exception:  # noqa: BLE001 - a file of another writer is told of all the same
+                except Exception as error:  # a file of another writer is shown all the same
+                    if is_foreign(error):
+                        raise
                     yield action.path
                     continue
                 yield from self.bases[action.path].paths
@@ -160,7 +163,9 @@ class _Teller:
     def _log_files(self, domain: DomainMetadata) -> tuple[str, ...]:
         try:
             return tuple(sorted(log_paths(domain, self.handle.store)))
-        except Exception:  # noqa: BLE001 - a block index that was vacuumed; the log is known by its domain
+        except Exception as error:  # a block index that was vacuumed; the log is known by its domain
+            if is_foreign(error):
+                raise
             return (domain.domain,)
 
     @staticmethod

@@ -21,6 +21,7 @@ from lakemerge.format.records import records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.past import Past, PastCommit, read_commits, standing
+from mergers.interrupts import is_foreign
 from mergers.wording import argument
 
 __all__ = ["Retained", "check_since", "retained", "unpacked"]
@@ -211,6 +212,8 @@ def _resolved(
 def _are_there(handle: Handle, logs: Iterable[DomainMetadata]) -> bool:
     try:
         paths = {path for log in logs for path in log_paths(log, handle.store)}
-    except Exception:  # noqa: BLE001 - an index that is gone, whatever the store calls it
+    except Exception as error:  # an index that is gone, whatever the store calls it
+        if is_foreign(error):
+            raise
         return False
     return all(handle.store.stat(path) is not None for path in paths)

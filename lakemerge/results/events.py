@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from lakemerge.results.unwrap import unwrap_errors
+from mergers.interrupts import is_interrupt
 
 __all__ = ["Event", "listen", "observed"]
 
@@ -99,5 +100,7 @@ def _tell(operation: str, url: str, started: float, result: object, error: Excep
     for listener in tuple(_listeners):
         try:
             listener(event)
-        except Exception:
+        except Exception as error:
+            if is_interrupt(error):
+                raise
             _logger.exception("a listener failed")

@@ -17,6 +17,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from lakemerge.errors import InputError, LakeMergeError, StoreError
+from mergers.interrupts import is_interrupt
 
 __all__ = ["FileStat", "NothingCreatedError", "Put", "RangedFile", "Store", "check_path", "is_own_failure"]
 
@@ -42,6 +43,8 @@ def is_own_failure(error: BaseException) -> bool:
     store, and have to reach whoever set the limit. The ``TimeoutError`` of a handler has no error number, that of the
     system has one.
     """
+    if is_interrupt(error):
+        return False
     if isinstance(error, OSError):
         return error.errno is not None or not isinstance(error, TimeoutError)
     return isinstance(error, LakeMergeError | pa.ArrowException)

@@ -303,6 +303,8 @@ def _link(temporary: str, target: str) -> Put:
     try:
         os.link(temporary, target)
     except OSError as error:
+        if not is_own_failure(error):
+            raise
         # Over a network, a repeated request can fail because its first copy did the work.
         if _is_same_file(temporary, target):
             return Put.CREATED

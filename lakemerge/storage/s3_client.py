@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from lakemerge.errors import DependencyMissingError, StoreError
 from lakemerge.storage.base import NothingCreatedError, Put
+from mergers.interrupts import is_interrupt
 from mergers.wording import argument
 
 __all__ = ["CONDITION_FAILED", "S3Client"]
@@ -284,7 +285,9 @@ def _was_never_sent(error: BaseException) -> bool:
 
 
 def _check_not_foreign(error: BaseException) -> None:
-    """Raise the ``TimeoutError`` of a signal handler as it is. s3fs raises time-outs of requests as its own class."""
+    """Raise the exception of a signal handler as it is. s3fs raises time-outs of requests as a class of its own."""
+    if is_interrupt(error):
+        raise error
     of_request = importlib.import_module("fsspec.asyn").FSTimeoutError
     if isinstance(error, TimeoutError) and error.errno is None and not isinstance(error, of_request):
         raise error

@@ -58,6 +58,7 @@ from lakemerge.write.delete import delete_where
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
+from mergers.interrupts import is_foreign
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -1061,11 +1062,9 @@ class LakeTable:
                 self._maintain_automatically(schedule.auto, landed)
         except CommitConflictError as conflict:
             _logger.info("maintenance of %s after a write: somebody was first: %s", self._handle.store.url, conflict)
-        except Exception:
+        except BaseException as error:
+            _check_interrupt(error, landed)
             _logger.warning("maintenance of %s after a write failed", self._handle.store.url, exc_info=True)
-        except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
-            raise
 
     def _maintain_automatically(self, auto: Auto, version: int) -> None:
         from compaction import after_write
@@ -1113,3 +1112,10 @@ class LakeTable:
         if consumer is not None:
             return self.consumers.position(consumer)
         return Offset(self._tip().version, of_rows=True) if since is None else Offset(since + 1)
+
+
+def _check_interrupt(error: BaseException, landed: int) -> None:
+    """Raise again what ended maintenance, unless it is maintenance's own failure."""
+    if is_foreign(error):
+        error.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
+        raise error
