@@ -47,39 +47,38 @@ def write_checkpoint(
     changes under a reader without need. Its footer holds the digest of the commit that it stands for.
 
     :param still_holds: whether the log is still that of the snapshot's table. Another table's may be there by the time
-        the checkpoint is written. It is asked after the writing, and a checkpoint in another's log is deleted.
+        the checkpoint is written. It is asked once the new checkpoint is there and the files to replace were looked at,
+        so whatever is replaced is the table's own. A checkpoint in another table's log is deleted.
     """
     table = encode_checkpoint(snapshot, now_ms=now_ms)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
     path = checkpoint_path(snapshot.version)
-    if store.put_if_absent(path, data) is not Put.CREATED:
-        found = store.stat(path)
-        if found is not None and not _holds(store, found, snapshot):
-            store.replace_exact(found, data)
+    there = None if store.put_if_absent(path, data) is Put.CREATED else store.stat(path)
+    pointer = store.stat(LAST_CHECKPOINT)
     if not still_holds():
         _withdraw(store, path, data)
         return
-    pointer = {
+    if there is not None and not _holds(store, there, snapshot):
+        store.replace_exact(there, data)
+    said = {
         "version": snapshot.version,
         "size": table.num_rows,
         "sizeInBytes": len(data),
         "numOfAddFiles": len(snapshot.files),
     }
-    _point(store, snapshot.version, orjson.dumps(pointer))
+    _point(store, pointer, snapshot.version, orjson.dumps(said))
 
 
-def _point(store: Store, version: int, pointer: bytes) -> None:
+def _point(store: Store, there: FileStat | None, version: int, pointer: bytes) -> None:
     """Write ``_last_checkpoint``, unless it names a later checkpoint that is there."""
-    found = store.stat(LAST_CHECKPOINT)
-    hint = None if found is None else read_hint(store)
-    if hint is not None and hint > version and store.stat(checkpoint_path(hint)) is not None:
-        return
-    if found is None:
+    if there is None:
         store.put_if_absent(LAST_CHECKPOINT, pointer)
-    else:
-        store.replace_exact(found, pointer)
+        return
+    hint = read_hint(store)
+    if hint is None or hint <= version or store.stat(checkpoint_path(hint)) is None:
+        store.replace_exact(there, pointer)
 
 
 def _withdraw(store: Store, path: str, data: bytes) -> None:

@@ -13,7 +13,9 @@ from lakemerge import LakeMergeError, LakeTable, Settings
 from lakemerge.merge_source import MergeSource
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
+from tests.interrupting import AlarmError, raising_at
 from tests.merge_source.world import World
+from tests.property.effort import some
 
 ONE = Settings(threads=1)
 """One thread makes the order of calls the same in every run."""
@@ -125,6 +127,23 @@ def test_a_run_that_is_killed_is_made_good_by_the_next(stage: Stage) -> None:
     each_call(stage, kill, attempt)
     # Before both commits, between them, and after them.
     assert left == {(False, True), (True, False), (False, False)}
+
+
+@pytest.mark.long
+def test_an_exception_after_a_commit_was_sent_costs_nothing(stage: Stage) -> None:
+    """At lines of the library that run after the first of a run's commits, as a signal handler raises it."""
+    stage.copy("copy")
+    with raising_at(stage.folder, 0) as counted:
+        stage.open(stage.folder / "copy").run()
+    stage.drop(stage.folder / "copy")
+    assert counted["lines"] > 100
+    for number in some(range(1, counted["lines"] + 1, max(1, counted["lines"] // 20))):
+        path = stage.copy("copy")
+        source = stage.open(path)
+        with raising_at(stage.folder, number) as seen, pytest.raises(AlarmError):
+            source.run()
+        stage.holds(path, seen["where"])
+        stage.drop(path)
 
 
 @pytest.mark.long

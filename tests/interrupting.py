@@ -1,0 +1,49 @@
+"""Raises an exception at a chosen line of the library, once a commit was sent: what signal handlers and threads do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lakemerge
+
+__all__ = ["AlarmError", "raising_at"]
+
+ROOT = Path(lakemerge.__file__).resolve().parent.parent
+OWN = tuple(str(ROOT / package) for package in ("lakemerge", "compaction", "mergers"))
+
+
+class AlarmError(Exception):
+    """A time limit."""
+
+
+@contextmanager
+def raising_at(logs: Path, number: int) -> Iterator[dict[str, Any]]:
+    """Raise at the ``number``-th line of the library that runs after a commit file was made in any of the logs."""
+    before = {path: set(path.glob("*.json")) for path in logs.glob("*/_delta_log")}
+    seen: dict[str, Any] = {"lines": 0, "where": None}
+
+    def is_sent() -> bool:
+        return any(set(path.glob("*.json")) - before.get(path, set()) for path in logs.glob("*/_delta_log"))
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(OWN):
+            return None
+        if event == "line" and seen["where"] is None and (seen["lines"] or is_sent()):
+            seen["lines"] += 1
+            if seen["lines"] == number:
+                seen["where"] = f"{os.path.relpath(name, ROOT)}:{frame.f_lineno}"
+                raise AlarmError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(None)
