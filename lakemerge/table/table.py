@@ -772,7 +772,7 @@ class LakeTable:
         :param limit: at most this many commits.
         """
         self._handle.log.check_holds(self._view.snapshot)
-        return self._handle.log.history(limit=limit)
+        return self._handle.log.history(limit=limit, known=self._view.version)
 
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
         """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
