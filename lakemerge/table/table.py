@@ -498,21 +498,24 @@ class LakeTable:
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, *, sandbox: bool = False) -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
         Only the columns that the query names are read, and only files that can hold rows that meet its conditions.
         The SQL is DuckDB's. Times without a zone are UTC. ``COPY ... TO 'file'`` writes a file, and gives no rows.
 
+        :param sandbox: for SQL from outside. A query is then one ``SELECT`` over the table. It can read and write no
+            files, load no extensions, change no settings and see no variables. ``Settings.sandbox_memory_bytes`` and
+            ``Settings.threads`` bound what DuckDB takes. Its time is not bounded.
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
-        :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
+        :raises lakemerge.InputError: DuckDB cannot answer the query, or the sandbox refuses it; the message says why.
         """
         from lakemerge.read.query import query
 
         view = self._current()
         with unless_replaced(self._handle.log, view.snapshot):
-            return query(self._handle, view, sql)
+            return query(self._handle, view, sql, sandbox=sandbox)
 
     @observed
     def to_df(
