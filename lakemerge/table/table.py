@@ -199,7 +199,8 @@ class LakeTable:
         The check verifies the log and the checkpoints, that files exist and have the right size, that rows are sorted,
         unique and in the right place, that text is UTF-8, that statistics are true, and that logs can be merged. It
         reads the key columns and the columns with text or decimals of all files. Where there are logs or winner files,
-        it reads all columns.
+        it reads all columns. It goes on after a file that is damaged or cannot be read, and lists all of them. If the
+        latest version cannot be read, it checks the newest one below the damage.
 
         :param rebuild_checkpoints: write damaged checkpoints again from older state, and repeat the check.
         :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
