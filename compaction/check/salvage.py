@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
@@ -122,13 +122,13 @@ def sound_part(handle: Handle, snapshot: Snapshot) -> Sound:
 
 def _read_files(view: TableView, some: Mapping[str, AddFile]) -> None:
     whole = len(some) == len(view.snapshot.files)
-    _ = (view if whole else _part(view, files=some)).base_files
+    _ = (view if whole else _apart(view, replace(view.snapshot, files=some))).base_files
 
 
 def _read_logs(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
     whole = len(some) == sum(name.startswith(LOG_DOMAIN_PREFIX) for name in view.snapshot.domains)
     try:
-        _ = (view if whole else _part(view, domains=some)).log_commits
+        _ = (view if whole else _apart(view, replace(view.snapshot, domains=some))).log_commits
     except OSError as error:
         (name, *_), (domain, *_) = some.keys(), some.values()
         index = orjson.loads(domain.configuration).get("index", name)
@@ -155,8 +155,8 @@ def _read_others(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
                 )
 
 
-def _part(view: TableView, **some: Mapping[str, Any]) -> TableView:
-    return TableView(replace(view.snapshot, **some), view.config, view.store, DecodedLogs())
+def _apart(view: TableView, snapshot: Snapshot) -> TableView:
+    return TableView(snapshot, view.config, view.store, DecodedLogs())
 
 
 def _base_of(domain: DomainMetadata) -> str | None:

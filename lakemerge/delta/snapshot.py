@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
 from lakemerge.delta.actions import (
@@ -17,13 +18,14 @@ from lakemerge.delta.actions import (
     Txn,
 )
 from lakemerge.delta.fingerprint import Fingerprint
-from lakemerge.delta.protocol import in_commit_timestamps, parse_duration_ms
+from lakemerge.delta.protocol import duration_ms, in_commit_timestamps, parse_duration_ms
 from lakemerge.errors import TableDamagedError
 
 __all__ = ["TXN_RETENTION", "Replay", "Snapshot", "can_expire"]
 
 TXN_RETENTION: Final = "delta.setTransactionRetentionDuration"
 
+_WEEK_MS: Final = 7 * 86_400_000
 _OF_THE_LIBRARY: Final = "lakemerge."
 _OF_STREAMS: Final = "lakemerge.stream."
 _OF_MERGE_SOURCES: Final = "merge-source"
@@ -50,7 +52,7 @@ class Snapshot:
     files: Mapping[str, AddFile]
     """Live data files by path."""
     tombstones: Mapping[str, RemoveFile]
-    """Removed files by path. Checkpoints forget those older than ``delta.deletedFileRetentionDuration``."""
+    """Removed files by path. Commits and checkpoints forget those older than ``delta.deletedFileRetentionDuration``."""
     txns: Mapping[str, Txn]
     """The last transaction of each application, without those that expired (``delta.setTransactionRetentionDuration``)
     by the time of this version's commit or of an earlier one."""
@@ -115,12 +117,20 @@ class Replay:
             self.expire(committed_ms)
 
     def expire(self, committed_ms: int) -> None:
-        """Forget the transactions that have expired by the time of a commit, which is applied already.
+        """Forget the transactions and tombstones that have expired by the time of a commit, which is applied already.
 
         Each commit does this by its own in-commit timestamp and by the retention that the table has after it. So a
         version has the same transactions for every reader, whether it begins at a checkpoint or at version 0.
         """
-        told = None if self.metadata is None else self.metadata.configuration.get(TXN_RETENTION)
+        if self.metadata is None:
+            return
+        kept_ms = duration_ms(self.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
+        if kept_ms is not None:
+            # They stand in the order of their commits, so the oldest come first.
+            removed = ((path, remove.deletion_time_ms or 0) for path, remove in self.tombstones.items())
+            for path, _ in list(takewhile(lambda pair: pair[1] <= committed_ms - kept_ms, removed)):
+                del self.tombstones[path]
+        told = self.metadata.configuration.get(TXN_RETENTION)
         retention_ms = None if told is None else parse_duration_ms(told)
         if retention_ms is None:
             return

@@ -38,7 +38,7 @@ _REFUSED_FUNCTIONS: Final = frozenset(
 )
 
 
-def sandbox_config(settings: Settings) -> dict[str, str]:
+def sandbox_config(settings: Settings) -> dict[str, str | bool | int | float | list[str]]:
     """DuckDB's settings when it is connected to; ``lock_configuration`` has to follow."""
     return {
         "enable_external_access": "false",

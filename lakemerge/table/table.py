@@ -765,7 +765,7 @@ class LakeTable:
         snapshot = alter_table(
             self._handle, begin, columns=columns, merger=merger, options=options, properties=properties
         )
-        self._view = self._handle.view(snapshot)
+        self._move(snapshot)
         return snapshot.version
 
     # Earlier versions
@@ -1093,7 +1093,7 @@ class LakeTable:
         if not self._pinned:
             snapshot = self._handle.log.update(self._view.snapshot)
             if snapshot is not self._view.snapshot:
-                self._view = self._handle.view(snapshot)
+                self._move(snapshot)
         return self._view
 
     def _follow(self) -> None:
@@ -1101,7 +1101,11 @@ class LakeTable:
         the store can make a write that has landed look failed."""
         landed = self._handle.landed.snapshot
         if landed is not None and landed.version > self._view.version:
-            self._view = self._handle.view(landed)
+            self._move(landed)
+
+    def _move(self, snapshot: Snapshot) -> None:
+        self._view = self._handle.view(snapshot)
+        self._handle.release(snapshot)
 
     def _until(self, until: int | None) -> TableView:
         current = self._current()

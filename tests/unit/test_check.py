@@ -17,7 +17,7 @@ import pytest
 
 from compaction.check.check import check_table
 from lakemerge import LakeTable, NotATableError, Settings
-from lakemerge.delta import Attempt, DeltaLog, DomainMetadata
+from lakemerge.delta import Action, Attempt, DeltaLog, DomainMetadata
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest import Files
@@ -289,12 +289,13 @@ def paths_of(folder: Path, files: Iterable[Path]) -> set[str]:
 
 def test_all_damage_is_found_at_once(rich: Path, tmp_path: Path) -> None:
     assert LakeTable.check(rich).findings == ()
-    for number, damage in enumerate((garbled, Path.unlink)):
+    damages: list[Callable[[Path], None]] = [garbled, Path.unlink]
+    for number, damage in enumerate(damages):
         folder = shutil.copytree(rich, tmp_path / str(number))
         files = one_of_each(folder)
         for file in files.values():
             damage(file)
-        if damage is Path.unlink:
+        if number:
             files.pop("checkpoint")  # a checkpoint that is not there is no damage
         result = LakeTable.check(folder)
         assert named(result) == paths_of(folder, files.values()), str(result)
@@ -332,7 +333,7 @@ def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Pat
     table = LakeTable.open(folder)
     minor = next(name for name in table.view.snapshot.domains if name.startswith("lakemerge.minor."))
     add = next(iter(table.view.snapshot.files.values()))
-    broken = [
+    broken: list[Action] = [
         DomainMetadata("lakemerge.log.broken", "{}"),
         DomainMetadata("lakemerge.ingest.feed", "[]"),
         DomainMetadata("lakemerge.savepoint.old", "7"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,7 +51,11 @@ class Commits:
     def __init__(self, root: Path, retention: str | None) -> None:
         self.clock = Clock()
         self.log = DeltaLog(open_store(root), clock_ms=self.clock)
-        first = [Protocol(1, 7, frozenset(), FEATURES), metadata(retention), DomainMetadata("lakemerge.state", "{}")]
+        first: list[Action] = [
+            Protocol(1, 7, frozenset(), FEATURES),
+            metadata(retention),
+            DomainMetadata("lakemerge.state", "{}"),
+        ]
         self.tip = self._landed(None, first)
 
     def at(self, hour: int, *actions: Action) -> Snapshot:
@@ -59,7 +63,7 @@ class Commits:
         self.tip = self._landed(self.tip, actions)
         return self.tip
 
-    def _landed(self, begin: Snapshot | None, actions: list[Action] | tuple[Action, ...]) -> Snapshot:
+    def _landed(self, begin: Snapshot | None, actions: Sequence[Action]) -> Snapshot:
         outcome = self.log.commit(begin, lambda _: Attempt(actions), operation="W", parameters={})
         assert isinstance(outcome, Committed)
         return outcome.snapshot
