@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lakemerge._internal.kept import Kept
 from lakemerge.delta import DeltaLog, Snapshot, Transaction, check_same_table
+from lakemerge.errors import LakeMergeError
+from lakemerge.format.base_file import paths_of
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.config import TableConfig
+from lakemerge.format.minor import Minor
+from lakemerge.format.names import BASE_FOLDER, MINOR_DOMAIN_PREFIX
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
@@ -22,7 +27,11 @@ __all__ = ["Handle", "Landed"]
 
 _FOOTER_BYTES = 16 * 2**20
 """How many bytes of footers are kept, as they are in files. In memory they take several times as much."""
+_FOOTER_ENTRY_BYTES = 1024
 _SCAN_BYTES = 64 * 2**20
+_SCAN_ENTRY_BYTES = 16 * 1024
+"""About what Spark's plan of a scan takes."""
+_OF_TABLES = (f"{BASE_FOLDER}/", "_lakemerge/")
 
 
 class Landed:
@@ -45,10 +54,12 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
-    footers: Kept[str, Any] = field(default_factory=partial(Kept, _FOOTER_BYTES), repr=False, compare=False)
+    footers: Kept[str, Any] = field(
+        default_factory=partial(Kept, _FOOTER_BYTES, _FOOTER_ENTRY_BYTES), repr=False, compare=False
+    )
     """What :mod:`lakemerge.read.parquet.footers` keeps."""
     scans: Kept[tuple[Hashable, ...], Any] = field(
-        default_factory=partial(Kept, _SCAN_BYTES), repr=False, compare=False
+        default_factory=partial(Kept, _SCAN_BYTES, _SCAN_ENTRY_BYTES), repr=False, compare=False
     )
     """What :mod:`lakemerge.spark.scans` keeps."""
     landed: Landed = field(default_factory=Landed, repr=False, compare=False)
@@ -63,6 +74,28 @@ class Handle:
         snapshot = self.log.snapshot(version=version)
         check_same_table(self.store, of, snapshot)
         return self.view(snapshot)
+
+    def release(self, latest: Snapshot) -> None:
+        """Forget what is kept of files that the latest version does not have, once that is much. Readers of earlier
+        versions read again what they need. Nothing is read here."""
+
+        @functools.cache
+        def live() -> Collection[str] | None:
+            try:
+                return _paths_without_reading(latest, self.decoded)
+            except LakeMergeError:
+                return None  # a read of this version will say what is damaged
+
+        def of_footers() -> Callable[[str], bool] | None:
+            paths = live()
+            return None if paths is None else paths.__contains__
+
+        def of_scans() -> Callable[[tuple[Hashable, ...]], bool] | None:
+            paths = live()
+            return None if paths is None else lambda key: all(path in paths for path in _paths_in(key))
+
+        self.footers.prune(of_footers)
+        self.scans.prune(of_scans)
 
     def merger(self, view: TableView) -> Merger:
         return view.config.merger(self.registry)
@@ -84,3 +117,24 @@ class Handle:
     @staticmethod
     def new_id() -> str:
         return str(uuid.uuid4())
+
+
+def _paths_without_reading(snapshot: Snapshot, decoded: DecodedLogs) -> set[str]:
+    """The files that a version needs, without logs that were never decoded: nothing is kept of those."""
+    found = decoded.paths(snapshot.domains)
+    for add in snapshot.files.values():
+        found.update(paths_of(add))
+    for name, domain in snapshot.domains.items():
+        if name.startswith(MINOR_DOMAIN_PREFIX):
+            found |= Minor.of(domain).paths
+    return found
+
+
+def _paths_in(key: Hashable) -> Iterator[str]:
+    """The paths of a table's files in a cache key."""
+    if isinstance(key, str):
+        if key.startswith(_OF_TABLES):
+            yield key
+    elif isinstance(key, tuple):
+        for part in key:
+            yield from _paths_in(part)

@@ -81,6 +81,9 @@ class Settings:
     """On Spark: services and premerges that read at most this many bytes run on the driver's ``threads``, because a job
     takes time to begin with. Stored rows count as Parquet, logs as Arrow data. With 1 all run in tasks."""
 
+    sandbox_memory_bytes: int = 1024 * _MIB
+    """How much memory DuckDB may take for ``LakeTable.query(sandbox=True)``. A query that needs more fails."""
+
     def __setstate__(self, state: Sequence[object]) -> None:
         """A pickle from before a field was added gives that field its default."""
         given = {each.name: value for each, value in zip(fields(self), state, strict=False)}

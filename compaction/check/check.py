@@ -14,17 +14,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compaction.check.files import Checked, check_block, check_merge, check_stored, file_slice_paths, stored_parts
+from compaction.check.files import (
+    Checked,
+    check_beside,
+    check_block,
+    check_merge,
+    check_stored,
+    file_slice_paths,
+    stored_parts,
+)
 from compaction.check.ingest import check_ingest, ingest_sizes
+from compaction.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
 from lakemerge.delta.replay import load, read_accepted
-from lakemerge.errors import LakeMergeError, MergerMissingError, TableError
+from lakemerge.errors import LakeMergeError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
-from lakemerge.layout.view import TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
 
@@ -51,7 +59,12 @@ class _Report:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, path: str | None, problem: object, remedy: str) -> None:
-        self.findings.append(Finding(path, str(problem).rstrip("."), remedy))
+        self.take(Finding(path, str(problem).rstrip("."), remedy))
+
+    def take(self, finding: Finding) -> None:
+        """Add a finding, unless the same is known of the file: two looks may meet the same damage."""
+        if all((known.path, known.problem) != (finding.path, finding.problem) for known in self.findings):
+            self.findings.append(finding)
 
 
 def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
@@ -71,28 +84,30 @@ def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
 
 
 def _checked(handle: Handle) -> CheckResult:
-    """Raises :class:`NotATableError` if there is no table at all. An error of the store is raised, and is no
-    finding."""
+    """Raises :class:`NotATableError` if there is no table at all, and the store's error if it cannot list the table.
+    Each file that cannot be read is a finding, and the check goes on with the others."""
     started = time.monotonic()
     report = _Report()
     listing = list_log(handle.store)
     if listing.latest is None:
         raise no_log(handle.store)
-    _check_log(handle, listing, report)
-    try:
-        snapshot = handle.log.snapshot()
+    log = _Report()
+    damaged = _check_log(handle, listing, log)
+    snapshot = _opened(handle, damaged, report)
+    for finding in log.findings:
+        report.take(finding)
+    if snapshot is not None:
         report.version = snapshot.version
-        view = handle.view(snapshot)
-        file_slices = view.file_slices
-    except LakeMergeError as error:
-        report.add(_path(error), error.message, "Bring the log back from a backup, or open an earlier version")
-    else:
+        sound = sound_part(handle, snapshot)
+        for problem in sound.problems:
+            report.add(problem.path, problem.text, _BACKUP)
         _check_checkpoints(handle, listing, report)
-        missing = _check_references(handle, view, report)
-        _logger.info("check of %s: %d base files", handle.store.url, len(file_slices))
-        _check_contents(handle, view, missing, report)
-        for job in ingests_of(snapshot).values():
-            report.findings += check_ingest(handle.store, job, without=missing)
+        missing = _check_references(handle, sound, report)
+        _logger.info("check of %s: %d base files", handle.store.url, len(sound.file_slices))
+        _check_contents(handle, sound, missing, report)
+        for job in ingests_of(sound.view.snapshot).values():
+            for finding in check_ingest(handle.store, job, without=missing):
+                report.take(finding)
     return CheckResult(
         version=report.version,
         commits=len(listing.commits),
@@ -104,23 +119,38 @@ def _checked(handle: Handle) -> CheckResult:
     )
 
 
-def _check_log(handle: Handle, listing: Listing, report: _Report) -> None:
-    """Check that every commit can be decoded, and that none is missing between the first and the last."""
-    first = listing.earliest
-    for hole in sorted(set(range(min(listing.commits, default=0), first or 0)) - listing.commits.keys()):
-        report.add(commit_path(hole), "this commit is missing, while older and newer ones are there", _HOLE)
-    if first is None or listing.latest is None:
-        return  # the error on opening the table says what is missing
-    gap = listing.gap(max(first, 1), listing.latest)
-    if gap is not None:
-        report.add(commit_path(gap), "this commit is missing", _BACKUP)
-        return
-    commits = handle.log.commits(since=first, until=listing.latest)
+def _check_log(handle: Handle, listing: Listing, report: _Report) -> set[int]:
+    """Check that every commit can be decoded, and that none is missing between the first and the last. Returns the
+    versions whose commits are damaged or missing."""
+    newest = listing.checkpoints[-1].version if listing.checkpoints else -1
+    known = [*listing.commits, *(c.version + 1 for c in listing.checkpoints)]
+    last = -1 if listing.latest is None else listing.latest
+    bad = set(range(min(known, default=0), last + 1)) - listing.commits.keys()
+    for gap in sorted(bad):
+        if gap <= newest:
+            report.add(commit_path(gap), "this commit is missing, while older and newer ones are there", _HOLE)
+        else:
+            report.add(commit_path(gap), "this commit is missing", _BACKUP)
+    for version, problem in damaged_commits(handle, listing).items():
+        report.add(problem.path, problem.text, _BACKUP)
+        bad.add(version)
+    return bad
+
+
+def _opened(handle: Handle, damaged: set[int], report: _Report) -> Snapshot | None:
+    """The latest version. If it cannot be read, the newest one below the damage, so that the rest of the table is
+    checked, too."""
     try:
-        for _ in commits:
-            pass
-    except LakeMergeError as error:
-        report.add(_path(error), error.message, _BACKUP)
+        snapshot = handle.log.snapshot()
+        handle.view(snapshot)
+    except (LakeMergeError, OSError) as error:
+        found = newest_readable(handle, damaged)
+        remedy = "Bring the log back from a backup, or open an earlier version"
+        if found is not None:
+            remedy += f"; version {found.version} can be read, and its files were checked"
+        report.add(Problem.of(error).path, told(error), remedy)
+        return found
+    return snapshot
 
 
 def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> None:
@@ -129,8 +159,10 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
         path = checkpoint.parts[0].path
         try:
             replay = read_accepted(handle.store, listing, checkpoint, STATE_DOMAIN)
-        except TableError as error:
-            report.add(path, error.message, _REBUILD)
+        except FileNotFoundError:
+            continue  # a vacuum has deleted it since
+        except (TableError, OSError) as error:
+            report.add(path, told(error), _REBUILD)
             continue
         expected = _rebuilt(handle, listing, checkpoint)
         if expected is None:
@@ -147,62 +179,66 @@ def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapsh
         return None
     try:
         return load(handle.store, older, checkpoint.version, required_domain=STATE_DOMAIN)
-    except TableError:
+    except (TableError, OSError):
         return None
 
 
-def _check_references(handle: Handle, view: TableView, report: _Report) -> set[str]:
+def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]:
     """Report files that the version needs and that are missing. Returns their paths."""
-    snapshot = view.snapshot
+    snapshot = sound.view.snapshot
     there = {stat.path: stat.size_bytes for folder in _OURS for stat in handle.store.list(folder)}
     named = snapshot_references(snapshot, handle.store)
     report.files = len(named)
     missing = named - there.keys()
     for path in sorted(missing):
         report.add(path, "this file is missing", _BACKUP)
-    for path, size in _sizes(view).items():
+    for path, size in _sizes(sound).items():
         if there.get(path, size) != size:
             report.add(path, f"it has {there[path]} bytes; the log says {size}", _BACKUP)
     return missing
 
 
-def _sizes(view: TableView) -> Mapping[str, int]:
+def _sizes(sound: Sound) -> Mapping[str, int]:
+    view = sound.view
     sizes = {path: add.size_bytes for path, add in view.snapshot.files.items()}
     sizes |= {block.file.path: block.file.size_bytes for commit in view.log_commits for block in commit.blocks}
     sizes |= {winner.path: winner.size_bytes for minor in view.minors.values() for winner in minor.winners}
     # Only the present tombstones are read. Files that were written before tags had this size have none.
     forgotten = {
         file_slice.tombstones: file_slice.tombstone_bytes
-        for file_slice in view.file_slices
+        for file_slice in sound.file_slices
         if file_slice.tombstone_bytes
     }
     sizes |= {path: size for path, size in forgotten.items() if path is not None}
     return sizes | ingest_sizes(ingests_of(view.snapshot))
 
 
-def _check_contents(handle: Handle, view: TableView, missing: set[str], report: _Report) -> None:
-    """Check the files that are there. A file slice is merged only if all its files are whole."""
+def _check_contents(handle: Handle, sound: Sound, missing: set[str], report: _Report) -> None:
+    """Check the files that are there. A file slice is merged only if all its files are whole, and all its logs are
+    known."""
+    view = sound.view
     try:
         merger = handle.merger(view)
-    except MergerMissingError as error:
+    except LakeMergeError as error:
         report.add(None, error.message, "Its rows were not checked")
         return
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     blocks = [block for commit in view.log_commits for block in commit.blocks]
     jobs = [
         partial(check_stored, spec, file_slice, part)
-        for file_slice in view.file_slices
+        for file_slice in sound.file_slices
         for part in stored_parts(file_slice)
     ]
     jobs += [partial(check_block, spec, block) for block in blocks]
+    jobs += [partial(check_beside, spec, file_slice) for file_slice in sound.file_slices]
     bad = set(missing)
     with ThreadPoolExecutor(handle.settings.threads) as pool:
         for checked in pool.map(lambda job: job(without=missing), jobs):
             bad.update(_taken(report, checked))
         whole = [
             file_slice
-            for file_slice in view.file_slices
-            if not file_slice.is_clean and not bad & file_slice_paths(file_slice)
+            for file_slice in sound.file_slices
+            if sound.is_whole and not file_slice.is_clean and not bad & file_slice_paths(file_slice)
         ]
         for checked in pool.map(partial(check_merge, spec), whole):
             bad.update(_taken(report, checked))
@@ -211,11 +247,6 @@ def _check_contents(handle: Handle, view: TableView, missing: set[str], report: 
 def _taken(report: _Report, checked: Checked) -> Iterator[str]:
     report.rows += checked.rows
     for finding in checked.findings:
-        report.findings.append(finding)
+        report.take(finding)
         if finding.path is not None:
             yield finding.path
-
-
-def _path(error: LakeMergeError) -> str | None:
-    path = error.facts.get("path")
-    return path if isinstance(path, str) else None

@@ -14,20 +14,32 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from compaction.check.salvage import told
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock
+from lakemerge.format.minor import read_positions
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.sources import tombstone_stream
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.parquet.stats import file_statistics
 from mergers.keys import group_starts, key_columns, sort_order
 
-__all__ = ["Checked", "StoredPart", "check_block", "check_merge", "check_stored", "file_slice_paths", "stored_parts"]
+__all__ = [
+    "Checked",
+    "StoredPart",
+    "check_beside",
+    "check_block",
+    "check_merge",
+    "check_stored",
+    "file_slice_paths",
+    "stored_parts",
+]
 
 _REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
 _UNSOUND = "Write the rows of these keys again with values that are right, or restore an earlier version"
@@ -94,8 +106,8 @@ def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, wi
                     findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
                 findings += keys.problems(table, first)
         findings += keys.outside(file_slice.lower, file_slice.upper)
-    except LakeMergeError as error:
-        findings.append(error.message)
+    except (LakeMergeError, OSError) as error:
+        findings.append(told(error))
     return Checked(keys.rows, _findings(part.path, findings) + keys.flaws(part.path))
 
 
@@ -116,9 +128,32 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
             findings.append(f"a block of it has {keys.rows} rows; the log says {block.rows}")
         if block.key_min is not None and block.key_max is not None and (keys.first, keys.last) != _bounds(block):
             findings.append(f"a block holds keys {keys.first} to {keys.last}; the log says {_bounds(block)}")
-    except LakeMergeError as error:
-        findings.append(error.message)
+    except (LakeMergeError, OSError) as error:
+        findings.append(told(error))
     return Checked(keys.rows, _findings(path, findings) + keys.flaws(path))
+
+
+def check_beside(spec: MergeSpec, file_slice: FileSlice, *, without: Collection[str]) -> Checked:
+    """Check that the positions and tombstones of a file slice can be read, each by itself: a merge would stop at the
+    first that cannot."""
+    positions = None if file_slice.minor is None else file_slice.minor.positions
+    findings: list[Finding] = []
+    if positions is not None and positions not in without:
+        try:
+            strange = read_positions(spec.store, positions).keys() - {file.ordinal for file in file_slice.row_files}
+            if strange:
+                findings += _findings(positions, [f"it tells of files {sorted(strange)}, which the file slice lacks"])
+        except (LakeMergeError, OSError) as error:
+            findings += _findings(positions, [told(error)])
+    tombstones = file_slice.tombstones
+    if tombstones is not None and tombstones not in without:
+        try:
+            with ParquetFiles(spec.store) as files:
+                for _ in tombstone_stream(spec, file_slice, files):
+                    pass
+        except (LakeMergeError, OSError) as error:
+            findings += _findings(tombstones, [told(error)])
+    return Checked(0, tuple(findings))
 
 
 def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
@@ -129,8 +164,8 @@ def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
         with ParquetFiles(spec.store) as files:
             for part in merge_file_slice(spec, file_slice, columns=spec.config.schema.names, sort=True, files=files):
                 findings += keys.problems(part.rows)
-    except LakeMergeError as error:
-        return Checked(0, (Finding(None, error.message.rstrip("."), _MERGE),))
+    except (LakeMergeError, OSError) as error:
+        return Checked(0, (Finding(None, told(error).rstrip("."), _MERGE),))
     return Checked(0, _findings(file_slice.base.add.path if file_slice.base is not None else None, findings))
 
 

@@ -47,7 +47,7 @@ def _problem(store: Store, file: NamedFile, schema: pa.Schema) -> str | None:
         with store.open_input(file.path, size_bytes=file.size_bytes) as data:
             found = pq.read_table(data)
             found.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, LakeMergeError) as error:
         return f"it cannot be read: {error}"
     if not found.schema.equals(schema):
         return "it has other columns than its kind of file"

@@ -6,9 +6,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 __all__ = ["Fetched", "Kept"]
+
+_FEW: Final = 16
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -16,16 +18,25 @@ V = TypeVar("V")
 
 class Kept(Generic[K, V]):
     """Keeps the values that were used last, up to ``limit_bytes`` in all. It is thread-safe. A pickle of it is
-    empty."""
+    empty.
 
-    def __init__(self, limit_bytes: int) -> None:
+    :param entry_bytes: each value counts as so many bytes more than its size. So their number is bounded, too.
+    """
+
+    def __init__(self, limit_bytes: int, entry_bytes: int = 0) -> None:
         self._limit_bytes = limit_bytes
+        self._entry_bytes = entry_bytes
+        self._left = _FEW
+        """How many values the last :meth:`prune` left."""
         self._lock = threading.Lock()
         self._known: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 
-    def __reduce__(self) -> tuple[type[Kept[K, V]], tuple[int]]:
-        return Kept, (self._limit_bytes,)
+    def __reduce__(self) -> tuple[type[Kept[K, V]], tuple[int, int]]:
+        return Kept, (self._limit_bytes, self._entry_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def get(self, key: K) -> V | None:
         with self._lock:
@@ -35,6 +46,7 @@ class Kept(Generic[K, V]):
             return self._known[key][0]
 
     def keep(self, key: K, value: V, size_bytes: int) -> None:
+        size_bytes += self._entry_bytes
         with self._lock:
             if key in self._known or size_bytes > self._limit_bytes:
                 return
@@ -44,13 +56,30 @@ class Kept(Generic[K, V]):
                 _, (_, oldest) = self._known.popitem(last=False)
                 self._bytes -= oldest
 
+    def prune(self, of_use: Callable[[], Callable[[K], bool] | None]) -> None:
+        """Forget the values that are of no use any more. It does so only when twice as many are kept as the last time
+        left. So calls are cheap however often they are made.
+
+        :param of_use: gives a function that tells by the key whether a value is still of use; ``None``: nobody knows.
+        """
+        with self._lock:
+            if len(self._known) < 2 * self._left:
+                return
+        is_of_use = of_use()
+        if is_of_use is None:
+            return
+        with self._lock:
+            for key in [key for key in self._known if not is_of_use(key)]:
+                self._bytes -= self._known.pop(key)[1]
+            self._left = max(_FEW, len(self._known))
+
 
 class Fetched:
     """Bytes that are fetched once and kept like values of :class:`Kept`. Threads that ask for the same bytes at the
     same time wait for one fetch."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._kept: Kept[str, bytes] = Kept(limit_bytes)
+    def __init__(self, limit_bytes: int, entry_bytes: int = 0) -> None:
+        self._kept: Kept[str, bytes] = Kept(limit_bytes, entry_bytes)
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[bytes]] = {}
 

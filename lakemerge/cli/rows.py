@@ -168,11 +168,15 @@ def query(
     sql: Annotated[str, typer.Argument(help="SQL, in which the table is called self.")],
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option("--sandbox", help="For SQL from outside: one SELECT, without files and extensions."),
+    ] = False,
     limit: LimitOption = 50,
     json: JsonLinesOption = False,
 ) -> None:
     """Run a query with DuckDB: lakemerge query orders "SELECT state, count(*) FROM self GROUP BY state"."""
-    rows = opened(path, storage_options, version=version).query(sql)
+    rows = opened(path, storage_options, version=version).query(sql, sandbox=sandbox)
     if json:
         row_lines(rows.to_batches())
     elif rows.num_columns:

@@ -26,12 +26,13 @@ from lakemerge.delta.protocol import (
     parse_duration_ms,
     writer_features,
 )
-from lakemerge.delta.snapshot import Snapshot
+from lakemerge.delta.snapshot import TXN_RETENTION, Snapshot
 from lakemerge.delta.transaction import Transaction
 
 __all__ = [
     "READER_FEATURES",
     "TRUSTED_AGE_MS",
+    "TXN_RETENTION",
     "WRITER_FEATURES",
     "Action",
     "AddFile",

@@ -31,7 +31,7 @@ from lakemerge.delta.chain import CHAIN, digest, link
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.listing import commit_path
 from lakemerge.delta.protocol import check_writable, in_commit_timestamps, is_set
-from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.delta.snapshot import Replay, Snapshot, can_expire
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, StoreError, UnsupportedFeatureError
 from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
@@ -123,9 +123,11 @@ def prepare(
     if tip is None and not {Protocol, Metadata} <= {type(action) for action in actions}:
         raise InputError("the first commit of a table needs a Protocol and a Metadata action")
     now_ms = now_ms if tip is None else max(now_ms, tip.timestamp_ms + 1)
-    actions = [_with_enablement(tip, action, version, now_ms) for action in actions]
+    actions = [_dated(_with_enablement(tip, action, version, now_ms), now_ms) for action in actions]
     replay = Replay(tip)
     replay.apply(actions)
+    if replay.metadata is not None and in_commit_timestamps(replay.metadata):
+        replay.expire(now_ms)
     after = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
     check_writable(after.protocol, writer_features, metadata=after.metadata)
     _check_append_only(after.metadata, actions)
@@ -269,6 +271,12 @@ def _with_enablement(tip: Snapshot | None, action: Action, version: int, now_ms:
         "delta.inCommitTimestampEnablementTimestamp": str(now_ms),
     }
     return replace(action, configuration={**action.configuration, **enablement})
+
+
+def _dated(action: Action, now_ms: int) -> Action:
+    """The action, where it is a transaction that can expire, with the time of its commit. Its age is then measured by
+    one clock, that of the commits, also where a host's own clock is wrong."""
+    return replace(action, last_updated_ms=now_ms) if isinstance(action, Txn) and can_expire(action.app_id) else action
 
 
 def _check_append_only(metadata: Metadata, actions: Sequence[Action]) -> None:

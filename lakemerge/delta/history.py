@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakemerge.delta.actions import CommitInfo, decode_commit_info
-from lakemerge.delta.listing import fetch, list_log, log_exists, no_log
+from lakemerge.delta.listing import Listing, fetch, list_log, log_exists, no_log, read_hint
 from lakemerge.delta.replay import timestamp_of
 from lakemerge.errors import InputError
 from lakemerge.storage.base import Store
@@ -26,13 +26,17 @@ class HistoryEntry:
     """Everything else that the commit says about itself."""
 
 
-def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry]:
+def read_history(store: Store, *, limit: int | None = None, known: int = 0) -> list[HistoryEntry]:
     """The commits that are kept, newest first. It works even if the library does not understand the table's
-    features."""
+    features.
+
+    With a limit, only the end of the log is listed, from so many commits before a version that the log surely has:
+    ``known``, or the one that ``_last_checkpoint`` names.
+    """
     given: object = limit
     if given is not None and not (isinstance(given, int) and given >= 0):
         raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
-    stats = sorted(list_log(store).commits.items(), reverse=True)[:limit]
+    stats = sorted(_listed(store, limit, known).commits.items(), reverse=True)[:limit]
     if not stats and limit != 0 and not log_exists(store):
         raise no_log(store)
     paths = [stat.path for _, stat in stats]
@@ -40,6 +44,17 @@ def read_history(store: Store, *, limit: int | None = None) -> list[HistoryEntry
         _entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
         for (version, stat), data in zip(stats, fetch(store, paths), strict=True)
     ]
+
+
+def _listed(store: Store, limit: int | None, known: int) -> Listing:
+    if limit is not None:
+        since = max(known, read_hint(store) or 0) - limit + 1
+        if since > 0:
+            end = list_log(store, since=since)
+            if len(end.commits) >= limit:
+                return end
+            # Commits are missing, or the hint is wrong.
+    return list_log(store)
 
 
 def _entry(version: int, modified_ms: int, info: CommitInfo | None) -> HistoryEntry:

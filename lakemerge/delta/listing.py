@@ -33,6 +33,9 @@ __all__ = [
 LOG_FOLDER: Final = "_delta_log"
 LAST_CHECKPOINT: Final = f"{LOG_FOLDER}/_last_checkpoint"
 
+_DIGITS: Final = 20
+"""Versions in names have so many."""
+
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
@@ -103,9 +106,9 @@ def log_exists(store: Store) -> bool:
     )
 
 
-def list_log(store: Store, *, since: int = 0, at_least: int | None = None) -> Listing:
-    """The log's files of version ``since`` (included) and later. Checksums, compacted logs and all other files are
-    passed over, and so are multi-part checkpoints that lack a part.
+def list_log(store: Store, *, since: int = 0, until: int | None = None, at_least: int | None = None) -> Listing:
+    """The log's files of version ``since`` (included) and later, up to version ``until`` (included). Checksums,
+    compacted logs and all other files are passed over, and so are multi-part checkpoints that lack a part.
 
     A listing may show a commit made while the folder is read, and miss an earlier one; no file system promises
     otherwise. Missing commits are requested by name. If one is still missing, it does not exist. ``at_least`` is a
@@ -115,7 +118,7 @@ def list_log(store: Store, *, since: int = 0, at_least: int | None = None) -> Li
     classic: dict[int, FileStat] = {}
     parts: dict[tuple[int, int], dict[int, FileStat]] = {}
     v2: list[int] = []
-    for name, stat in _entries(store, since):
+    for name, stat in _entries(store, since, until):
         if found := _COMMIT.fullmatch(name):
             commits[int(found[1])] = stat
         elif found := _CLASSIC.fullmatch(name):
@@ -179,12 +182,12 @@ def _fill_gaps(
             commits[version] = stat
 
 
-def _entries(store: Store, since: int) -> Iterator[tuple[str, FileStat]]:
+def _entries(store: Store, since: int, until: int | None = None) -> Iterator[tuple[str, FileStat]]:
     start_after = f"{LOG_FOLDER}/{since:020d}" if since else ""
     for stat in store.list(LOG_FOLDER, start_after=start_after):
         name = stat.path.removeprefix(f"{LOG_FOLDER}/")
-        if name > ":":
-            # Listings are sorted, and names that begin with a digit come before these.
+        if name > ":" or (until is not None and name[:_DIGITS] > f"{until:0{_DIGITS}d}"):
+            # Listings are sorted, and names that begin with a digit come before others.
             break
         yield name, stat
 

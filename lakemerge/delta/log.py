@@ -21,7 +21,7 @@ from lakemerge.delta.identity import check_same_table, holds, replaced_error
 from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.delta.moment import Moment
 from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
-from lakemerge.delta.replay import gap_error, is_linked, load, timestamp_of, version_at
+from lakemerge.delta.replay import gap_error, is_linked, load, timestamp_of, version_at, version_near
 from lakemerge.delta.snapshot import Replay, Snapshot
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import (
@@ -45,6 +45,9 @@ _logger = logging.getLogger(__name__)
 _MAX_LOST_RACES: Final = 1000
 _MAX_RELOADS: Final = 3
 _DEFAULT_CHECKPOINT_INTERVAL: Final = 10
+_FIRST_WINDOW: Final = 32
+_WIDER: Final = 8
+"""To find an earlier version's checkpoint, so many versions before it are listed, and then so many times as many."""
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -134,7 +137,7 @@ class DeltaLog:
 
     def check_holds(self, snapshot: Snapshot) -> None:
         """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing."""
-        if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version)):
+        if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version, until=snapshot.version)):
             self._reloaded(snapshot)
 
     def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
@@ -144,7 +147,9 @@ class DeltaLog:
         Raises :class:`VersionNotFoundError` at once if the log does not reach so far (cleaned up,
         or not yet committed), :class:`TableDamagedError` for a gap.
         """
-        listing = list_log(self.store, since=max(since, 0))
+        listing = list_log(self.store, since=max(since, 0), until=until, at_least=until)
+        if until is not None and until not in listing.commits:
+            listing = list_log(self.store, since=max(since, 0))
         latest = listing.latest
         if latest is None:
             raise VersionNotFoundError(f"the log at {self.store.url} has no version {since} yet", version=since)
@@ -160,9 +165,9 @@ class DeltaLog:
             raise gap_error(gap, latest)
         return self._decoded(range(since + 1, last + 1))
 
-    def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
+    def history(self, *, limit: int | None = None, known: int = 0) -> list[HistoryEntry]:
         """See :func:`lakemerge.delta.history.read_history`."""
-        return read_history(self.store, limit=limit)
+        return read_history(self.store, limit=limit, known=known)
 
     def committed_ms(self, version: int) -> int | None:
         """The in-commit timestamp of a version; ``None`` if its commit was cleaned up, or has none."""
@@ -298,7 +303,15 @@ class DeltaLog:
             ) from error
 
     def _load(self, version: int | None) -> Snapshot:
-        hint = read_hint(self.store) if version is None else None
+        found = self._load_tip() if version is None else self._load_near(version)
+        if found is not None:
+            return found
+        return load(self.store, list_log(self.store), version, required_domain=self._required_domain)
+
+    def _load_tip(self) -> Snapshot | None:
+        """The latest version from the part of the log to which ``_last_checkpoint`` points. ``None`` if the whole log
+        must tell."""
+        hint = read_hint(self.store)
         if hint is not None:
             listing = list_log(self.store, since=hint)
             if listing.checkpoints:
@@ -306,9 +319,30 @@ class DeltaLog:
                     return load(self.store, listing, None, required_domain=self._required_domain)
                 except TableDamagedError as error:
                     _logger.info("the log is listed in full, since its newest part does not do: %s", error)
-        return load(self.store, list_log(self.store), version, required_domain=self._required_domain)
+        return None
+
+    def _load_near(self, version: int) -> Snapshot | None:
+        """A version from the part of the log before it that has a checkpoint. ``None`` if the whole log must tell: the
+        version is not there, or this part does not do."""
+        window = _FIRST_WINDOW
+        while True:
+            since = max(0, version - window)
+            listing = list_log(self.store, since=since, until=version, at_least=version)
+            if listing.latest != version:
+                return None
+            if listing.checkpoints or since == 0:
+                try:
+                    return load(self.store, listing, version, required_domain=self._required_domain)
+                except (TableDamagedError, VersionNotFoundError) as error:
+                    _logger.info("the log is listed in full, since its part before a version does not do: %s", error)
+                    return None
+            window *= _WIDER
 
     def _at_time(self, timestamp_ms: int) -> Snapshot:
+        tip = self._load(None)
+        near = version_near(self.store, tip, timestamp_ms)
+        if near is not None:
+            return tip if near == tip.version else self._load(near)
         listing = list_log(self.store)
         tip = load(self.store, listing, None, required_domain=self._required_domain)
         version = version_at(self.store, listing, tip, timestamp_ms)

@@ -29,7 +29,7 @@ from lakemerge.errors import (
 )
 from lakemerge.storage.base import Store
 
-__all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at"]
+__all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at", "version_near"]
 
 _logger = logging.getLogger(__name__)
 
@@ -134,6 +134,39 @@ def version_at(store: Store, listing: Listing, tip: Snapshot, timestamp_ms: int)
             latest_ms=tip.timestamp_ms,
         )
     return candidates[found - 1]
+
+
+def version_near(store: Store, tip: Snapshot, timestamp_ms: int) -> int | None:
+    """The same as :func:`version_at`, without a listing: single commits say when they were made, from the tip back in
+    steps that double. ``None`` if a commit is missing or does not say, or if the time is outside of such commits."""
+    if not tip.in_commit_timestamps or timestamp_ms > tip.timestamp_ms:
+        return None
+    if timestamp_ms == tip.timestamp_ms:
+        return tip.version
+    first = int(tip.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0"))
+    later, step = tip.version, 1
+    try:
+        while later > first:
+            earlier = max(first, later - step)
+            if _own_ms(store, earlier) <= timestamp_ms:
+                between = range(earlier + 1, later)
+                return earlier + bisect_right(between, timestamp_ms, key=lambda version: _own_ms(store, version))
+            later, step = earlier, 2 * step
+    except (FileNotFoundError, _UntoldError):
+        pass
+    return None
+
+
+class _UntoldError(Exception):
+    """A commit does not say when it was made."""
+
+
+def _own_ms(store: Store, version: int) -> int:
+    path = commit_path(version)
+    info = decode_commit_info(store.get(path), path)
+    if info is None or info.in_commit_timestamp_ms is None:
+        raise _UntoldError
+    return info.in_commit_timestamp_ms
 
 
 def _file_ms(listing: Listing, version: int) -> int:

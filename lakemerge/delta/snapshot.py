@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
 
 from lakemerge.delta.actions import (
     Action,
@@ -16,10 +18,25 @@ from lakemerge.delta.actions import (
     Txn,
 )
 from lakemerge.delta.fingerprint import Fingerprint
-from lakemerge.delta.protocol import in_commit_timestamps
+from lakemerge.delta.protocol import duration_ms, in_commit_timestamps, parse_duration_ms
 from lakemerge.errors import TableDamagedError
 
-__all__ = ["Replay", "Snapshot"]
+__all__ = ["TXN_RETENTION", "Replay", "Snapshot", "can_expire"]
+
+TXN_RETENTION: Final = "delta.setTransactionRetentionDuration"
+
+_WEEK_MS: Final = 7 * 86_400_000
+_OF_THE_LIBRARY: Final = "lakemerge."
+_OF_STREAMS: Final = "lakemerge.stream."
+_OF_MERGE_SOURCES: Final = "merge-source"
+
+
+def can_expire(app_id: str) -> bool:
+    """Whether the ``txn`` of an application can expire: those of callers and of streams, which are ever new ones. The
+    library's other ids say how far its own work has come. They are few, and without them it would be done again."""
+    if app_id.startswith(_OF_STREAMS):
+        return True
+    return app_id != _OF_MERGE_SOURCES and not app_id.startswith(_OF_THE_LIBRARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +52,10 @@ class Snapshot:
     files: Mapping[str, AddFile]
     """Live data files by path."""
     tombstones: Mapping[str, RemoveFile]
-    """Removed files by path. Checkpoints forget those older than ``delta.deletedFileRetentionDuration``."""
+    """Removed files by path. Commits and checkpoints forget those older than ``delta.deletedFileRetentionDuration``."""
     txns: Mapping[str, Txn]
+    """The last transaction of each application, without those that expired (``delta.setTransactionRetentionDuration``)
+    by the time of this version's commit or of an earlier one."""
     domains: Mapping[str, DomainMetadata]
     """Live domains by name."""
     checkpoint_version: int | None
@@ -75,6 +94,8 @@ class Replay:
         """That of the last commit, as far as it is known."""
 
     def apply(self, actions: Iterable[Action]) -> None:
+        """Fold the actions of one commit, or of a part of a checkpoint."""
+        committed_ms: int | None = None
         for action in actions:
             match action:
                 case AddFile():
@@ -95,7 +116,36 @@ class Replay:
                 case Protocol():
                     self.protocol = action
                 case CommitInfo():
-                    pass
+                    committed_ms = action.in_commit_timestamp_ms
+        if committed_ms is not None:
+            self.expire(committed_ms)
+
+    def expire(self, committed_ms: int) -> None:
+        """Forget the transactions and tombstones that have expired by the time of a commit, which is applied already.
+
+        Each commit does this by its own in-commit timestamp and by the retention that the table has after it. So a
+        version has the same transactions for every reader, whether it begins at a checkpoint or at version 0.
+        """
+        if self.metadata is None:
+            return
+        kept_ms = duration_ms(self.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
+        if kept_ms is not None:
+            # They stand in the order of their commits, so the oldest come first.
+            removed = ((path, remove.deletion_time_ms or 0) for path, remove in self.tombstones.items())
+            for path, _ in list(takewhile(lambda pair: pair[1] <= committed_ms - kept_ms, removed)):
+                del self.tombstones[path]
+        told = self.metadata.configuration.get(TXN_RETENTION)
+        retention_ms = None if told is None else parse_duration_ms(told)
+        if retention_ms is None:
+            return
+        last_ms = committed_ms - retention_ms
+        old = [
+            app
+            for app, txn in self.txns.items()
+            if txn.last_updated_ms is not None and txn.last_updated_ms <= last_ms and can_expire(app)
+        ]
+        for app in old:
+            del self.txns[app]
 
     def finish(self, version: int, timestamp_ms: int, checkpoint_version: int | None) -> Snapshot:
         """The state as a value. Raises :class:`TableDamagedError` without protocol or metadata."""

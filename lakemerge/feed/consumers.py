@@ -108,7 +108,7 @@ class Consumers:
         store = self._handle.store
         seen = {known: stored_position(store, known).version - 1 for known in registrations_of(tip.snapshot).values()}
         oldest = max(0, min(seen.values(), default=tip.version))
-        entries = self._handle.log.history(limit=tip.version - oldest + 1) if seen else []
+        entries = self._handle.log.history(limit=tip.version - oldest + 1, known=tip.version) if seen else []
         return [self._behind(tip, known, version, entries) for known, version in seen.items()]
 
     def _behind(self, tip: TableView, known: Registration, seen: int, entries: Sequence[HistoryEntry]) -> Consumer:

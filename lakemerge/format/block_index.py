@@ -211,6 +211,11 @@ class DecodedLogs:
         self._known = {name: decoded[name] if name in decoded else known[name] for name in asked}
         return list(self._known.values())
 
+    def paths(self, domains: Mapping[str, DomainMetadata]) -> set[str]:
+        """The files of those known log commits that are among the domains of a version. Nothing is read."""
+        present = ((name, text, commit) for (name, text), commit in self._known.items() if name in domains)
+        return {path for name, text, commit in present if domains[name].configuration == text for path in commit.paths}
+
 
 def read_block_counts(domain: DomainMetadata, store: Store, *, keys: bool) -> BlockCounts:
     """The sizes and places of a log domain's blocks. If there are many blocks, this is far cheaper than

@@ -90,7 +90,7 @@ class Ingest:
                 rejects=tuple(_file(*entry) for entry in body["rejects"]),
                 source=source,
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
 
 

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from lakemerge.errors import DependencyMissingError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.read.sandbox import check_query, sandbox_config
 from lakemerge.read.scan import scan
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -28,7 +30,7 @@ _EXAMPLE: Final = "SELECT count(*) FROM self"
 _INTERRUPTED_AGAIN_S: Final = 0.1
 
 
-def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
+def query(handle: Handle, view: TableView, sql: str, *, sandbox: bool = False) -> pa.Table:
     """See :meth:`lakemerge.LakeTable.query`."""
     try:
         import duckdb
@@ -41,15 +43,21 @@ def query(handle: Handle, view: TableView, sql: str) -> pa.Table:
     given: object = sql
     if not isinstance(given, str) or not given.strip():
         raise InputError(f"a query is a text such as {_EXAMPLE!r}, not {sql!r}")
+    if not isinstance(sandbox, bool):
+        raise InputError(f"{argument('sandbox')} must be True or False, not {sandbox!r}")
     failures: list[Exception] = []
-    with duckdb.connect(":memory:") as connection:
+    with duckdb.connect(":memory:", config=sandbox_config(handle.settings) if sandbox else {}) as connection:
         # A name in the query must not find a variable of this module. Times without a zone are UTC, as in filters.
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET TimeZone = 'UTC'")
         connection.register(_STORED, _stored(handle, view, failures))
         columns = ", ".join(map(_column, view.config.schema))
         connection.execute(f"CREATE TEMP VIEW {SELF} AS SELECT {columns} FROM {_STORED}")  # noqa: S608 - quoted names
+        if sandbox:
+            connection.execute("SET lock_configuration = true")
         try:
+            if sandbox:
+                check_query(connection, sql, SELF)
             statements = connection.extract_statements(sql)
             if not statements or duckdb.ExpectedResultType.NOTHING in statements[-1].expected_result_type:
                 raise InputError(f"the query gives no rows; write one such as {_EXAMPLE!r}")

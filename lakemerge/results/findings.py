@@ -26,7 +26,8 @@ class CheckResult:
     """What a check examined, and what is wrong."""
 
     version: int | None
-    """The version that was checked; ``None`` if no version can be read."""
+    """The version that was checked: the latest or, if that cannot be read, the newest one below the damage. ``None`` if
+    no version can be read."""
     commits: int
     checkpoints: int
     files: int

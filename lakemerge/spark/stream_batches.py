@@ -85,7 +85,10 @@ class OneBatch:
 
         :raises InputError: it is not the batch that the table has. Spark repeats only its last batch.
         """
-        landed = tip.txns[self.app].version
+        done = tip.txns.get(self.app)
+        if done is None:  # it expired with a commit in between
+            return
+        landed = done.version
         if landed > self.number:
             raise self._refused(landed, f"comes after batch {landed} was written")
         self._compare(tip, landed, self.marks, f"has other rows than batch {landed} that is in the table")

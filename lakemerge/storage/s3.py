@@ -53,6 +53,8 @@ _WHOLE_BYTES = 512 << 10
 """A file of at most this size is fetched whole: one more request would take longer than its other bytes."""
 _KEPT_BYTES = 32 << 20
 """Such files are kept up to this size in all, because every bucket reads its part of a log file."""
+_KEPT_FILE_BYTES = 1 << 10
+"""What each of them takes beside its bytes."""
 
 
 class S3Store(Store):
@@ -83,7 +85,7 @@ class S3Store(Store):
         """For Spark's own readers."""
         self._is_checked = False
         self._deletes_exactly: bool | None = None
-        self._small = Fetched(_KEPT_BYTES)
+        self._small = Fetched(_KEPT_BYTES, _KEPT_FILE_BYTES)
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"

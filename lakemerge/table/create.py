@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakemerge._internal.near import did_you_mean
 from lakemerge.delta import (
+    TXN_RETENTION,
     AlreadyDone,
     Attempt,
     Metadata,
@@ -37,6 +38,7 @@ _DURATIONS = frozenset(
     {
         "delta.deletedFileRetentionDuration",
         "delta.logRetentionDuration",
+        TXN_RETENTION,
         "lakemerge.recordRetention",
         "lakemerge.tombstoneRetention",
     }

@@ -200,7 +200,8 @@ class LakeTable:
         The check verifies the log and the checkpoints, that files exist and have the right size, that rows are sorted,
         unique and in the right place, that text is UTF-8, that statistics are true, and that logs can be merged. It
         reads the key columns and the columns with text or decimals of all files. Where there are logs or winner files,
-        it reads all columns.
+        it reads all columns. It goes on after a file that is damaged or cannot be read, and lists all of them. If the
+        latest version cannot be read, it checks the newest one below the damage.
 
         :param rebuild_checkpoints: write damaged checkpoints again from older state, and repeat the check.
         :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
@@ -499,21 +500,24 @@ class LakeTable:
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, *, sandbox: bool = False) -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
         Only the columns that the query names are read, and only files that can hold rows that meet its conditions.
         The SQL is DuckDB's. Times without a zone are UTC. ``COPY ... TO 'file'`` writes a file, and gives no rows.
 
+        :param sandbox: for SQL from outside. A query is then one ``SELECT`` over the table. It can read and write no
+            files, load no extensions, change no settings and see no variables. ``Settings.sandbox_memory_bytes`` and
+            ``Settings.threads`` bound what DuckDB takes. Its time is not bounded.
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
-        :raises lakemerge.InputError: DuckDB cannot answer the query; the message says why.
+        :raises lakemerge.InputError: DuckDB cannot answer the query, or the sandbox refuses it; the message says why.
         """
         from lakemerge.read.query import query
 
         view = self._current()
         with unless_replaced(self._handle.log, view.snapshot):
-            return query(self._handle, view, sql)
+            return query(self._handle, view, sql, sandbox=sandbox)
 
     @observed
     def to_df(
@@ -762,7 +766,7 @@ class LakeTable:
         snapshot = alter_table(
             self._handle, begin, columns=columns, merger=merger, options=options, properties=properties
         )
-        self._view = self._handle.view(snapshot)
+        self._move(snapshot)
         return snapshot.version
 
     # Earlier versions
@@ -773,7 +777,7 @@ class LakeTable:
         :param limit: at most this many commits.
         """
         self._handle.log.check_holds(self._view.snapshot)
-        return self._handle.log.history(limit=limit)
+        return self._handle.log.history(limit=limit, known=self._view.version)
 
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
         """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
@@ -1088,7 +1092,7 @@ class LakeTable:
         if not self._pinned:
             snapshot = self._handle.log.update(self._view.snapshot)
             if snapshot is not self._view.snapshot:
-                self._view = self._handle.view(snapshot)
+                self._move(snapshot)
         return self._view
 
     def _follow(self) -> None:
@@ -1096,7 +1100,11 @@ class LakeTable:
         the store can make a write that has landed look failed."""
         landed = self._handle.landed.snapshot
         if landed is not None and landed.version > self._view.version:
-            self._view = self._handle.view(landed)
+            self._move(landed)
+
+    def _move(self, snapshot: Snapshot) -> None:
+        self._view = self._handle.view(snapshot)
+        self._handle.release(snapshot)
 
     def _until(self, until: int | None) -> TableView:
         current = self._current()

@@ -13,6 +13,7 @@ from typing import Any, Final
 from compaction import retention
 from lakemerge import options
 from lakemerge.cli.arguments import OPTIONS_VARIABLE
+from lakemerge.delta import TXN_RETENTION
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS
 from lakemerge.storage import s3_options
@@ -42,6 +43,7 @@ SCHEDULE: Final[Mapping[str, str]] = {
 RETENTION: Final[Mapping[str, str]] = {
     retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need.",
     retention.LOG_RETENTION: "How long commits are kept, and with them the versions that can be read.",
+    TXN_RETENTION: "How long the numbers of `txn=` and of streams' batches are remembered.",
     retention.TOMBSTONE_RETENTION: "How long a delete is remembered, so that an older record stays out.",
     retention.RECORD_RETENTION: "How long vacuum keeps the records that `explain`, `what_if` and `replay` read.",
     retention.MAX_BYTES: "How many bytes the files of old versions may take, such as `50GiB`. "

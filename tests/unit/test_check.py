@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.check.check import check_table
 from lakemerge import LakeTable, NotATableError, Settings
+from lakemerge.delta import Action, Attempt, DeltaLog, DomainMetadata
+from lakemerge.format.block_index import DecodedLogs
+from lakemerge.format.ingests import ingests_of
+from lakemerge.ingest import Files
 from lakemerge.results.findings import CheckResult
+from lakemerge.testing.counting import CountingStore
 from tests.golden.make import FOLDER as GOLDEN
 from tests.relink import relink
 
@@ -219,3 +227,168 @@ def test_a_merger_that_is_missing_is_no_damage_of_files(whole: Path, tmp_path: P
     result: CheckResult = LakeTable.check(folder)
     assert [finding.path for finding in result.findings] == [None]
     assert "00000000-0000-4000-8000-000000000000" in str(result)
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with each kind of file, and a log of several checkpoints."""
+    root = tmp_path_factory.mktemp("rich")
+    path: Path = root / "t"
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("v", pa.string())])
+    table = LakeTable.create(
+        path, schema, key=["id"], ordering=["at"], buckets=2, settings=Settings(inline_blocks=1),
+        properties={"delta.checkpointInterval": "4", "lakemerge.maintenance": "off"},
+    )  # fmt: skip
+    table.upsert(rows(*range(200), at=1, note="first"))
+    table.upsert(rows(*range(0, 60, 3), at=2, note="second"))
+    table.delete(pa.table({"id": [5, 6, 7, 8], "at": [9, 9, 9, 9]}))
+    table.compact(minor=True)
+    (root / "in").mkdir()
+    (root / "in" / "1.csv").write_text("id,at,v\n300,3,x\n301,3,y\n302,3,z\n303,3,z\n")
+    table.ingest("feed", Files(str(root / "in"), format="csv")).run()
+    for at in range(4, 8):
+        table.upsert(rows(*range(10), 500, at=at, note="late"))
+    return path
+
+
+def one_of_each(folder: Path) -> dict[str, Path]:
+    """A file of each kind. A checkpoint after the damaged commit stays whole, so the latest version can be read."""
+    view = LakeTable.open(folder).view
+    minors = [*view.minors.values()]
+    assert minors[0].positions is not None
+    tombstones = next(file_slice.tombstones for file_slice in reversed(view.file_slices) if file_slice.tombstones)
+    (job,) = ingests_of(view.snapshot).values()
+    indexed = [commit for commit in view.log_commits if commit.index is not None]
+    first, last = indexed[0], indexed[-1]
+    assert last.index is not None
+    return {
+        "base": folder / view.base_files[0].add.path,
+        "log": folder / first.blocks[0].file.path,
+        "index": folder / last.index,
+        "winners": folder / minors[-1].winners[0].path,
+        "positions": folder / minors[0].positions,
+        "tombstones": folder / tombstones,
+        "ledger": folder / job.ledger[0].path,
+        "commit": folder / "_delta_log" / f"{2:020d}.json",
+        "checkpoint": folder / "_delta_log" / f"{4:020d}.checkpoint.parquet",
+    }
+
+
+def garbled(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def named(result: CheckResult) -> set[str | None]:
+    return {finding.path for finding in result.findings}
+
+
+def paths_of(folder: Path, files: Iterable[Path]) -> set[str]:
+    return {file.relative_to(folder).as_posix() for file in files}
+
+
+def test_all_damage_is_found_at_once(rich: Path, tmp_path: Path) -> None:
+    assert LakeTable.check(rich).findings == ()
+    damages: list[Callable[[Path], None]] = [garbled, Path.unlink]
+    for number, damage in enumerate(damages):
+        folder = shutil.copytree(rich, tmp_path / str(number))
+        files = one_of_each(folder)
+        for file in files.values():
+            damage(file)
+        if number:
+            files.pop("checkpoint")  # a checkpoint that is not there is no damage
+        result = LakeTable.check(folder)
+        assert named(result) == paths_of(folder, files.values()), str(result)
+        assert result.version == LakeTable.open(rich).version
+
+
+@pytest.mark.parametrize("kept", ["base", "log", "index", "winners", "positions", "tombstones", "ledger", "commit"])
+def test_each_is_found_beside_all_others(kept: str, rich: Path, tmp_path: Path) -> None:
+    """One that is left whole is not blamed."""
+    folder = shutil.copytree(rich, tmp_path / "t")
+    files = one_of_each(folder)
+    whole = files.pop(kept)
+    for file in files.values():
+        garbled(file)
+    result = LakeTable.check(folder)
+    assert named(result) == paths_of(folder, files.values()), str(result)
+    assert whole.exists()
+
+
+def test_several_of_a_kind(rich: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(rich, tmp_path / "t")
+    view = LakeTable.open(folder).view
+    bad = {file.add.path for file in view.base_files} | {c.index for c in view.log_commits if c.index is not None}
+    bad |= {path for minor in view.minors.values() for path in minor.paths}
+    bad |= {f"_delta_log/{version:020d}.json" for version in (0, 1, 3)}
+    assert len(bad) >= 2 + 5 + 4 + 3
+    for path in bad:
+        garbled(folder / path)
+    assert named(LakeTable.check(folder)) == bad
+
+
+def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(rich, tmp_path / "t")
+    files = one_of_each(folder)
+    table = LakeTable.open(folder)
+    minor = next(name for name in table.view.snapshot.domains if name.startswith("lakemerge.minor."))
+    add = next(iter(table.view.snapshot.files.values()))
+    broken: list[Action] = [
+        DomainMetadata("lakemerge.log.broken", "{}"),
+        DomainMetadata("lakemerge.ingest.feed", "[]"),
+        DomainMetadata("lakemerge.savepoint.old", "7"),
+        DomainMetadata("lakemerge.expiry", "{}"),
+        DomainMetadata(minor, '{"base": 7}'),
+        replace(add, tags={"lakemerge.slice": "{"}),
+    ]
+    table.handle.log.commit(table.view.snapshot, lambda _: Attempt(broken), operation="W", parameters={})
+    for kind in ("log", "index"):
+        garbled(files[kind])
+    told = str(LakeTable.check(folder))
+    for name in ("log.broken", "ingest.feed", "savepoint.old", "lakemerge.expiry", minor, add.path):
+        assert name in told
+    for path in paths_of(folder, (files["log"], files["index"])):
+        assert path in told
+
+
+def test_what_is_behind_a_damaged_tip_is_checked(rich: Path, tmp_path: Path) -> None:
+    """The latest commits cannot be read. The version before them can, and its files are checked."""
+    folder = shutil.copytree(rich, tmp_path / "t")
+    files = one_of_each(folder)
+    latest = LakeTable.open(folder).version
+    assert latest % 4, "there is a commit after the last checkpoint"
+    tip = folder / "_delta_log" / f"{latest:020d}.json"
+    bad = [tip, files["base"], files["winners"], files["ledger"]]
+    for file in bad:
+        garbled(file)
+    result = LakeTable.check(folder)
+    assert named(result) == paths_of(folder, bad), str(result)
+    assert result.version == latest - 1
+    assert f"version {latest - 1} can be read, and its files were checked" in str(result)
+
+
+class Denied(CountingStore):
+    """A store that may not open some files."""
+
+    denied: frozenset[str] = frozenset()
+
+    def get(self, path: str) -> bytes:
+        self._check(path)
+        return super().get(path)
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        self._check(path)
+        return super().open_input(path, size_bytes=size_bytes)
+
+    def _check(self, path: str) -> None:
+        if path in self.denied:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+
+def test_files_that_may_not_be_read_are_findings(rich: Path) -> None:
+    table = LakeTable.open(rich)
+    store = Denied(table.handle.store)
+    store.denied = frozenset(paths_of(rich, one_of_each(rich).values()))
+    handle = replace(table.handle, store=store, log=DeltaLog(store), decoded=DecodedLogs())
+    result = check_table(handle, rebuild_checkpoints=False)
+    assert named(result) == store.denied, str(result)
+    assert str(result).count("Permission denied") >= len(store.denied)

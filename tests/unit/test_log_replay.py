@@ -354,7 +354,8 @@ def test_commits(tmp_path: Path) -> None:
     assert [version for version, _ in log.commits(since=2, until=4)] == [3, 4]
     assert list(log.commits(since=5)) == []
     ((_, actions),) = log.commits(since=4)
-    assert actions[1:] == (add("5-0", tag="é%"), DomainMetadata("d.5", "5"), Txn("app", 5))
+    committed_ms = log.committed_ms(5)
+    assert actions[1:] == (add("5-0", tag="é%"), DomainMetadata("d.5", "5"), Txn("app", 5, committed_ms))
     for since, until in ((2, 9), (6, None)):
         with pytest.raises(VersionNotFoundError):
             log.commits(since=since, until=until)
