@@ -18,7 +18,7 @@ from compaction.vacuum import vacuum
 from lakemerge.commits.base import commit_to
 from lakemerge.delta import Attempt, Txn
 from lakemerge.errors import CommitConflictError
-from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, VACUUM_APPLICATION
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["maintain"]
-
-VACUUMED = "lakemerge.vacuum"
-"""Application id of the ``txn`` that says when a schedule last asked for a vacuum."""
 
 _MINUTE_MS = 60_000
 
@@ -96,7 +93,7 @@ class _Maintenance:
         except CommitConflictError as error:
             self._conflicts.append(f"{name}: {error.message}")
             result = None
-        self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
+        self._view = self._handle.latest(self._view)
         return result
 
     def _is_stopped(self) -> bool:
@@ -120,7 +117,7 @@ class _Maintenance:
 
     def _is_vacuum_due(self) -> bool:
         after = self._schedule.vacuum_after_minutes
-        last = self._view.snapshot.txns.get(VACUUMED)
+        last = self._view.snapshot.txns.get(VACUUM_APPLICATION)
         if after is None or last is None or last.last_updated_ms is None:
             return after is not None
         return self._handle.now_ms() - last.last_updated_ms >= after * _MINUTE_MS
@@ -138,7 +135,7 @@ class _Maintenance:
         now_ms = self._handle.now_ms()
 
         def build(tip: TableView) -> Attempt:
-            last = tip.snapshot.txns.get(VACUUMED)
-            return Attempt([Txn(VACUUMED, 0 if last is None else last.version + 1, now_ms)])
+            last = tip.snapshot.txns.get(VACUUM_APPLICATION)
+            return Attempt([Txn(VACUUM_APPLICATION, 0 if last is None else last.version + 1, now_ms)])
 
         commit_to(self._handle, self._view, build, operation="MAINTENANCE", parameters={"done": "vacuum"})

@@ -89,14 +89,14 @@ def vacuum(
 ) -> VacuumResult:
     """See :meth:`lakemerge.LakeTable.vacuum`."""
     if not dry_run and expire_consumers(handle, view):
-        view = handle.view(handle.log.update(view.snapshot))
+        view = handle.latest(view)
     try:
         return _vacuum(handle, view, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
     except ConsumersChangedError:
-        latest = handle.view(handle.log.update(view.snapshot))
+        latest = handle.latest(view)
         return vacuum(handle, latest, dry_run=dry_run, retention=retention, enforce_retention=enforce_retention)
     except (TableDamagedError, VersionNotFoundError):
-        latest = handle.view(handle.log.update(view.snapshot))
+        latest = handle.latest(view)
         if latest.state.oldest_version <= view.state.oldest_version:
             raise
         # Another vacuum went further, and deleted files that this one was reading.

@@ -132,8 +132,8 @@ class TableDamagedError(TableError):
 
 
 class TableReplacedError(TableError):
-    """The table was removed or re-created after it was opened. This object does not read or write the new table. Open
-    the table again."""
+    """The table was removed, re-created or replaced after it was opened. This object does not read or write the new
+    table. Open the table again. Changes across a replacement are refused with this error, too."""
 
     code = "table-replaced"
 

@@ -69,10 +69,22 @@ class Handle:
         return TableView(snapshot, config, self.store, self.decoded)
 
     def view_at(self, version: int, *, of: Snapshot) -> TableView:
-        """Another version of the table of ``of``. Raises :class:`lakemerge.VersionNotFoundError`, and
-        :class:`lakemerge.TableReplacedError` if another table is there by now."""
+        """Another version in the log of ``of``. Raises :class:`lakemerge.VersionNotFoundError`, and
+        :class:`lakemerge.TableReplacedError` if another log is there by now."""
         snapshot = self.log.snapshot(version=version)
-        check_same_table(self.store, of, snapshot)
+        if snapshot.metadata.id != of.metadata.id:
+            # Versions on both sides of a replacement have different ids. So only the log itself can tell.
+            self.log.check_holds(of)
+        return self.view(snapshot)
+
+    def latest(self, view: TableView) -> TableView:
+        """The latest version of the table of ``view``; ``view`` itself if there is no later one.
+
+        Raises :class:`lakemerge.TableReplacedError` if the table was removed, re-created or replaced since."""
+        snapshot = self.log.update(view.snapshot)
+        if snapshot is view.snapshot:
+            return view
+        check_same_table(self.store, view.snapshot, snapshot)
         return self.view(snapshot)
 
     def release(self, latest: Snapshot) -> None:

@@ -107,7 +107,7 @@ class _Run:
 
         Raises :class:`FileSlicesChangedError` if a compaction was faster. The next step then sees its result.
         """
-        self._view = self._handle.view(self._handle.log.update(self._view.snapshot))
+        self._view = self._handle.latest(self._view)
         count = self._view.config.buckets
         if count is None or count < self._buckets:
             self._set_count()

@@ -64,6 +64,10 @@ def init(
     ] = None,
     format: FormatOption = None,  # noqa: A002 - the option's name
     format_options: FormatOptionOption = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace the table that is there by an empty one, by a commit in its log."),
+    ] = False,
     storage_options: StorageOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -88,6 +92,7 @@ def init(
         buckets=buckets,
         properties=_texts(properties),
         storage_options=given,
+        replace=replace,
     )
     ddl = _ddl(table.schema)
     detail = table.detail()

@@ -20,6 +20,7 @@ from lakemerge.delta import (
     Metadata,
     Snapshot,
     Transaction,
+    check_same_table,
 )
 from lakemerge.errors import CommitConflictError, VersionNotFoundError
 from lakemerge.format.block_index import log_version
@@ -66,11 +67,15 @@ def commit_to(
 ) -> Committed | AlreadyDone:
     """Commit the actions that ``build`` gives for the table's tip. ``build`` is called for every attempt. It raises an
     error if the work that began at ``begin`` is no longer valid at the tip. For other errors see
-    :meth:`lakemerge.delta.DeltaLog.commit`."""
+    :meth:`lakemerge.delta.DeltaLog.commit`.
+
+    Raises :class:`lakemerge.TableReplacedError` if the table was replaced since ``begin``: nothing that began before
+    may land, whatever it is."""
 
     def built(tip: Snapshot | None) -> Attempt | AlreadyDone:
         if tip is None:
             raise AssertionError("the table exists: the commit began from a snapshot")
+        check_same_table(handle.store, begin.snapshot, tip)
         return build(handle.view(tip))
 
     outcome = handle.log.commit(
@@ -124,7 +129,7 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
 
 def check_not_overtaken(handle: Handle, begin: TableView) -> None:
     """Raise :class:`CommitConflictError` if work prepared at ``begin`` can no longer land."""
-    check_same_meaning(begin, handle.view(handle.log.update(begin.snapshot)))
+    check_same_meaning(begin, handle.latest(begin))
 
 
 def rows_changed(handle: Handle, begin: TableView, tip: TableView) -> bool:

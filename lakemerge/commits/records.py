@@ -85,9 +85,10 @@ def commit_load(
     buckets: int,
     ordinals: int,
 ) -> Committed | AlreadyDone:
-    """Add base files to a table that was never written to. Otherwise it raises :class:`NotEmptyError`.
+    """Add base files to a table that has neither base files nor logs. Otherwise it raises :class:`NotEmptyError`.
 
-    The files have the ordinals from 0 on. Nobody else can have used these.
+    The files have ordinals from the high-water mark of ``begin`` on. So it is not valid either where somebody reserved
+    ordinals since.
     """
 
     def build(before: TableView) -> Attempt | AlreadyDone:
@@ -99,7 +100,8 @@ def commit_load(
             view.state.schema_epoch,
             view.state.layout_epoch,
         )
-        if not view.is_empty or view.state.next_ordinal or not same:
+        reserved = view.state.next_ordinal != begin.state.next_ordinal
+        if not view.is_empty or reserved or not same:
             raise NotEmptyError("the table was written to or changed while its first rows were loaded")
         state = _state(before, view).reserving(ordinals)
         return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_also(provenance, before)], metrics)

@@ -3,7 +3,8 @@
 Source: docs/table-format.md, section 4. No data file is written: base files and the domains of logs and compactions
 come back as they were, logs with their original versions. Everything that concerns the table and not its rows stays as
 it is now: transactions of applications, savepoints, ingest jobs, reserved ordinals, the fence of vacuum, and Delta's
-and the users' own properties.
+and the users' own properties. What a replacement took away comes back with the version: the table's id, and the
+transactions and ingest jobs that there are none of now.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         _check_nothing_is_lost(handle, begin, view)
         # If a vacuum's fence was first, it decides. A vacuum that comes later sees what is restored.
         check_kept(target.version, view.snapshot)
-        actions[:] = [*_files(view.snapshot, target, handle.now_ms()), *_domains(view.snapshot, target)]
+        tip = view.snapshot
+        actions[:] = [*_files(tip, target, handle.now_ms()), *_domains(tip, target), *_forgotten(tip, target)]
         metadata = _metadata(view, earlier)
         defined = [] if metadata == view.snapshot.metadata else [metadata]
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))
@@ -112,6 +114,17 @@ def _domains(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
             yield domain
 
 
+def _forgotten(tip: Snapshot, target: Snapshot) -> Iterator[Action]:
+    """What only a replacement can have taken from the table: what the restored rows are made of is known again. The
+    jobs find another restore epoch than theirs, and wait for a reset."""
+    for app, txn in target.txns.items():
+        if app not in tip.txns:
+            yield txn
+    for name, domain in target.domains.items():
+        if name.startswith(INGEST_DOMAIN_PREFIX) and name not in tip.domains:
+            yield domain
+
+
 def _is_of_rows(domain: str) -> bool:
     of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
     return (
@@ -127,6 +140,7 @@ def _metadata(present: TableView, earlier: TableView) -> Metadata:
     kept = {name: value for name, value in now.configuration.items() if name not in defined}
     return replace(
         now,
+        id=then.id,
         schema_string=then.schema_string,
         partition_columns=then.partition_columns,
         configuration=kept | earlier.config.configuration(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 import orjson
@@ -106,6 +106,10 @@ class Txn:
     version: int
     last_updated_ms: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    FORGOTTEN: ClassVar[int] = -(2**63)
+    """The version that takes a transaction back: the application has committed nothing. Delta has no action for that,
+    and every number of an application is above this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 A folder may be emptied, and a table made in it anew, while a program holds an object of the first one. What that
 program reads or writes from then on belongs to no table. So each look at the log begins at the snapshot's own
 version, and each commit begins with such a look.
+
+A table may also be replaced by a commit in its own log (docs/table-format.md, section 4). Then the log is the same, and
+the id that the metadata has tells the two tables apart.
 """
 
 from __future__ import annotations

@@ -110,7 +110,10 @@ class Replay:
                     else:
                         self.domains[action.domain] = action
                 case Txn():
-                    self.txns[action.app_id] = action
+                    if action.version == Txn.FORGOTTEN:
+                        self.txns.pop(action.app_id, None)
+                    else:
+                        self.txns[action.app_id] = action
                 case Metadata():
                     self.metadata = action
                 case Protocol():

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import CHANGE_TYPE, KIND, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.units import FeedUnit, units_between, units_of_commit
-from lakemerge.feed.walk import blocks_of, changing_commits
+from lakemerge.feed.walk import blocks_of, changing_commits, check_not_replaced
 from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
@@ -36,12 +36,14 @@ def feed_plan(
 
     :raises InputError: ``since`` is no version up to ``until``, or the table has columns with the feed's names.
     :raises lakemerge.VersionNotFoundError: a vacuum took versions that are needed.
+    :raises lakemerge.TableReplacedError: the table was replaced in between.
     """
     if type(since) is not int or since > until.version:
         raise InputError(f"{argument('since')} must be a version up to {until.version}, not {since!r}")
     check_free_names(until.config, spark_names=spark_names)
     before = handle.view(handle.log.snapshot(version=since))
     check_kept(since, handle.log.update(until.snapshot), savepoints=False)
+    check_not_replaced(handle, before.snapshot, until.snapshot)
     columns = FeedColumns.between(handle, before, until, reserved=TOLD.names)
     shape = FeedShape(columns, before_images=before_images, spark_names=spark_names)
     return shape, (_net if net else _each)(handle, before, until)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError, TableReplacedError, VersionNotFoundError
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
-from lakemerge.feed.walk import changing_commits
+from lakemerge.feed.walk import changing_commits, check_not_replaced
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -51,6 +51,7 @@ class Planner:
         """The units after ``start``, up to the version ``until``.
 
         :raises VersionNotFoundError: a vacuum has deleted versions that are needed.
+        :raises TableReplacedError: the table was replaced after ``start``.
         """
         if start.version > until:
             return
@@ -109,6 +110,7 @@ class Planner:
         last = self._last
         found = last if last is not None and last.version == version else self._handle.log.snapshot(version=version)
         if found.metadata.id != self._table_id:
+            check_not_replaced(self._handle, found, self._handle.log.snapshot())
             raise TableReplacedError(f"the table at {self._handle.store.url} was removed and made anew")
         self._last = found
         return found

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Snapshot
+from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Snapshot
 from lakemerge.delta.snapshot import Replay
+from lakemerge.errors import TableReplacedError
 from lakemerge.format.block_index import log_version
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from mergers.wording import argument
 
-__all__ = ["blocks_of", "changing_commits"]
+__all__ = ["blocks_of", "changing_commits", "check_not_replaced"]
 
 
 def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tuple[TableView, TableView]]:
     """The versions after ``begin``, up to ``until``, that may have changed rows, each with the version before it.
-    Compactions, savepoints and the like are skipped after a look at their commits."""
+    Compactions, savepoints and the like are skipped after a look at their commits.
+
+    Raises :class:`TableReplacedError` at a commit that replaced the table: its rows have another key."""
     view, replay, replayed = handle.view(begin), Replay(begin), begin.version
     if until <= begin.version:
         return
     moment = begin.timestamp_ms
     for version, actions in handle.log.commits(since=begin.version, until=until):
+        _check_same(handle, begin, version, actions)
         told = _committed_ms(handle, version, actions)
         before = view if view.version == replayed else handle.view(_snapshot(replay, begin, replayed, moment))
         if _changes_rows(before, version, actions):
@@ -37,6 +42,25 @@ def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tu
             view = before
             replay.apply(actions)
         replayed, moment = version, told
+
+
+def check_not_replaced(handle: Handle, begin: Snapshot, until: Snapshot) -> None:
+    """Raise :class:`TableReplacedError` if the table was replaced between two versions."""
+    if State.of(begin).restore_epoch == State.of(until).restore_epoch:
+        return
+    for version, actions in handle.log.commits(since=begin.version, until=until.version):
+        _check_same(handle, begin, version, actions)
+
+
+def _check_same(handle: Handle, begin: Snapshot, version: int, actions: Iterable[Action]) -> None:
+    if any(isinstance(action, Metadata) and action.id != begin.metadata.id for action in actions):
+        raise TableReplacedError(
+            f"the table at {handle.store.url} was replaced at version {version}, by one with a definition of its own. "
+            f"Changes up to version {version - 1} can be read ({argument('until', version - 1)}), and changes from "
+            f"version {version} on; there are none from the one table to the other. A follower begins anew, with an "
+            f"empty copy, after version {version}",
+            version=version,
+        )
 
 
 def blocks_of(view: TableView) -> list[LogBlock]:

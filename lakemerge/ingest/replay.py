@@ -94,7 +94,7 @@ def replayed(
         once = Along((Txn(app, number, target.now_ms()),), (_TxnBelow(app, number),))
         along = Along() if is_own or force else once
         safely = is_own and not force
-        view = target.view(target.log.update(view.snapshot))
+        view = target.latest(view)
         try:
             along.at(view.snapshot)
             taken, rejected = _replay(runner, target, view, number, pieces, along, safely=safely)

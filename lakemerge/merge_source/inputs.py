@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from lakemerge.delta import Snapshot
 from lakemerge.errors import FullRunNeededError, InputError, NotATableError, VersionNotFoundError
+from lakemerge.format.names import REPLACE_OPERATION
 from lakemerge.merge_source.config import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
 from lakemerge.merge_source.lists import Bools, contiguous
@@ -167,9 +168,13 @@ class Input:
         if not self.table.view.is_empty:
             return True
         # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
-        # writes.
-        history = self.table.history()
-        return history[-1].version > 0 or any(entry.operation in ("UPSERT", "DELETE") for entry in history)
+        # writes. What was written before the table was replaced does not.
+        for entry in self.table.history():
+            if entry.operation in ("UPSERT", "DELETE"):
+                return True
+            if entry.version == 0 or entry.operation == REPLACE_OPERATION:
+                return False
+        return True
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows in tables of bounded size. The named columns must include those of the id."""

@@ -25,7 +25,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.provenance.events import Event, Lineage
 from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.origins import window_files
-from lakemerge.provenance.past import PastCommit, read_commits
+from lakemerge.provenance.past import PastCommit, definitions, read_commits
 from lakemerge.read.lookup import sorted_keys
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
@@ -42,7 +42,12 @@ def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping
     first = min(entry.version for entry in handle.log.history())
     commits = read_commits(handle, since=first - 1, until=view.version)
     there = {stat.path for folder in ("base", "_lakemerge") for stat in handle.store.list(folder)}
-    teller = _Teller(handle, tip, {}, there)
+    # The tip knows most, unless the table was replaced since the version.
+    teller = _Teller(handle, tip if tip.snapshot.metadata.id == view.snapshot.metadata.id else view, {}, there)
+    if key is not None:
+        # Where the table was replaced, the files of the other definition cannot be looked at for this key.
+        of = definitions(commits)
+        commits = tuple(commit for commit in commits if of[commit.version] == of.get(view.version))
     events = [event for commit in commits for event in teller.events(commit)]
     if key is not None:
         named = sorted_keys([key], view.config)
@@ -84,6 +89,10 @@ class _Teller:
         if commit.restored is not None:
             said = f"version {commit.restored} is the present one again"
             yield Event("RESTORE", version, operation, inputs=taken, outputs=made, words=said, details=about)
+        elif commit.replaces:
+            if version > 0:
+                said = "the table was replaced by an empty one with a definition of its own"
+                yield Event("DROP", version, operation, inputs=taken, words=said, details=about)
         elif operation in ("COMPACT", "COMPACT LOGS") or (operation == "RESCALE" and (made or taken)):
             yield self._rewritten(commit, made, taken, about)
         elif operation == "RESCALE":

@@ -1,4 +1,5 @@
-"""The commits that make up a table's present history. A restore removes those after its version from it."""
+"""The commits that make up a table's present history. A restore removes those after its version from it, and it begins
+anew where the table was replaced."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import orjson
 
 from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Txn
 from lakemerge.errors import VersionNotFoundError
-from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, REPLACE_OPERATION
 from lakemerge.handle import Handle
 
-__all__ = ["Past", "PastCommit", "read_commits", "standing"]
+__all__ = ["Past", "PastCommit", "definitions", "read_commits", "standing"]
 
 _OWN_INFO: Final = frozenset(
     {
@@ -68,6 +69,11 @@ class PastCommit:
         return None if version is None else int(version)
 
     @property
+    def replaces(self) -> bool:
+        """Whether the table had no rows after the commit: it created the table, or replaced it by an empty one."""
+        return self.operation == REPLACE_OPERATION
+
+    @property
     def is_load(self) -> bool:
         """Whether the commit wrote its records as base files, as the first write of a table does."""
         return self.parameters.get("mode") == "load" and any(isinstance(action, AddFile) for action in self.actions)
@@ -95,7 +101,8 @@ class Past:
     """The history between two versions, without what was restored away."""
 
     start: int
-    """The version before the commits: the one asked for or, if a restore went below it, the restored one."""
+    """The version before the commits: the one asked for or, if a restore went below it, the restored one. If the table
+    was replaced, the version that replaced it."""
     commits: tuple[PastCommit, ...]
     """The commits after ``start`` that count, oldest first."""
 
@@ -119,9 +126,25 @@ def standing(commits: Sequence[PastCommit], since: int) -> Past:
     kept: list[PastCommit] = []
     while at > since:
         commit = by_version[at]
+        if commit.replaces:
+            return Past(at, tuple(reversed(kept)))
         target = commit.restored
         if target is not None and target < since:
             return Past(at, tuple(reversed(kept)))
         kept.append(commit)
         at = at - 1 if target is None else target
     return Past(since, tuple(reversed(kept)))
+
+
+def definitions(commits: Sequence[PastCommit]) -> dict[int, int | None]:
+    """For each version, the version that last replaced the table before it, or that a restore went back to; ``None``
+    if none of the commits did. Versions with equal ones are of one table, with one key."""
+    found: dict[int, int | None] = {}
+    now: int | None = None
+    for commit in commits:
+        if commit.replaces:
+            now = commit.version
+        elif commit.restored is not None:
+            now = found.get(commit.restored)
+        found[commit.version] = now
+    return found

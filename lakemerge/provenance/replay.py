@@ -101,7 +101,7 @@ class Replay:
         self._transform = transform
         self._since = since or 0
         self._where: Filter | None = parse_filter(where, self._end.config.schema)
-        self._application = REPLAY_APPLICATION + tip.snapshot.metadata.id
+        self._application = REPLAY_APPLICATION + self._end.snapshot.metadata.id
 
     def into(
         self,
@@ -218,7 +218,7 @@ class _Run:
         view = self.table.view
         txn = (replay._application, number)
         as_it_is = replay._transform is None and _alike(view.config, start.config)
-        if as_it_is and view.is_empty and view.state.next_ordinal == 0:
+        if as_it_is and view.is_empty:
             load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where)
         else:
             self.notes.append(

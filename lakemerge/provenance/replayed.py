@@ -79,7 +79,7 @@ def load_state(
         (e.horizon for e in known.expiries if start.version > e.horizon and e.version > start.version), default=-1
     )
     adds: list[AddFile] = []
-    ordinals = 0
+    first, ordinals = begin.state.next_ordinal, 0
     try:
         for file_slice in start.file_slices:
             count = ordinals_needed(file_slice.stored_bytes, handle.settings)
@@ -90,7 +90,7 @@ def load_state(
                     replace(write, buckets=file_slice.buckets),
                     file_slice.bucket_id,
                     lower=file_slice.lower,
-                    ordinals=range(ordinals, ordinals + count),
+                    ordinals=range(first + ordinals, first + ordinals + count),
                     now_ms=handle.now_ms(),
                 )
             ordinals += count

@@ -78,10 +78,15 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
     first = max(since, oldest)
     if first >= tip.version:
         return _assembled(handle, tip, tip, (), unpack=True)
-    whole = standing(read_commits(handle, since=first, until=tip.version), first)
+    commits = read_commits(handle, since=first, until=tip.version)
+    whole = standing(commits, first)
     past = _after_load(whole)
     start = handle.view_at(past.start, of=tip.snapshot)
-    return _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
+    known = _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
+    if not any(commit.version == whole.start and commit.replaces for commit in commits):
+        return known
+    note = f"the table was replaced by an empty one at version {whole.start}: its history begins there"
+    return replace(known, notes=(*known.notes, note))
 
 
 def unpacked(handle: Handle, view: TableView) -> TableView:

@@ -76,7 +76,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
     config, merger, begin = write.pack.config, write.pack.merger, write.begin
     applies = (
         begin.is_empty
-        and begin.state.next_ordinal == 0
+        and begin.state.next_ordinal == 0  # Spark computes the ordinals, and gives them the buckets' numbers
         and write.frame.kind_column is None
         and write.provenance.operation == "UPSERT"
         and write.frame.full

@@ -86,8 +86,8 @@ class OneBatch:
         :raises InputError: it is not the batch that the table has. Spark repeats only its last batch.
         """
         done = tip.txns.get(self.app)
-        if done is None:  # it expired with a commit in between
-            return
+        if done is None:
+            return  # it expired with a commit in between, or the table was replaced since
         landed = done.version
         if landed > self.number:
             raise self._refused(landed, f"comes after batch {landed} was written")

@@ -56,7 +56,7 @@ class BatchWriter:
         txn = cast("tuple[str, int]", given.txn)
         result = self._table.upsert(batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=txn)
         if result.mode == "repeated":
-            given.check_repeated(self._table.handle.log.update(self._table.view.snapshot))
+            given.check_repeated(self._table.view.snapshot)
 
 
 def start_stream(

@@ -143,7 +143,7 @@ def load_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileS
     """Merge the file slices of a first load into base files, in tasks of Spark."""
     settings = write.pack.settings
     counts = [ordinals_needed(file_slice.stored_bytes, settings) for file_slice in file_slices]
-    jobs = list(zip(file_slices, accumulate(counts[:-1], initial=0), strict=True))
+    jobs = list(zip(file_slices, accumulate(counts[:-1], initial=write.first_ordinal), strict=True))
     spec, version = write.pack, write.begin.version
     parts = map_in_tasks(
         spark,

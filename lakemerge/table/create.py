@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakemerge._internal.near import did_you_mean
+from lakemerge.commits.replace import replacement
 from lakemerge.delta import (
     TXN_RETENTION,
     AlreadyDone,
@@ -20,7 +21,7 @@ from lakemerge.delta import (
 )
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
-from lakemerge.format.names import WRITER_FEATURE
+from lakemerge.format.names import REPLACE_OPERATION, WRITER_FEATURE
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
@@ -62,8 +63,9 @@ def create_table(
     name: str | None,
     description: str | None,
     properties: Mapping[str, str] | None,
+    replace: bool = False,
 ) -> Snapshot:
-    """Validate and commit version 0; see :meth:`lakemerge.LakeTable.create`."""
+    """Validate and commit version 0, or the version that replaces a table; see :meth:`lakemerge.LakeTable.create`."""
     arrow = to_arrow_schema(schema)
     problems: list[str] = []
     key = _named(key, arrow, "key", problems)
@@ -102,14 +104,10 @@ def create_table(
     )
 
     def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
-        if tip is not None:
-            raise TableExistsError(
-                f"there is a table at {handle.store.url} already; open it"
-                + in_python(" (LakeTable.open)")
-                + ", or take another path",
-                url=handle.store.url,
-            )
-        return Attempt([_protocol(shape.schema), metadata, State().domain()])
+        if tip is None:
+            return Attempt([_protocol(shape.schema), metadata, State().domain()])
+        _check_replaces(handle, tip, replace=replace)
+        return replacement(handle.view(tip), metadata, _protocol(shape.schema), handle.now_ms())
 
     parameters = {
         "key": list(key),
@@ -117,10 +115,29 @@ def create_table(
         "merger": chosen.name,
         "partitionBy": list(partition_by),
     }
-    outcome = handle.log.commit(None, build, operation="CREATE TABLE", parameters=parameters)
+    # As in Delta, a commit that may replace a table says so, whether there was one or not.
+    operation = REPLACE_OPERATION if replace else "CREATE TABLE"
+    outcome = handle.log.commit(None, build, operation=operation, parameters=parameters)
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("creating a table is never done already")
     return outcome.snapshot
+
+
+def _check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
+    """Raise :class:`TableExistsError` unless the table at ``tip`` may and can be replaced."""
+    url = handle.store.url
+    if "lakemerge.formatVersion" not in tip.metadata.configuration:
+        raise TableExistsError(
+            f"there is a plain Delta table at {url} already, which is never replaced; take another path",
+            url=url,
+        )
+    if not replace:
+        raise TableExistsError(
+            f"there is a table at {url} already; open it"
+            + in_python(" (LakeTable.open)")
+            + f", replace it by an empty one ({argument('replace', True)}), or take another path",
+            url=url,
+        )
 
 
 def _protocol(schema: pa.Schema) -> Protocol:

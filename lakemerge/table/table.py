@@ -125,6 +125,7 @@ class LakeTable:
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
         spark: SparkSession | None = None,
+        replace: bool = False,
     ) -> LakeTable:
         """Create an empty table.
 
@@ -138,10 +139,15 @@ class LakeTable:
         :param buckets: buckets per partition, a power of two. By default the first load chooses.
         :param properties: Delta table properties, such as ``delta.checkpointInterval``.
         :param mergers: merger classes that can be used in addition to the registered ones.
+        :param replace: if there is a LakeMerge table at the path, replace it: one commit in its log gives it this
+            definition and no rows. Earlier versions stay readable until vacuum takes them. Writes that began before
+            cannot land after it, and other objects of the old table raise :class:`TableReplacedError`
+            (docs/guides/schema.md, "Replace a table"). Do not remove the folder instead: what still runs then would
+            mix with the new table.
         :raises lakemerge.SchemaError: columns or buckets cannot be used. The error lists every problem.
         :raises lakemerge.MergerConfigurationError: the merger's options are not valid.
         :raises lakemerge.MergerMissingError: no such merger is registered.
-        :raises lakemerge.TableExistsError: there is already a table at the path.
+        :raises lakemerge.TableExistsError: there is already a table at the path; with ``replace``, a plain Delta table.
         """
         handle = open_handle(path, storage_options, mergers, settings)
         session = prepared(spark)
@@ -157,6 +163,7 @@ class LakeTable:
             name=name,
             description=description,
             properties=properties,
+            replace=replace,
         )
         return cls(handle, snapshot, pinned=False, spark=session)
 
@@ -792,7 +799,7 @@ class LakeTable:
 
     def savepoints(self) -> list[Savepoint]:
         """All present savepoints, oldest version first."""
-        return list(savepoints_of(self._handle.log.update(self._view.snapshot)).values())
+        return list(savepoints_of(self._tip().snapshot).values())
 
     def drop_savepoint(self, name: str) -> None:
         """Remove a savepoint. The next vacuum may delete the files that only the savepoint needed.
@@ -1088,11 +1095,12 @@ class LakeTable:
         return self._current()
 
     def _current(self) -> TableView:
-        """The version to read. For a table that follows the tip, it is the latest."""
+        """The version to read. For a table that follows the tip, it is the latest. Raises
+        :class:`lakemerge.TableReplacedError` if such a table was replaced."""
         if not self._pinned:
-            snapshot = self._handle.log.update(self._view.snapshot)
-            if snapshot is not self._view.snapshot:
-                self._move(snapshot)
+            latest = self._handle.latest(self._view)
+            if latest is not self._view:
+                self._move(latest.snapshot)
         return self._view
 
     def _follow(self) -> None:
@@ -1112,9 +1120,11 @@ class LakeTable:
 
     def _tip(self) -> TableView:
         """The latest version, even if the table was opened at an earlier one."""
-        found = self._current()
-        snapshot = self._handle.log.update(found.snapshot)
-        return found if snapshot is found.snapshot else self._handle.view(snapshot)
+        if not self._pinned:
+            return self._current()
+        # An earlier version stays readable after the table was replaced.
+        snapshot = self._handle.log.update(self._view.snapshot)
+        return self._view if snapshot is self._view.snapshot else self._handle.view(snapshot)
 
     def _begin(self, consumer: str | None, since: int | None) -> Offset:
         if consumer is not None:

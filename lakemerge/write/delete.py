@@ -40,7 +40,7 @@ def delete_where(
         try:
             return delete(view, [*view.config.key, *ordering])
         except RowsChangedError:
-            view = handle.view(handle.log.update(view.snapshot))
+            view = handle.latest(view)
     raise CommitConflictError(
         f"rows changed {_ATTEMPTS} times while the condition was judged; nothing was deleted, try again when fewer "
         "writers run"

@@ -125,9 +125,9 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
     return HeldRecords(records, kinds, first_row, order, starts, ids)
 
 
-def load_held(held: HeldRecords, spec: PackSpec, begin_version: int) -> list[AddFile]:
-    """Write the base files of a first load: one for each bucket of which anything is stored. The bucket's number is the
-    file's ordinal."""
+def load_held(held: HeldRecords, spec: PackSpec, begin_version: int, first_ordinal: int) -> list[AddFile]:
+    """Write the base files of a first load: one for each bucket of which anything is stored. Their ordinals count from
+    ``first_ordinal`` on, in the order of the buckets."""
     base = BaseWriteSpec(
         store=spec.store,
         config=spec.config,
@@ -137,11 +137,14 @@ def load_held(held: HeldRecords, spec: PackSpec, begin_version: int) -> list[Add
         buckets=spec.buckets,
     )
     with ThreadPoolExecutor(spec.settings.threads) as pool:
-        loaded = list(pool.map(partial(_load_bucket, held, spec, base), range(len(held.buckets))))
+        load = partial(_load_bucket, held, spec, base, first_ordinal)
+        loaded = list(pool.map(load, range(len(held.buckets))))
     return [add for adds in loaded for add in adds]
 
 
-def _load_bucket(held: HeldRecords, spec: PackSpec, base: BaseWriteSpec, number: int) -> list[AddFile]:
+def _load_bucket(
+    held: HeldRecords, spec: PackSpec, base: BaseWriteSpec, first_ordinal: int, number: int
+) -> list[AddFile]:
     rows, kinds = held.of(number)
     shape = spec.config.shape
     folded = fold(
@@ -155,7 +158,8 @@ def _load_bucket(held: HeldRecords, spec: PackSpec, base: BaseWriteSpec, number:
     merged = MergedRange(settled(folded.rows), folded.tombstones)
     if not merged.rows.num_rows and not merged.tombstones.num_rows:
         return []
-    return write_base_files([merged], base, held.buckets[number], lower=None, ordinals=[number], now_ms=Handle.now_ms())
+    own = [first_ordinal + number]
+    return write_base_files([merged], base, held.buckets[number], lower=None, ordinals=own, now_ms=Handle.now_ms())
 
 
 def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, first_ordinal: int) -> list[AddFile]:

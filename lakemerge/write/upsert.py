@@ -133,8 +133,13 @@ class Write:
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was ever written to the table, as far as this write has seen."""
-        return self.begin.is_empty and self.begin.state.next_ordinal == 0
+        """Whether the table has neither base files nor logs, as far as this write has seen."""
+        return self.begin.is_empty
+
+    @property
+    def first_ordinal(self) -> int:
+        """The ordinal of the first file of a load."""
+        return self.begin.state.next_ordinal
 
     def discard(self, folders: Collection[str] | None = None) -> None:
         """Delete the write's files, or only those in some folders, unless its commit may land."""
@@ -146,7 +151,7 @@ class Write:
 
 
 LoadFileSlices = Callable[[Write, Sequence[FileSlice]], list[AddFile]]
-"""Merges the file slices of a first load into base files. Ordinals count from 0, see :func:`file_slice_ordinals`."""
+"""Merges the file slices of a first load into base files. Ordinals count from :attr:`Write.first_ordinal` on."""
 
 
 def choose_buckets(estimated_bytes: int | None) -> int:
@@ -255,7 +260,7 @@ def _load_held(write: Write, held: HeldRecords) -> UpsertResult | None:
     column, or if there is nothing to store; then no file is left."""
     with _undone(write):
         try:
-            adds = load_held(held, write.pack, write.begin.version)
+            adds = load_held(held, write.pack, write.begin.version, write.first_ordinal)
         except MergeOverflowError:
             # Logs hold the records all the same, see _load.
             write.discard(ROWS_FOLDERS)
@@ -290,7 +295,7 @@ def _commit_load(write: Write, adds: Sequence[AddFile], *, rows: int, ordinals: 
 def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddFile]:
     """Merge the file slices of a first load in this process, on a few threads."""
     counts = [ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices]
-    firsts = accumulate(counts[:-1], initial=0)
+    firsts = accumulate(counts[:-1], initial=write.first_ordinal)
     with ThreadPoolExecutor(write.pack.settings.threads) as pool:
         load = partial(load_file_slice, write.pack, write.begin.version)
         loaded = list(pool.map(load, file_slices, firsts))

@@ -204,6 +204,37 @@ def test_time_travel(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.read.format("delta").option("versionAsOf", 1).load(str(tmp_path)).count() == len(first)
 
 
+@pytest.mark.parametrize("by_checkpoint", [False, True], ids=["from commits", "from a checkpoint"])
+def test_every_reader_sees_a_replaced_table(by_checkpoint: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """First empty, with the new columns and partitions, and then with what was written and compacted since."""
+    written = Written(tmp_path, None, ["c"])
+    first = dict(written.rows)
+    written.change(2)
+    written.compact()
+    path, last = str(tmp_path), written.table.version
+    table = LakeTable.create(path, "id STRING, d DATE, x DOUBLE", key=["id", "d"], partition_by=["d"], replace=True)
+    if by_checkpoint:
+        table.handle.log.checkpoint(table.view.snapshot)
+        for version in range(table.version):
+            (tmp_path / f"_delta_log/{version:020d}.json").unlink()
+    for read in READERS:
+        empty = read(spark, tmp_path, "id > ''")
+        assert (sorted(empty.column_names), empty.num_rows) == (["d", "id", "x"], 0), read.__name__
+    day = dt.date(2026, 1, 2)
+    table.upsert(pa.table({"id": ["a", "b"], "d": [day, day], "x": [1.5, None]}))
+    table.upsert(pa.table({"id": ["a"], "d": [day], "x": [2.5]}))
+    table.compact()
+    for read in READERS:
+        rows = read(spark, tmp_path, "id > ''").select(["id", "d", "x"]).to_pylist()
+        assert sorted(tuple(found.values()) for found in rows) == [("a", day, 2.5), ("b", day, None)], read.__name__
+    if not by_checkpoint:
+        told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where(f"version = {last + 1}").collect()
+        assert [entry.operation for entry in told] == ["CREATE OR REPLACE TABLE"]
+        then = deltalake.DeltaTable(path, version=1).to_pyarrow_table()
+        assert in_order(pa.table(then)) == sorted(first.values())
+        assert spark.read.format("delta").option("versionAsOf", 1).load(path).count() == len(first)
+
+
 def files(path: Path) -> dict[str, bytes]:
     """All files of the table. Left out: what a refused write of Spark left at the root, which no log names."""
     found = {}

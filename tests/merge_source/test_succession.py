@@ -100,6 +100,17 @@ def test_an_empty_write_fills_a_dataset(tmp_path: Path) -> None:
     assert source.populated
 
 
+def test_what_was_written_before_a_dataset_was_replaced_does_not_fill_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("A", SCHEMA, [{"_id": "a1", "x": 1}])
+    config = {**CONFIG, "datasets": ["A a"], "equality": []}
+    source = MergeSource.create(tmp_path / "out", world.config(config))
+    table = LakeTable.create(world.paths["A"], SCHEMA, key=["_id"], replace=True)
+    assert not source.populated
+    table.upsert(table.to_arrow())
+    assert source.populated
+
+
 @pytest.mark.parametrize("ignored", [True, False])
 def test_a_dataset_that_is_not_there(ignored: bool, tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -185,10 +196,12 @@ def test_an_id_stays_when_only_its_members_move(world: World) -> None:
     assert source.check().ok
 
 
-def test_a_table_that_was_made_anew_goes_on_in_its_place(world: World) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_table_that_was_made_anew_goes_on_in_its_place(replaced: bool, world: World) -> None:
     """What it lacks went, as far as it can still be told; nothing is left of its properties."""
-    shutil.rmtree(world.paths["B"])
-    made = LakeTable.create(world.paths["B"], SCHEMA, key=["_id"])
+    if not replaced:
+        shutil.rmtree(world.paths["B"])
+    made = LakeTable.create(world.paths["B"], SCHEMA, key=["_id"], replace=replaced)
     made.upsert(pa.table({"_id": ["b2"], "x": [2], "y": ["new"]}))
     with pytest.raises(DatasetsRemovedError, match="or their tables were created anew"):
         source_of(world).run()

@@ -159,6 +159,9 @@ def test_init_takes_what_create_takes(folder: Path, capsys: Captured) -> None:
     assert again["merger"] == "commit-time"
     detail = LakeTable.open("t").detail()
     assert (detail.partition_by, detail.buckets) == (("p",), 4)
+    replaced = json_of(capsys, "init", "u", "--schema", "k INT", "--key", "k", "--replace")
+    assert (replaced["version"], replaced["schema"], replaced["key"]) == (1, "k INT NOT NULL", ["k"])
+    assert json_of(capsys, "init", "new", "--schema", "k INT", "--key", "k", "--replace")["version"] == 0
 
 
 def test_a_query_may_write_a_file(folder: Path, capsys: Captured) -> None:
@@ -178,7 +181,10 @@ def test_a_query_may_write_a_file(folder: Path, capsys: Captured) -> None:
         (["init", "t", "--like", "data", "--key", "id"], "name its format (--format csv)"),
         (["upsert", "u", "nothing.csv"], "there is no file"),
         (["upsert", "nowhere", "o.csv"], "`lakemerge init` makes a table"),
-        (["init", "u", "--schema", "id INT", "--key", "id"], "already; open it, or take another path"),
+        (
+            ["init", "u", "--schema", "id INT", "--key", "id"],
+            "already; open it, replace it by an empty one (--replace)",
+        ),
         (["ingest", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere: check its spelling"),
         (["ingest", "replay", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere"),
         (["upsert", "u", "key.csv"], "key column 'id' is missing; the file has idd, v; did you mean 'idd'?"),

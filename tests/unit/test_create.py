@@ -158,7 +158,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 def test_a_table_is_not_created_twice(tmp_path: Path) -> None:
     create(tmp_path).upsert(frame([(1, 1, "x")]))
     before = listing(tmp_path)
-    with pytest.raises(TableExistsError, match=r"open it \(LakeTable\.open\), or take another path"):
+    with pytest.raises(TableExistsError, match=r"open it \(LakeTable\.open\), replace it .*\(replace=True\), or"):
         create(tmp_path)
     assert listing(tmp_path) == before
 
