@@ -13,7 +13,7 @@ _COMMIT = re.compile(r"\d{20}\.json")
 
 
 def relink(folder: Path) -> None:
-    """Let each commit of the table say what its file holds now, as docs/table-format.md 4.65 describes it. The
+    """Let each commit of the table say what its file holds now, as docs/table-format.md 4.75 describes it. The
     checkpoints, which name the digests of commits, are deleted."""
     log = folder / "_delta_log"
     for file in log.glob("*checkpoint*"):

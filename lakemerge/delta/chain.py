@@ -3,7 +3,7 @@
 ``commitInfo`` has a member ``lakemerge.chain`` with ``lines`` and ``digest``, the count and the SHA-256 of all other
 lines of the file, and ``previous``, the SHA-256 of the whole file of the commit before. So a reader finds a file that
 lost lines, that has the content of another commit, or that belongs to a table that was here before, without another
-request (docs/table-format.md, 4.65 and 4.66).
+request (docs/table-format.md, 4.75 and 4.76).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A write that fails deletes its files only if its commit surely did not land and cannot land. Reading the log does not
 prove that while a request may still be under way: it may be carried out after the files are gone. Proofs are that no
 request was ever sent, or that every version that was tried is held by another commit, which was read back. So the mark
-is set before each request, and cleared by such a proof alone (docs/table-format.md, 4.64).
+is set before each request, and cleared by such a proof alone (docs/table-format.md, 4.5).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class S3Client:
                 "put_object", Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*"
             )
         except _failures() as error:
-            status, _ = _response(error)
+            status, code = _response(error)
             if status == _CONDITION_FAILED:
                 return Put.EXISTS
             if status is None and _was_never_sent(error):
@@ -152,7 +152,7 @@ class S3Client:
                     "it cannot be written",
                     bucket=self.bucket,
                 ) from error
-            if status is None or status >= 500 or status in _UNCLEAR:
+            if status is None or status >= 500 or status in _UNCLEAR or code == "RequestTimeout":
                 _check_not_foreign(error)
                 _LOG.warning("no clear answer to creating s3://%s/%s: %s", self.bucket, key, _reason(error))
                 return Put.UNKNOWN

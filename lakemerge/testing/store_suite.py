@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge.errors import InputError
-from lakemerge.storage.base import Put, Store
+from lakemerge.storage.base import FileStat, Put, Store
 from lakemerge.storage.clock import store_time_ms
 
 __all__ = ["StoreSuite"]
@@ -165,6 +165,30 @@ class StoreSuite:
         store.delete([])
         assert [file.path for file in store.list("")] == ["b/d"]
 
+    def test_exact_deletions_and_replacements(self, store: Store) -> None:
+        """Only the very file that was listed is deleted or replaced, and not what was written under its name since."""
+        for path in ("log/0", "log/1", "log/2", "log/3"):
+            store.put(path, b"old of " + path.encode())
+        listed = {file.path: file for file in store.list("log")}
+        time.sleep(0.01)
+        store.put("log/1", b"another, of another size")
+        store.delete(["log/2"])
+        store.put("log/3", b"new of log/3")  # of the same size
+        left = store.delete_exact([*listed.values()])
+        assert [file.path for file in left] == ["log/1", "log/3"]
+        assert [file.path for file in store.list("log")] == ["log/1", "log/3"]
+        assert (store.get("log/1"), store.get("log/3")) == (b"another, of another size", b"new of log/3")
+        assert store.delete_exact([]) == ()
+        for path, file in listed.items():
+            assert not store.replace_exact(file, b"x"), path
+        assert [file.path for file in store.list("log")] == ["log/1", "log/3"]
+        present = store.stat("log/1")
+        assert present is not None
+        assert store.replace_exact(present, b"replaced")
+        assert store.get("log/1") == b"replaced"
+        assert not store.replace_exact(present, b"once more")
+        assert store.get("log/1") == b"replaced"
+
     def test_a_clean_up_leaves_what_is_written(self, store: Store) -> None:
         """Finished files stay, however old. A file that is being written stays if it is young."""
         store.put("folder/file", b"x")
@@ -197,6 +221,8 @@ class StoreSuite:
                 lambda path: store.put(path, b"x"),
                 lambda path: store.put_if_absent(path, b"x"),
                 lambda path: store.delete(["clean", path]),
+                lambda path: store.delete_exact([FileStat(path, 1, 1, "x")]),
+                lambda path: store.replace_exact(FileStat(path, 1, 1, "x"), b"x"),
             ):
                 with pytest.raises(InputError):
                     use(path)

@@ -1,7 +1,7 @@
 """The one way in which the files of a failed write are deleted.
 
 A file goes only if its commit surely did not land and cannot land: :class:`lakemerge.delta.Transaction` knows. All
-other files that no version names are left to vacuum, whose fence is a proof of its own (docs/table-format.md, 4.64).
+other files that no version names are left to vacuum, whose fence is a proof of its own (docs/table-format.md, 4.5).
 """
 
 from __future__ import annotations

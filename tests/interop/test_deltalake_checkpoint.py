@@ -1,4 +1,4 @@
-"""Checkpoints that deltalake writes of a table: read where they are whole, passed over where domains are lost."""
+"""Checkpoints that deltalake writes of a table are passed over: the commits, or an older checkpoint, serve."""
 
 from __future__ import annotations
 
@@ -91,18 +91,24 @@ def check_goes_on(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("commits", ["kept", "cleaned up"])
-def test_a_whole_checkpoint_is_read(tmp_path: Path, table: LakeTable, commits: str) -> None:
-    file = checkpoint(tmp_path)
+def test_a_whole_checkpoint_of_another_engine_is_passed_over(tmp_path: Path, table: LakeTable) -> None:
+    """It does not say for which commit it stands, so it could be of a table that was here before."""
+    checkpoint(tmp_path)
     version = table.version
-    if commits == "cleaned up":
-        drop_commits(tmp_path, version)
     found = LakeTable.open(tmp_path)
-    assert (found.version, found.view.snapshot.checkpoint_version) == (version, version)
-    assert file.exists()
+    assert (found.version, found.view.snapshot.checkpoint_version) == (version, None)
     assert len(found.view.log_commits) == len(table.view.log_commits) == 2
-    assert found.schema.equals(table.schema, check_metadata=True)
+    found.handle.log.checkpoint(found.view.snapshot)  # ours takes its place
+    assert LakeTable.open(tmp_path).view.snapshot.checkpoint_version == version
     check_goes_on(tmp_path)
+
+
+def test_without_the_commits_a_checkpoint_of_another_engine_is_refused(tmp_path: Path, table: LakeTable) -> None:
+    file = checkpoint(tmp_path)
+    drop_commits(tmp_path, table.version)
+    with pytest.raises(TableDamagedError, match="does not say for which commit it stands") as caught:
+        LakeTable.open(tmp_path)
+    assert caught.value.facts["path"] == f"_delta_log/{file.name}"
 
 
 def test_a_checkpoint_without_domains_is_passed_over_for_the_commits(tmp_path: Path, table: LakeTable) -> None:

@@ -15,6 +15,7 @@ from moto.s3.models import s3_backends
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import Put, S3Store, Store, open_store
+from lakemerge.storage.base import NothingCreatedError
 from lakemerge.storage.clock import store_time_ms
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.testing.store_suite import StoreSuite
@@ -51,14 +52,9 @@ class TestS3StoreAtTheRootOfABucket(StoreSuite):
 
 
 @pytest.fixture
-def sleeps() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def store(server: S3Server, bucket: str, sleeps: list[float]) -> S3Store:
+def store(server: S3Server, bucket: str) -> S3Store:
     """A store that has looked at its endpoint."""
-    store = S3Store(f"s3://{bucket}/t", server.options, sleep=sleeps.append)
+    store = S3Store(f"s3://{bucket}/t", server.options)
     assert store.put_if_absent("first", b"") is Put.CREATED
     server.requests.clear()
     return store
@@ -103,17 +99,37 @@ def test_no_answer_at_all_is_unknown(server: S3Server, bucket: str, caplog: pyte
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
-def test_a_conflict_in_progress_is_tried_again(
-    store: S3Store, server: S3Server, sleeps: list[float], code: str
-) -> None:
-    server.faults += [answering("409 Conflict", code)] * 2
+def test_a_conflict_in_progress_is_unknown_and_not_sent_again(store: S3Store, server: S3Server, code: str) -> None:
+    server.faults.append(answering("409 Conflict", code))
+    assert store.put_if_absent("log/1", b"x") is Put.UNKNOWN
+    assert len(server.requests) == 1
     assert store.put_if_absent("log/1", b"x") is Put.CREATED
-    assert len(server.requests) == 3
-    assert sleeps == [0.05, 0.1]
-    server.faults += [answering("409 Conflict", code)] * 5
-    assert store.put_if_absent("log/2", b"x") is Put.UNKNOWN
-    assert server.faults == []
-    assert store.stat("log/2") is None
+
+
+def test_an_upload_that_was_refused_says_whether_it_was_sent(store: S3Store, server: S3Server, bucket: str) -> None:
+    server.faults.append(answering("403 Forbidden", "AccessDenied"))
+    with pytest.raises(StoreError) as caught:
+        store.put_if_absent("log/1", b"x")
+    assert not isinstance(caught.value, NothingCreatedError)
+    unsigned = S3Store(f"s3://{bucket}/t", {"AWS_ENDPOINT_URL": server.options["AWS_ENDPOINT_URL"]})
+    with pytest.raises(NothingCreatedError, match="Give credentials"):
+        unsigned.put_if_absent("log/1", b"x")
+
+
+def test_exact_deletions_where_the_endpoint_ignores_the_condition(store: S3Store, server: S3Server) -> None:
+    """As moto does. It is asked once, by an object of the table, and each object is looked at before it is deleted."""
+    for name in ("a", "b", "c"):
+        store.put(f"log/{name}", b"old")
+    listed = [*store.list("log")]
+    store.put("log/b", b"new")
+    server.requests.clear()
+    for _ in range(2):
+        assert [file.path for file in store.delete_exact(listed)] == ["log/b"]
+        assert [file.path for file in store.list("")] == ["first", "log/b"]
+    asked = [request for request in server.requests if ".conditional-delete" in request]
+    assert len([request for request in asked if request.startswith("PUT")]) == 1
+    looks = [request for request in server.requests if request.startswith("HEAD") and "/log/" in request]
+    assert len(looks) == 6
 
 
 @pytest.mark.parametrize(

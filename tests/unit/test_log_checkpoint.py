@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge.delta import AddFile, DeltaLog, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
+from lakemerge.delta import (
+    Action,
+    AddFile,
+    Attempt,
+    Committed,
+    DeltaLog,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Snapshot,
+    Txn,
+    dead_log_files,
+)
 from lakemerge.delta.checkpoint import encode_checkpoint, write_checkpoint
-from lakemerge.errors import UnsupportedFeatureError
+from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage import open_store
 
 DAY_MS = 86_400_000
@@ -165,3 +180,70 @@ def test_a_table_that_is_not_ours_to_write_gets_no_checkpoint(tmp_path: Path) ->
     with pytest.raises(UnsupportedFeatureError, match="rowTracking"):
         log_at(tmp_path).checkpoint(foreign)
     assert not file_of(tmp_path).exists()
+
+
+def other_table(root: Path) -> Path:
+    """The folder of another table's checkpoint of version 2: the same definition and names, another history."""
+    grow(root / "other", "theirs")
+    return file_of(root / "other", 2)
+
+
+def grow(root: Path, name: str) -> Snapshot:
+    log = log_at(root)
+    protocol = Protocol(1, 7, frozenset(), frozenset({"domainMetadata", "lakemerge"}))
+    actions: list[Action] = [protocol, STATE.metadata, DomainMetadata("lakemerge.state", "{}")]
+    made = log.commit(None, lambda _: Attempt(actions), operation="CREATE TABLE", parameters={})
+    for number in range(4):
+        assert isinstance(made, Committed)
+        added = AddFile(f"{name}-{number}", {}, 1, 0, True)
+        begin = made.snapshot
+        made = log.commit(begin, partial(lambda add, _: Attempt([add]), added), operation="WRITE", parameters={})
+        if number == 1:
+            assert isinstance(made, Committed)
+            log.checkpoint(made.snapshot)
+    assert isinstance(made, Committed)
+    return made.snapshot
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_checkpoint_of_another_table_is_passed_over(tmp_path: Path, last: int) -> None:
+    """With and without commits after it. The clean-up of the log does not count it, and check names it."""
+    grow(tmp_path / "t", "ours")
+    for version in range(last + 1, 5):
+        (tmp_path / "t" / f"_delta_log/{version:020d}.json").unlink()
+    log = log_at(tmp_path / "t")
+    expected = log.snapshot()
+    assert expected.checkpoint_version == 2
+    shutil.copyfile(other_table(tmp_path), file_of(tmp_path / "t", 2))
+    found = log.snapshot()
+    assert (found.checkpoint_version, found.version) == (None, last)
+    assert (found.files, found.domains) == (expected.files, expected.domains)
+    store = open_store(tmp_path / "t")
+    dead = dead_log_files(store, needed=last, before_ms=2**62, required_domain="lakemerge.state")
+    assert dead == []
+    log.checkpoint(log.snapshot(version=2))
+    assert log.snapshot().checkpoint_version == 2
+    dead = dead_log_files(store, needed=last, before_ms=2**62, required_domain="lakemerge.state")
+    assert [stat.path for stat in dead] == [f"_delta_log/{version:020d}.json" for version in range(2)]
+
+
+def test_a_commit_that_does_not_fit_its_checkpoint_is_the_damaged_one(tmp_path: Path) -> None:
+    grow(tmp_path / "t", "ours")
+    grow(tmp_path / "other", "theirs")
+    third = f"_delta_log/{3:020d}.json"
+    shutil.copyfile(tmp_path / "other" / third, tmp_path / "t" / third)
+    with pytest.raises(TableDamagedError, match="another version or table") as caught:
+        log_at(tmp_path / "t").snapshot()
+    assert caught.value.facts["path"] == third
+
+
+def test_a_checkpoint_without_its_commits_says_which_commit_comes_next(tmp_path: Path) -> None:
+    """Commits up to the checkpoint's are gone, and what comes after it fits it."""
+    expected = grow(tmp_path / "t", "ours")
+    for version in range(3):
+        (tmp_path / "t" / f"_delta_log/{version:020d}.json").unlink()
+    found = log_at(tmp_path / "t").snapshot()
+    assert (found.files, found.digest) == (expected.files, expected.digest)
+    shutil.copyfile(other_table(tmp_path), file_of(tmp_path / "t", 2))
+    with pytest.raises(TableDamagedError, match="stands for another commit"):
+        log_at(tmp_path / "t").snapshot()

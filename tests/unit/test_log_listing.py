@@ -20,6 +20,7 @@ from lakemerge.delta import (
 from lakemerge.delta.listing import commit_path
 from lakemerge.storage import open_store
 from lakemerge.testing.counting import CountingStore
+from tests.relink import relink
 
 LENGTHS = (200, 2_000)
 NEAR = 100
@@ -39,6 +40,7 @@ def grown(root: Path, commits: int) -> None:
         at = begin.timestamp_ms + 1_000 * version
         text = second.replace(str(begin.timestamp_ms + 1_000), str(at)).replace('"d"', f'"d.{version % 7}"')
         (root / commit_path(version)).write_text(text)
+    relink(root)
     for version in range(10, commits + 1, 10):
         if version <= NEAR + 10 or version > commits - 60:
             log.checkpoint(log.snapshot(version=version))

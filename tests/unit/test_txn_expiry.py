@@ -23,6 +23,7 @@ from lakemerge.delta import (
 )
 from lakemerge.handle import Handle
 from lakemerge.storage import open_store
+from tests.relink import relink
 
 RETENTION = "delta.setTransactionRetentionDuration"
 HOUR_MS = 3_600_000
@@ -151,6 +152,7 @@ def test_times_that_are_missing_or_to_come_are_kept(tmp_path: Path) -> None:
     changed = changed.replace(late, late.replace(told, f'"lastUpdated":{BEGIN_MS + 90 * HOUR_MS}'))
     assert changed.count("lastUpdated") == 1
     path.write_text(changed)
+    relink(tmp_path)
     commits.tip = commits.log.snapshot()
     assert set(commits.at(80).txns) == {"undated", "late"}
     assert set(commits.at(92).txns) == {"undated"}
