@@ -157,7 +157,7 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
         except NothingCreatedError as error:
             if not was_sent:
                 transaction.lose()
-                raise
+                raise StoreError(error.message, **error.facts) from error
             doubt, outcome = error, Put.UNKNOWN
         except (StoreError, OSError) as error:
             if not is_own_failure(error):

@@ -27,6 +27,7 @@ from lakemerge.testing.faults import Call, Fault
 from mergers.builtin.commit_time import CommitTime
 from mergers.builtin.delete_when import DeleteWhen
 from mergers.builtin.event_time import EventTime
+from tests.relink import relink
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
 OLD = [(1, 5, "a"), (2, 5, "b"), (3, 5, "c")]
@@ -391,6 +392,7 @@ def test_a_log_of_another_merger_is_never_folded(tmp_path: Path) -> None:
             assert body["mergerEpoch"] == 0
             line["domainMetadata"]["configuration"] = json.dumps(body | {"mergerEpoch": 1})
     commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    relink(path)
     table = LakeTable.open(path)
     for act in (table.to_arrow, table.compact, lambda: table.alter(merger="commit-time")):
         with pytest.raises(TableDamagedError, match=r"live logs \(of versions \[2\]\).*another merger"):

@@ -30,6 +30,7 @@ from lakemerge.delta import Attempt, DomainMetadata
 from lakemerge.testing.faults import Fail, Fault
 from mergers import Groups, Merged, Merger, TableShape
 from mergers.builtin.commit_time import CommitTime
+from tests.relink import relink
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
 ALL = [getattr(lakemerge.errors, name) for name in lakemerge.errors.__all__]
@@ -127,6 +128,7 @@ def rewrite(path: Path, version: int, change: Callable[[dict[str, Any]], None]) 
     for action in actions:
         change(action)
     file.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    relink(path)
 
 
 def configured(name: str, value: str | None) -> Callable[[dict[str, Any]], None]:

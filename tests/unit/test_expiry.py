@@ -25,6 +25,7 @@ from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import assert_rows
 from tests.model import ModelTable
 from tests.property.effort import some
+from tests.relink import relink
 from tests.unit.faults import Row, create, frame, open_over, rows_of, state_of
 
 NOW = dt.timedelta(0)
@@ -203,6 +204,7 @@ def test_the_retention_is_a_table_property(tmp_path: Path) -> None:
     deleted(tmp_path / "odd", properties={"lakemerge.tombstoneRetention": "interval 2 hours"})
     for commit in (tmp_path / "odd" / "_delta_log").glob("*.json"):  # as another writer might leave it
         commit.write_text(commit.read_text().replace("interval 2 hours", "soon"))
+    relink(tmp_path / "odd")
     odd = LakeTable.open(tmp_path / "odd")
     with pytest.raises(InputError, match="'soon', which is no duration"):
         odd.expire_tombstones()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemerge import InputError, LakeTable, VersionNotFoundError
+from lakemerge import InputError, LakeTable, TableDamagedError, VersionNotFoundError
 from tests.unit.faults import create, frame, rows_of
 
 
@@ -95,11 +95,13 @@ def test_a_table_follows_the_tip(tmp_path: Path) -> None:
 
 
 def test_commits_of_strangers_are_listed(tmp_path: Path) -> None:
-    """A commit without commitInfo has a version and a time, and nothing to say."""
-    create(tmp_path)
+    """A commit without commitInfo has a version and a time, and nothing to say. The table says that it is damaged."""
+    log = create(tmp_path).handle.log
     (tmp_path / f"_delta_log/{1:020d}.json").write_text(json.dumps({"txn": {"appId": "x", "version": 1}}) + "\n")
-    entry = LakeTable.open(tmp_path).history(limit=1)[0]
+    entry = log.history(limit=1)[0]
     assert (entry.version, entry.operation, entry.parameters, entry.metrics, entry.info) == (1, None, {}, {}, {})
+    with pytest.raises(TableDamagedError, match="lost the line that says what it holds|does not say what it holds"):
+        LakeTable.open(tmp_path)
 
 
 def test_a_read_asks_for_at_least_one_column(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from lakemerge.errors import (
 )
 from lakemerge.ingest import Files
 from lakemerge.testing.faults import Fault, Refuse
+from tests.relink import relink
 from tests.unit.faults import open_over
 
 DDL = "id BIGINT, v STRING, seq BIGINT, n INT NOT NULL"
@@ -87,6 +88,7 @@ def edited(folder: Path, old: str, new: str) -> LakeTable:
     text = commit.read_text()
     assert old in text
     commit.write_text(text.replace(old, new))
+    relink(folder / "t")
     return table(folder)
 
 
@@ -175,7 +177,7 @@ CREATING = [
     Mistake("property as a number", lambda f: create(f, properties={"lakemerge.compaction.ratio": 2}), SchemaError,
         "not 2", "'lakemerge.compaction.ratio'", "must be a string"),
     Mistake("a table is there", lambda f: LakeTable.create(f / "t", DDL, key=["id"]), TableExistsError,
-        "there is a table", "/t ", "open it (LakeTable.open), or take another path"),
+        "there is a table", "/t ", "open it (LakeTable.open), replace it by an empty one (replace=True), or take another path"),
     Mistake("inside of a file", lambda f: LakeTable.create(f / "file/x", DDL, key=["id"]), InputError,
         "is a file", "/file'", "a table needs a folder"),
     Mistake("folder that cannot be made", lambda f: LakeTable.create("/proc/t", DDL, key=["id"]), StoreError,

@@ -16,6 +16,7 @@ import pytest
 from lakemerge import FilterError, FrameError, LakeTable, SchemaError, Settings
 from lakemerge.schema.soundness import find_flaw
 from lakemerge.write import frame as frames
+from tests.relink import relink
 from tests.unit.faults import create, frame, listing
 
 BAD = b"\xff\xfe"
@@ -264,5 +265,6 @@ def test_check_finds_a_key_that_is_not_utf8(tmp_path: Path) -> None:
     pq.write_table(stored.set_column(0, "k", texts(b"a", b"\xff", kind=pa.string())), path)
     commit = tmp_path / f"_delta_log/{1:020d}.json"
     commit.write_text(commit.read_text().replace(f'"size":{before}', f'"size":{path.stat().st_size}'))
+    relink(tmp_path)
     findings = LakeTable.check(tmp_path).findings
     assert "column 'k' holds text that is not UTF-8, b'\\xff', in row 1" in [finding.problem for finding in findings]
