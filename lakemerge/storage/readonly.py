@@ -76,6 +76,9 @@ class ReadOnlyStore(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self._refuse(*paths)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self._refuse(*paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._refuse()
 

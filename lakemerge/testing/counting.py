@@ -97,6 +97,10 @@ class CountingStore(Store):
         self._count("delete", files_deleted=len(paths))
         self._store.delete(paths)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self._count("sync")
+        self._store.sync(paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._count("clean_up")
         return self._store.clean_up(before_ms=before_ms, dry_run=dry_run)

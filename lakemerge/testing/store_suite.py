@@ -165,6 +165,14 @@ class StoreSuite:
         store.delete([])
         assert [file.path for file in store.list("")] == ["b/d"]
 
+    def test_a_sync_changes_nothing(self, store: Store) -> None:
+        for path in ("a", "folder/b", "folder/inside/c"):
+            store.put(path, path.encode())
+        before = list(store.list(""))
+        store.sync(["folder/inside/c", "a", "folder/b"])
+        store.sync([])
+        assert list(store.list("")) == before
+
     def test_a_clean_up_leaves_what_is_written(self, store: Store) -> None:
         """Finished files stay, however old. A file that is being written stays if it is young."""
         store.put("folder/file", b"x")
@@ -197,6 +205,7 @@ class StoreSuite:
                 lambda path: store.put(path, b"x"),
                 lambda path: store.put_if_absent(path, b"x"),
                 lambda path: store.delete(["clean", path]),
+                lambda path: store.sync(["clean", path]),
             ):
                 with pytest.raises(InputError):
                     use(path)

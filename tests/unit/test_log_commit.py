@@ -119,6 +119,9 @@ class Stutter(Store):
     def delete(self, paths: Sequence[str]) -> None:
         self.inner.delete(paths)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self.inner.sync(paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         return self.inner.clean_up(before_ms=before_ms, dry_run=dry_run)
 
