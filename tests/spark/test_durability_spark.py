@@ -1,4 +1,4 @@
-"""A power cut after an acknowledged write of a DataFrame loses nothing of it, also where Spark itself wrote the files."""
+"""A power cut after an acknowledged write of a DataFrame loses nothing of it, also where Spark wrote the files."""
 
 from __future__ import annotations
 
