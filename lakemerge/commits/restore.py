@@ -46,7 +46,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         _check_nothing_is_lost(handle, begin, view)
         # If a vacuum's fence was first, it decides. A vacuum that comes later sees what is restored.
         check_kept(target.version, view.snapshot)
-        actions[:] = [*_files(view.snapshot, target, handle.now_ms()), *_domains(view.snapshot, target)]
+        actions[:] = [*_files(view.snapshot, target, handle.store_now_ms()), *_domains(view.snapshot, target)]
         metadata = _metadata(view, earlier)
         defined = [] if metadata == view.snapshot.metadata else [metadata]
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))

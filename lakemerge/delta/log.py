@@ -237,7 +237,9 @@ class DeltaLog:
         self._write_checkpoint(snapshot)
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
-        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms())
+        # By the store's clock, and not by this host's: that may be ahead, and would leave out what is still young.
+        commit = self.store.stat(commit_path(snapshot.version))
+        write_checkpoint(self.store, snapshot, now_ms=0 if commit is None else commit.modified_ms)
 
     def _now(self) -> Moment:
         return Moment(self._clock_ms(), self._running_ms())

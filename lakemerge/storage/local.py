@@ -111,7 +111,7 @@ class LocalStore(Store):
         return self._walk(top, f"{folder}/" if folder else "", os.fsencode(start_after))
 
     def delete(self, paths: Sequence[str]) -> None:
-        folders = {}
+        folders: dict[str, None] = {}
         for target in [self._locate(path) for path in paths]:
             with contextlib.suppress(*_NOT_A_FILE):
                 os.unlink(target)

@@ -894,7 +894,11 @@ class LakeTable:
         due = CompactionStrategy.of(strategy)
         with unless_vacuumed(self._handle.log, view.snapshot):
             if dry_run:
-                return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+                # A dry run writes nothing, so it does not ask the store for the time.
+                now = self._handle.now_ms
+                return plan_compaction(
+                    self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, clock=now
+                )
             spark = self._session.of_services()
             result = compact(
                 self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=spark
