@@ -31,6 +31,7 @@ from lakemerge.results.results import (
     VacuumResult,
 )
 from lakemerge.results.schedule import Schedule
+from lakemerge.storage.clock import is_past
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +70,8 @@ class _Maintenance:
         minor = self._service("minor compaction", lambda: self._compact(schedule.minor, minor=True))
         logs = self._service("log compaction", self._compact_logs)
         due = self._is_vacuum_due()
+        if due:
+            self._look_at_the_time()
         tombstones = self._service("tombstone expiry", lambda: self._expire() if due else None)
         vacuumed = self._service("vacuum", lambda: self._vacuum() if due else None)
         return MaintenanceResult(
@@ -120,7 +123,15 @@ class _Maintenance:
         last = self._view.snapshot.txns.get(VACUUM_APPLICATION)
         if after is None or last is None or last.last_updated_ms is None:
             return after is not None
-        return self._handle.now_ms() - last.last_updated_ms >= after * _MINUTE_MS
+        noted_ms, now_ms = last.last_updated_ms, self._handle.store_now_ms()
+        what = f"the last vacuum of {self._handle.store.url}"
+        return not is_past(noted_ms, now_ms, what=what) or now_ms - noted_ms >= after * _MINUTE_MS
+
+    def _look_at_the_time(self) -> None:
+        """Warn if a writer's clock was ahead: times of commits rise, so all later commits have such times, too."""
+        tip = self._view.snapshot
+        what = f"version {tip.version} of {self._handle.store.url}"
+        is_past(tip.timestamp_ms, self._handle.store_now_ms(), what=what)
 
     def _expire(self) -> ExpiryResult:
         return expire_tombstones(self._handle, self._view, retention=None)
@@ -132,7 +143,7 @@ class _Maintenance:
 
     def _note_vacuum(self) -> None:
         """Note that a vacuum ran, so that the next run knows when. The number of the transaction counts vacuums."""
-        now_ms = self._handle.now_ms()
+        now_ms = self._handle.store_now_ms()
 
         def build(tip: TableView) -> Attempt:
             last = tip.snapshot.txns.get(VACUUM_APPLICATION)

@@ -53,7 +53,8 @@ def expire_tombstones(handle: Handle, view: TableView, *, retention: dt.timedelt
     nothing = ExpiryResult(version=view.version, horizon=None)
     if all(file_slice.tombstones is None for file_slice in view.file_slices):
         return nothing
-    horizon = tip_at(handle.store, store_time_ms(handle.store) - age_ms)
+    now_ms = store_time_ms(handle.store)
+    horizon = tip_at(handle.store, now_ms - age_ms, now_ms=now_ms)
     if horizon is None:
         return nothing
     outcome = commit_expiry(handle, view, horizon=horizon)

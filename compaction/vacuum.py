@@ -149,7 +149,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
         )
     # To learn the store's time, a file has to be written.
     now_ms = handle.now_ms() if dry_run else store_time_ms(handle.store)
-    tip = tip_at(handle.store, now_ms - age_ms)
+    tip = tip_at(handle.store, now_ms - age_ms, now_ms=now_ms)
     oldest = earliest_version(handle.store) if tip is None else tip
     held = held_version(handle, view.snapshot)
     oldest = max(view.state.oldest_version, oldest if held is None else min(oldest, held))
@@ -157,7 +157,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     bound = max_history_bytes(metadata)
     if bound is not None:
         # Without the retention only the present version, and what consumers have yet to read, is kept.
-        young = tip_at(handle.store, now_ms - least_ms) if enforce else view.version
+        young = tip_at(handle.store, now_ms - least_ms, now_ms=now_ms) if enforce else view.version
         safe = [version for version in (kept.oldest if young is None else young, held) if version is not None]
         newest = max(kept.oldest, min(safe))
         saved = _saved(handle, view.snapshot, view.version + 1)
@@ -172,7 +172,7 @@ def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> 
     age_ms = record_retention_ms(view.snapshot.metadata)
     if age_ms is None:
         return Kept(oldest, oldest, tuple(reasons))
-    tip = tip_at(handle.store, now_ms - age_ms)
+    tip = tip_at(handle.store, now_ms - age_ms, now_ms=now_ms)
     wanted = earliest_version(handle.store) if tip is None else tip
     records = min(oldest, max(wanted, records_from(view.snapshot)))
     if records < oldest:
@@ -269,8 +269,10 @@ def _dead_log_files(handle: Handle, tip: Snapshot, cut: _Cut) -> Sequence[FileSt
     savepoint needs."""
     before_ms = cut.now_ms - max(property_ms(tip.metadata, LOG_RETENTION), TRUSTED_AGE_MS)
     needed = min([cut.records, *(point.version for point in savepoints_of(tip).values())])
-    history = tip_at(handle.store, before_ms)
+    history = tip_at(handle.store, before_ms, now_ms=cut.now_ms)
     if history is None:
         return ()
     needed = min(needed, history)
-    return dead_log_files(handle.store, needed=needed, before_ms=before_ms, required_domain=STATE_DOMAIN)
+    return dead_log_files(
+        handle.store, needed=needed, before_ms=before_ms, now_ms=cut.now_ms, required_domain=STATE_DOMAIN
+    )

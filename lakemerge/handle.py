@@ -21,6 +21,7 @@ from lakemerge.format.names import BASE_FOLDER, MINOR_DOMAIN_PREFIX
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
+from lakemerge.storage.clock import StoreClock
 from mergers import Merger, MergerRegistry
 
 __all__ = ["Handle", "Landed"]
@@ -63,6 +64,7 @@ class Handle:
     )
     """What :mod:`lakemerge.spark.scans` keeps."""
     landed: Landed = field(default_factory=Landed, repr=False, compare=False)
+    clock: StoreClock = field(default_factory=StoreClock, repr=False, compare=False)
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)
@@ -114,8 +116,13 @@ class Handle:
 
     @staticmethod
     def now_ms() -> int:
-        """UTC epoch milliseconds."""
+        """UTC epoch milliseconds by this host's clock, which may be wrong: to be shown, never to be compared."""
         return time.time_ns() // 1_000_000
+
+    def store_now_ms(self) -> int:
+        """UTC epoch milliseconds by the store's clock, for whatever is compared with a time that another process noted.
+        It costs two requests an hour, one of them a write."""
+        return self.clock.now_ms(self.store)
 
     @staticmethod
     def write_name(view: TableView, transaction: Transaction) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from lakemerge.bins import BinItem, BinLimits, fill
+from lakemerge.delta import old_through
 from lakemerge.errors import FilterError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Partition
@@ -46,6 +47,7 @@ def plan_compaction(
     max_bytes: int | None = None,
     loads: Sequence[FileSliceLoad] | None = None,
     why: Callable[[FileSliceLoad], tuple[str, ...]] | None = None,
+    clock: Callable[[], int] | None = None,
 ) -> CompactionPlan:
     """The plan of what is due at a version.
 
@@ -54,6 +56,8 @@ def plan_compaction(
         if it needs more.
     :param loads: the loads of the version, if they are known already.
     :param why: says why a file slice is due, and returns nothing if it is not. It replaces the strategy's thresholds.
+    :param clock: gives the time that ages are measured at, by default that of the store's clock. To ask the store, a
+        file is written.
     :raises FilterError: the condition cannot be understood, or names a column that is not a partition column.
     :raises InputError: ``max_bytes`` is not a size.
     """
@@ -61,7 +65,8 @@ def plan_compaction(
         raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
     everything = file_slice_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
-    judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, view, wanted, strategy))
+    clock = handle.store_now_ms if clock is None else clock
+    judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, wanted, strategy, clock))
     by_bucket: dict[BucketId, list[FileSliceLoad]] = defaultdict(list)
     for load in wanted:
         by_bucket[load.bucket_id].append(load)
@@ -140,17 +145,16 @@ def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_
 
 
 def _old_through(
-    handle: Handle, view: TableView, loads: Sequence[FileSliceLoad], strategy: CompactionStrategy
+    handle: Handle, loads: Sequence[FileSliceLoad], strategy: CompactionStrategy, clock: Callable[[], int]
 ) -> int | None:
     """The last version that is as old as the strategy asks. ``None`` if there is none, or if it does not ask."""
     first = min((load.oldest_version for load in loads if load.oldest_version is not None), default=None)
     if strategy.after_minutes is None or first is None:
         return None
-    old_ms = handle.now_ms() - int(strategy.after_minutes * _MINUTE_MS)
-    # In-commit timestamps rise from commit to commit, so a few of them are enough. Commits that were cleaned up are
-    # old.
-    found = bisect_right(range(first, view.version + 1), old_ms, key=lambda v: handle.log.committed_ms(v) or 0)
-    return first + found - 1 if found else None
+    # Not by in-commit timestamps: these are by the clocks of writers, and one that is ahead takes all later ones along.
+    now_ms = clock()
+    old_ms = now_ms - int(strategy.after_minutes * _MINUTE_MS)
+    return old_through(handle.store, old_ms, now_ms=now_ms, since=first)
 
 
 def _in_partitions(loads: Sequence[FileSliceLoad], config: TableConfig, where: str | None) -> Sequence[FileSliceLoad]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from lakemerge.cli import one_line
-from lakemerge.errors import LakeMergeError
+from lakemerge.errors import LakeMergeError, NotATableError, TableReplacedError
 from lakemerge.results.results import MaintenanceResult
 from lakemerge.table import LakeTable
 
@@ -52,7 +52,9 @@ def run_maintenance(
 ) -> None:
     """Maintain the table. With ``every``, repeat this until ``stop`` is set, with a pause of ``every`` in between.
 
-    A repeating process goes on after errors. Each is one line in the log, and the services that were due stay due.
+    A repeating process goes on after errors. Each is one line in the log, and the services that were due stay due. It
+    maintains whatever table is at the path: if the table is removed, it looks again each time, and if another one is
+    made there, it goes on with that one. Both are lines in the log.
     """
     while not stop.is_set():
         try:
@@ -60,7 +62,31 @@ def run_maintenance(
         except (LakeMergeError, OSError) as error:
             if every is None:
                 raise
-            _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error, command="maintain"))
+            if isinstance(error, TableReplacedError):
+                table = _there_now(table)
+            else:
+                _failed(table, error)
         if every is None:
             return
         stop.wait(every.total_seconds())
+
+
+def _there_now(table: LakeTable) -> LakeTable:
+    """The table that is at the path of a table that was removed; the same object if there is none."""
+    try:
+        found = table.opened_anew()
+    except NotATableError:
+        _logger.warning("the table at %s was removed; maintenance looks again for another one", table.url)
+    except (LakeMergeError, OSError) as error:
+        _failed(table, error)
+    else:
+        name = found.view.snapshot.metadata.id
+        _logger.warning(
+            "the table at %s was removed or re-created; maintenance goes on with the table %s", table.url, name
+        )
+        return found
+    return table
+
+
+def _failed(table: LakeTable, error: Exception) -> None:
+    _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error, command="maintain"))

@@ -53,7 +53,7 @@ def commit_compaction(
         if (view.state.layout_epoch, view.state.schema_epoch) != (read.state.layout_epoch, read.state.schema_epoch):
             raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
         _check_uncompacted(view, [*replaced, *merged])
-        now = handle.now_ms()
+        now = handle.store_now_ms()
         removes = [removal(file_slice.base.add, now) for file_slice in replaced if file_slice.base is not None]
         ended = [file_slice.minor.removal() for file_slice in replaced if file_slice.minor is not None]
         gone = {remove.path for remove in removes}
@@ -116,7 +116,10 @@ def _check_uncompacted(view: TableView, file_slices: Sequence[FileSlice]) -> Non
 
 
 def removal(add: AddFile, now_ms: int) -> RemoveFile:
-    """The action that takes a file out of the table."""
+    """The action that takes a file out of the table.
+
+    :param now_ms: the time by the store's clock. Checkpoints of any host leave the action out when it is too old.
+    """
     return RemoveFile(
         path=add.path,
         deletion_time_ms=now_ms,

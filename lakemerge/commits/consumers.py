@@ -28,7 +28,7 @@ def register_consumer(
 ) -> Registration:
     """See :meth:`lakemerge.feed.consumers.Consumers.register`."""
     check_consumer_name(name)
-    made = Registration(name, handle.new_id(), offset, handle.now_ms(), expires_after_ms)
+    made = Registration(name, handle.new_id(), offset, handle.store_now_ms(), expires_after_ms)
     handle.log.snapshot(version=offset.needed_version)  # raises if there is no such version
 
     def build(view: TableView) -> Attempt | AlreadyDone:

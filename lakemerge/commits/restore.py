@@ -48,7 +48,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         # If a vacuum's fence was first, it decides. A vacuum that comes later sees what is restored.
         check_kept(target.version, view.snapshot)
         tip = view.snapshot
-        actions[:] = [*_files(tip, target, handle.now_ms()), *_domains(tip, target), *_forgotten(tip, target)]
+        actions[:] = [*_files(tip, target, handle.store_now_ms()), *_domains(tip, target), *_forgotten(tip, target)]
         metadata = _metadata(view, earlier)
         defined = [] if metadata == view.snapshot.metadata else [metadata]
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))

@@ -12,7 +12,7 @@ from lakemerge.delta.actions import (
     decode,
     encode,
 )
-from lakemerge.delta.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, tip_at
+from lakemerge.delta.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, old_through, tip_at
 from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, check_info
 from lakemerge.delta.identity import check_same_table, check_table_id
 from lakemerge.delta.log import DeltaLog, HistoryEntry
@@ -59,6 +59,7 @@ __all__ = [
     "duration_ms",
     "earliest_version",
     "encode",
+    "old_through",
     "parse_checkpoint_interval",
     "parse_duration_ms",
     "tip_at",

@@ -41,7 +41,8 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 def write_checkpoint(
     store: Store, snapshot: Snapshot, *, now_ms: int, still_holds: Callable[[], bool] = lambda: True
 ) -> None:
-    """Write the checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it.
+    """Write the checkpoint of ``snapshot`` and point ``_last_checkpoint`` at it. ``now_ms`` is by the store's clock,
+    and may be behind it.
 
     It is idempotent. An existing checkpoint is replaced only if it is damaged or lacks something, so that no file
     changes under a reader without need. Its footer holds the digest of the commit that it stands for.

@@ -257,7 +257,10 @@ class DeltaLog:
                 return False
             return True
 
-        write_checkpoint(self.store, snapshot, now_ms=self._clock_ms(), still_holds=still_holds)
+        # By the store's clock, and not by this host's: that may be ahead, and would leave out what is still young.
+        commit = self.store.stat(commit_path(snapshot.version))
+        now_ms = 0 if commit is None else commit.modified_ms
+        write_checkpoint(self.store, snapshot, now_ms=now_ms, still_holds=still_holds)
 
     def _now(self) -> Moment:
         return Moment(self._clock_ms(), self._running_ms())

@@ -13,7 +13,7 @@ from lakemerge.format.consumers import Registration, registrations_of, stored_po
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.storage.clock import store_time_ms
+from lakemerge.storage.clock import is_past, store_time_ms
 from mergers.wording import argument
 
 __all__ = ["Consumer", "Consumers", "expire_consumers", "held_version"]
@@ -157,16 +157,25 @@ def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = N
     now_ms = store_time_ms(handle.store)
 
     def due(consumer: Registration) -> bool:
-        return now_ms - _advanced_ms(handle, consumer) > (consumer.expires_after_ms if age_ms is None else age_ms)
+        most_ms = consumer.expires_after_ms if age_ms is None else age_ms
+        return now_ms - _advanced_ms(handle, consumer, now_ms) > most_ms
 
     late = [name for name, consumer in known.items() if due(consumer)]
     return drop_consumers(handle, begin, late, operation="EXPIRE CONSUMERS", due=due) if late else []
 
 
-def _advanced_ms(handle: Handle, consumer: Registration) -> int:
-    """When it last advanced, by the store's clock. If its position is lost: when it was made, by its maker's clock."""
+def _advanced_ms(handle: Handle, consumer: Registration, now_ms: int) -> int:
+    """When it last advanced, by the store's clock. If its position is lost: when it was made."""
     found = handle.store.stat(consumer.path)
-    return consumer.created_ms if found is None else found.modified_ms
+    what = f"consumer {consumer.name!r} of {handle.store.url}"
+    if found is not None:
+        is_past(found.modified_ms, now_ms, what=what)  # it may be at work, so vacuum waits for it until it is dropped
+        return found.modified_ms
+    if is_past(consumer.created_ms, now_ms, what=what):
+        return consumer.created_ms
+    # Its age is counted from now on.
+    handle.store.put_if_absent(consumer.path, consumer.position(consumer.begin))
+    return now_ms
 
 
 def held_version(handle: Handle, tip: Snapshot) -> int | None:

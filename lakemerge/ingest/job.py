@@ -219,6 +219,8 @@ class IngestJob:
         """The files that a listing has and the ledger lacks, as the entries of one version at a time."""
         standing = self._standing()
         store, places = self._table.handle.store, settings.files.places
+        # To be shown only. To ask the store for the time, a file would be written.
+        now_ms = self._table.handle.now_ms() if settings.now_ms is None else settings.now_ms()
         with listing_of(settings.files) as listing:
             found = found_by(
                 listing,
@@ -227,13 +229,13 @@ class IngestJob:
                 overwrites=settings.files.overwrites,
                 exists=lambda path: places.of(path).stat(path) is not None,
                 keeps_done=False,
-                now_ms=settings.now_ms(),
+                now_ms=now_ms,
             )
             for candidate in found:
                 if not candidate.binned and not candidate.block:
                     yield [candidate.entry(FileState.SEEN, 0)]
             for file in found.settling:
-                settling = Candidate(file.modified_ns, file.path, file.size, file.token, settings.now_ms())
+                settling = Candidate(file.modified_ns, file.path, file.size, file.token, now_ms)
                 yield [settling.entry(FileState.SETTLING, 0)]
             yield from ([entry] for entry in found.notes if entry.state is FileState.CHANGED and not entry.window)
             found.close()

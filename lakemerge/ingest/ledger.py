@@ -99,7 +99,8 @@ class Entry(NamedTuple):
     """The size of the file."""
     modified_ns: int
     seen_ms: int
-    """When this version was first found, by the clock of the host that found it."""
+    """When this version was first found: in a job with bins by the clock of the table's store, else by that of the host
+    that found it."""
     state: FileState
     window: int
     """The window whose commit says so."""

@@ -88,7 +88,8 @@ _WAITING: Final = (FileState.BINNED.value, FileState.SEEN.value)
 class Settling:
     """Which files stand still: unchanged for ``settle_ms``, by the file's own time or since this state was first seen.
 
-    If a host's clock is ahead, a file may be taken for settled too early; if it is behind, the job only waits longer.
+    A runner gives the clock of the table's store. If the source's own clock is behind that one, a file may be taken for
+    settled too early; if it is ahead, the job only waits longer.
     """
 
     settle_ms: int

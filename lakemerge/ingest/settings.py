@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +41,6 @@ _logger = logging.getLogger("lakemerge.ingest")
 _ENVELOPES = {"debezium": ("json", "avro"), "dms": ("csv", "parquet", "json")}
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
     """See :meth:`lakemerge.LakeTable.ingest`. Made by :meth:`checked`."""
@@ -65,7 +60,8 @@ class JobSettings:
     deletes: bool
     max_read_amplification: float | None
     settling: Settling
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] | None = None
+    """``None``: the clock of the table's store."""
 
     @staticmethod
     def checked(
@@ -134,6 +130,7 @@ class JobSettings:
         """The runner of the job. Raises :class:`InputError` if the job does not fit the table."""
         shape = self.shape(table.writable().config)
         archive = self.archive
+        now_ms = self._clock(table)
         return Runner(
             handle=table.handle,
             latest=table.writable,
@@ -145,18 +142,26 @@ class JobSettings:
                 self.bytes_per_window,
                 self.bins,
                 self.fragments,
-                self.now_ms,
+                now_ms,
             ),
             shape_of=self.shape,
             engine=_engine(table),
-            settling=self.settling,
+            settling=replace(self.settling, now_ms=now_ms),
             limit=self.limit,
-            afterwards=Afterwards(self.files, archive, self.now_ms) if archive or self.deletes else None,
+            afterwards=Afterwards(self.files, archive, now_ms) if archive or self.deletes else None,
             source={"locations": list(self.files.names), "format": self.files.format},
             pressure=partial(_pressure, table.services, self.max_read_amplification),
             committed=table.maintain_inline,
             is_stopped=is_stopped,
         )
+
+    def _clock(self, table: OpenTable) -> Callable[[], int]:
+        """The clock that ages are measured by: that of the table's store, since this host's may be wrong."""
+        if self.now_ms is not None:
+            return self.now_ms
+        bounded = self.archive is not None and self.archive.max_age_ms is not None
+        compares = self.bins is not None or self.fragments is not None or bounded or self.files.settle_ms
+        return table.handle.store_now_ms if compares else table.handle.now_ms
 
     def _format(self, config: TableConfig) -> Format:
         unwrap = Debezium.of(config, self.files.options) if self.envelope == "debezium" else None

@@ -23,6 +23,7 @@ from lakemerge.ingest.options import Bins, Files, Fragments
 from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.reading import readable
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
+from lakemerge.storage.clock import is_past
 
 __all__ = ["WHY_MERGED", "Failure", "Gathering", "Window", "Windows"]
 
@@ -139,7 +140,7 @@ class Windows:
             candidate = candidate._replace(columns=peek.likeness)
         groups = gathering.files.groups(candidate.path) or {}
         if gathering.fragments is not None:
-            return _fragment(candidate, peek, groups, gathering.fragments)
+            return _fragment(candidate, peek, groups, gathering.fragments, self._since_ms(candidate))
         bins = gathering.bins or Bins()
         if bins.counts_records and candidate.records is None:
             candidate = candidate._replace(records=self._asked(candidate, gathering.format.count))
@@ -148,9 +149,14 @@ class Windows:
             value=_Binned(candidate, peek),
             records=candidate.records or 0,
             bytes=candidate.size,
-            at_ms=candidate.seen_ms,
+            at_ms=self._since_ms(candidate),
             key=(candidate.columns, *values),
         )
+
+    def _since_ms(self, candidate: Candidate) -> int:
+        """When a file was first found. If that is to come, it counts as old enough: nobody knows how old it is."""
+        what = f"a file that waits in a bin ({candidate.path})"
+        return candidate.seen_ms if is_past(candidate.seen_ms, self.gathering.now_ms(), what=what) else 0
 
     def _closed(self, parts: Iterable[Bin[_Binned]]) -> Iterator[Window | Failure]:
         """The windows and failures of closed bins."""
@@ -271,7 +277,7 @@ def _whole(candidate: Candidate, peek: Peek | None, gathering: Gathering) -> Pie
 
 
 def _fragment(
-    candidate: Candidate, peek: Peek | None, groups: Mapping[str, str | None], names: Fragments
+    candidate: Candidate, peek: Peek | None, groups: Mapping[str, str | None], names: Fragments, since_ms: int
 ) -> BinItem[_Binned]:
     identifier, index, count = (groups.get(name) for name in (names.identifier, names.index, names.count))
     try:
@@ -284,7 +290,7 @@ def _fragment(
         value=_Binned(candidate, peek),
         records=0,
         bytes=candidate.size,
-        at_ms=candidate.seen_ms,
+        at_ms=since_ms,
         key=identifier,
         of=of,
         index=number,

@@ -52,7 +52,8 @@ class Pending:
     """What the next run would take up."""
 
     datasets: Mapping[str, tuple[int | None, int | None]]
-    """Dataset with newer versions -> the version taken up, and the latest version."""
+    """Dataset with newer versions -> the version taken up, and the latest version. A dataset whose table was made anew
+    is there, too; its versions may be equal."""
     unpublished: bool
     """Whether the last run was cut short before it wrote to the output; the next run completes it."""
 

@@ -136,9 +136,13 @@ class MergeSource:
         """What the next run would take up. It is falsy if there is nothing."""
         meta = State.at(self._tables.state).meta
         config = self._current(meta)
-        known = dict(zip(config.names, (one.version for one in meta.datasets), strict=False))
-        inputs = self._inputs(config)
-        newer = {one.name: (known.get(one.name), one.version) for one in inputs if known.get(one.name) != one.version}
+        known = dict(zip(config.names, ((one.table_id, one.version) for one in meta.datasets), strict=False))
+        newer = {}
+        for one in self._inputs(config):
+            table_id, version = known.get(one.name, (None, None))
+            # A table that was made anew may have the same version.
+            if (table_id, version) != (one.table_id, one.version):
+                newer[one.name] = (version, one.version)
         return Pending(datasets=newer, unpublished=output_number(self.table) < meta.emitted_run)
 
     def follow(self, *, every: float | dt.timedelta = 60, stop: threading.Event | None = None) -> Iterator[RunResult]:

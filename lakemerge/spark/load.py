@@ -98,6 +98,9 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
             )
             writer.parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
+        if checked is not None:
+            # Spark syncs nothing.
+            write.handle.store.sync([file.add.path for file in checked if file.add is not None])
         loaded = None if checked is None else _commit(write, checked)
     except NotEmptyError:
         loaded = None  # another writer was first, so these rows become a log append

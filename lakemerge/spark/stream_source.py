@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lakemerge.errors import InputError, TableDamagedError
+from lakemerge.errors import InputError, TableDamagedError, TableReplacedError
 from lakemerge.feed.changes import check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.fixed_columns import FixedColumns
@@ -211,7 +211,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a batch begins. Raises an error if the table was made anew, or if a vacuum deleted what is needed."""
         offset, tip = Offset.of(start), self._table.view.snapshot
         if start.get("table") not in (None, tip.metadata.id):
-            raise TableDamagedError(
+            raise TableReplacedError(
                 f"the checkpoint is of another table than there is at {self._table.url} now; start the query with "
                 "a new checkpoint"
             )

@@ -157,6 +157,16 @@ class Store(ABC):
         :class:`lakemerge.errors.StoreError` is raised, and the file may or may not be replaced."""
 
     @abstractmethod
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make files durable that something else than this store wrote, such as Spark's own writer, and with them
+        their names and all folders up to the root. When it returns, they are as durable as after :meth:`put`. Whoever
+        commits such files calls it before.
+
+        Raises :class:`FileNotFoundError` for a missing file where the store has to open it. An object store, whose
+        writes are durable once they are acknowledged, does nothing.
+        """
+
+    @abstractmethod
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         """Delete half-written files of killed writers. These are never listed. They are deleted if they were last
         touched before ``before_ms`` by the store's clock. Returns them; ``dry_run`` only returns them. A size is 0 if

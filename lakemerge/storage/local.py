@@ -1,7 +1,8 @@
 """A table in a folder of a POSIX file system, local or mounted.
 
 A file appears under its name whole and synced: it is first written to a hidden sibling, which is then linked or
-renamed. Put-if-absent links, because ``link`` fails atomically if the name is taken. Hidden siblings that a killed
+renamed. The names of the folders above it are synced, too, whoever made them. Put-if-absent links, because ``link``
+fails atomically if the name is taken. Hidden siblings that a killed
 process left behind are not part of the table, and are never listed.
 
 Symbolic links: the root may be one. Below it, a path that leads out of the root is refused;
@@ -41,6 +42,10 @@ _REMEDIES = {
     errno.EACCES: "this user may not write in that folder",
     errno.EPERM: "this user may not write in that folder",
 }
+
+_MOST_NAMES = 10_000
+_durable_names: dict[str, tuple[int, int]] = {}
+"""Path of a folder -> device and inode of the folder whose name this process synced there."""
 
 _NOT_A_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
@@ -110,14 +115,29 @@ class LocalStore(Store):
         return self._walk(top, f"{folder}/" if folder else "", os.fsencode(start_after))
 
     def delete(self, paths: Sequence[str]) -> None:
-        for target in [self._locate(path) for path in paths]:
+        targets = [self._locate(path) for path in paths]
+        for target in targets:
             with contextlib.suppress(*_NOT_A_FILE):
                 os.unlink(target)
+        _sync_folders(targets)
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """On a file system that several hosts share, this host's sync also stands for what other hosts wrote and
+        closed, as on NFS."""
+        targets = [self._locate(path) for path in paths]
+        for target in targets:
+            _of_file(_sync_file, target)
+        for folder in dict.fromkeys(os.path.dirname(target) for target in targets):
+            _sync_folder(folder)
+            _make_folders(folder)
 
     def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
         """A file is taken aside under a hidden name and looked at once more, because a look and a deletion are two
         steps. Another file goes back to its place."""
-        return tuple(file for file in files if not _deleted(file, self._locate(file.path)))
+        targets = [self._locate(file.path) for file in files]
+        left = tuple(file for file, target in zip(files, targets, strict=True) if not _deleted(file, target))
+        _sync_folders(targets)
+        return left
 
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
         """The file is looked at just before it is replaced. What is written in the instant between is lost."""
@@ -279,11 +299,7 @@ def _output(target: str) -> Iterator[pa.NativeFile]:
     with _temporary_for(target) as temporary:
         with pa.OSFile(temporary, "wb") as file:
             yield file
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_file(temporary)
         _rename(temporary, target)
 
 
@@ -337,10 +353,13 @@ def _is_same_file(left: str, right: str) -> bool:
 
 
 def _make_folders(folder: str) -> None:
+    """Make the folder and all above it, where they are missing. When this returns, their names are durable, also of
+    those that another process made, and may not have synced yet."""
     missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
+    there = folder
+    while not os.path.isdir(there):
+        missing.append(there)
+        there = os.path.dirname(there)
     for new in reversed(missing):
         try:
             os.mkdir(new)
@@ -348,7 +367,44 @@ def _make_folders(folder: str) -> None:
             pass
         except NotADirectoryError as error:
             raise InputError(f"{os.path.dirname(new)!r} is a file; a table needs a folder", path=new) from error
-        _sync_folder(os.path.dirname(new))
+        _durable_names.pop(os.path.realpath(new), None)  # the inode may be that of a folder that is gone
+    _sync_names(os.path.realpath(folder))
+
+
+def _sync_names(folder: str) -> None:
+    """Sync the names of a folder and of those above it, as far as its file system reaches. Each is synced once by a
+    process, as long as the same folder has the name."""
+    fresh: list[tuple[str, tuple[int, int]]] = []
+    while (above := os.path.dirname(folder)) != folder:
+        found, holder = os.stat(folder), os.stat(above)
+        if found.st_dev != holder.st_dev:
+            break  # here a file system is mounted
+        identity = (found.st_dev, found.st_ino)
+        if _durable_names.get(folder) != identity:
+            fresh.append((folder, identity))
+        folder = above
+    for name, identity in reversed(fresh):
+        # Who may use a folder, but not read it, cannot sync it.
+        with contextlib.suppress(PermissionError):
+            _sync_folder(os.path.dirname(name))
+        if len(_durable_names) >= _MOST_NAMES:
+            _durable_names.clear()
+        _durable_names[name] = identity
+
+
+def _sync_folders(deleted: Sequence[str]) -> None:
+    """Sync the folders of files, so that what was reported as deleted does not come back after a power cut."""
+    for folder in dict.fromkeys(os.path.dirname(target) for target in deleted):
+        with contextlib.suppress(*_NOT_A_FILE):
+            _sync_folder(folder)
+
+
+def _sync_file(target: str) -> None:
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_folder(folder: str) -> None:

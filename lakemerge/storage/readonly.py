@@ -82,6 +82,9 @@ class ReadOnlyStore(Store):
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
         self._refuse(file.path)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self._refuse(*paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._refuse()
 

@@ -129,6 +129,11 @@ class S3Store(Store):
         prefix = f"{self._key(folder)}/" if folder else self._root
         return self._listed(prefix, self._root + start_after if start_after else "")
 
+    def sync(self, paths: Sequence[str]) -> None:
+        """Nothing but a check of the paths: an acknowledged write is durable, whoever made it."""
+        for path in paths:
+            check_path(path)
+
     def delete(self, paths: Sequence[str]) -> None:
         self._delete([{"Key": self._key(path)} for path in paths])
 

@@ -906,7 +906,11 @@ class LakeTable:
         due = CompactionStrategy.of(strategy)
         with unless_vacuumed(self._handle.log, view.snapshot):
             if dry_run:
-                return plan_compaction(self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+                # A dry run writes nothing, so it does not ask the store for the time.
+                now = self._handle.now_ms
+                return plan_compaction(
+                    self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, clock=now
+                )
             spark = self._session.of_services()
             result = compact(
                 self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=spark
@@ -1040,6 +1044,19 @@ class LakeTable:
     def view(self) -> TableView:
         """The version that reads show, decoded. For table services; not part of the public API."""
         return self._current()
+
+    def opened_anew(self) -> LakeTable:
+        """The table that is at the path now, which may be another one, as it was opened. For processes that stay; not
+        part of the public API.
+
+        :raises lakemerge.NotATableError: there is no table any more.
+        """
+        old = self._handle
+        # What a handle keeps of files is by their paths, and another table may have the same ones.
+        handle = Handle(old.store, old.log, old.registry, old.settings)
+        found = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+        found._session = self._session
+        return found
 
     def maintain_inline(self) -> None:
         """The maintenance that follows a write. For writers of streams; not part of the public API."""

@@ -105,6 +105,10 @@ class CountingStore(Store):
         self._count("replace_exact", bytes_written=len(data))
         return self._store.replace_exact(file, data)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self._count("sync")
+        self._store.sync(paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         self._count("clean_up")
         return self._store.clean_up(before_ms=before_ms, dry_run=dry_run)

@@ -48,7 +48,8 @@ _T = TypeVar("_T")
 class Call:
     """One call of a store. ``publish`` is the end of an ``open_output`` context without an error, at
     which the file becomes visible. ``read`` and ``write`` are calls on files that the store opened; they count only if
-    a fault names them. ``path`` of ``delete`` is the first of its paths, if any."""
+    a fault names them. ``path`` of ``delete`` and ``sync`` is the first of their
+    paths, if any."""
 
     method: str
     path: str
@@ -300,6 +301,9 @@ class FaultStore(Store):
 
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
         return self._do("replace_exact", file.path, lambda: self._store.replace_exact(file, data))
+
+    def sync(self, paths: Sequence[str]) -> None:
+        self._do("sync", next(iter(paths), ""), lambda: self._store.sync(paths))
 
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         return self._do("clean_up", "", lambda: self._store.clean_up(before_ms=before_ms, dry_run=dry_run))

@@ -189,6 +189,14 @@ class StoreSuite:
         assert not store.replace_exact(present, b"once more")
         assert store.get("log/1") == b"replaced"
 
+    def test_a_sync_changes_nothing(self, store: Store) -> None:
+        for path in ("a", "folder/b", "folder/inside/c"):
+            store.put(path, path.encode())
+        before = list(store.list(""))
+        store.sync(["folder/inside/c", "a", "folder/b"])
+        store.sync([])
+        assert list(store.list("")) == before
+
     def test_a_clean_up_leaves_what_is_written(self, store: Store) -> None:
         """Finished files stay, however old. A file that is being written stays if it is young."""
         store.put("folder/file", b"x")
@@ -223,6 +231,7 @@ class StoreSuite:
                 lambda path: store.delete(["clean", path]),
                 lambda path: store.delete_exact([FileStat(path, 1, 1, "x")]),
                 lambda path: store.replace_exact(FileStat(path, 1, 1, "x"), b"x"),
+                lambda path: store.sync(["clean", path]),
             ):
                 with pytest.raises(InputError):
                     use(path)

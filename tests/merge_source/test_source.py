@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lakemerge import InputError, LakeTable, NotATableError, TableExistsError
+from lakemerge import (
+    DatasetsRemovedError,
+    InputError,
+    LakeTable,
+    NotATableError,
+    TableExistsError,
+    TableReplacedError,
+)
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
 from lakemerge.merge_source.combine import FIXED
 from tests.merge_source.world import World
@@ -174,6 +183,44 @@ def test_following_runs_when_there_is_something_to_do(world: World) -> None:
     world.apply("A", [{"upsert": {"_id": "a4", "x": 1}}])
     stop.set()
     assert list(results) == []
+
+
+def _made_anew(world: World, name: str) -> None:
+    """With as many commits as the table before, so that its version is the same."""
+    shutil.rmtree(world.paths[name])
+    LakeTable.create(world.paths[name], SCHEMA, key=["_id"], buckets=1)
+    world.put(name, [{"_id": "z1", "x": 1}])
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        (lambda world: shutil.rmtree(world.paths["A"]), DatasetsRemovedError),
+        (lambda world: _made_anew(world, "A"), DatasetsRemovedError),
+        (lambda world: shutil.rmtree(world.folder / "out"), TableReplacedError),
+        (lambda world: shutil.rmtree(world.folder / "out_state"), TableReplacedError),
+    ],
+    ids=["dataset removed", "dataset made anew", "output removed", "state removed"],
+)
+def test_following_ends_by_name_where_a_table_was_removed(
+    world: World, happens: Callable[[World], object], error: type[Exception]
+) -> None:
+    """Nothing is taken for deleted because its table is away for a moment."""
+    source = source_of(world)
+    stop = threading.Event()
+    results = source.follow(every=0, stop=stop)
+    assert next(results).emitted == 2
+    output = source.table.to_arrow()
+    happens(world)
+    giving_up = threading.Timer(60, stop.set)
+    giving_up.start()
+    try:
+        with pytest.raises(error):
+            next(results)
+    finally:
+        giving_up.cancel()
+    if error is DatasetsRemovedError:
+        assert LakeTable.open(world.folder / "out").to_arrow() == output
 
 
 def test_signalling_looks_more_often_than_the_schedule(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

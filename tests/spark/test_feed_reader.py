@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import LongType, StringType, StructType
 
-from lakemerge import InputError, LakeTable, TableDamagedError, VersionNotFoundError
+from lakemerge import InputError, LakeTable, TableReplacedError, VersionNotFoundError
 from lakemerge.spark.source import LakeMergeDataSource
 from lakemerge.spark.stream_source import FeedStreamReader
 from tests.unit.faults import create, frame
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_another_table(tmp_path: Path) -> None:
     create(tmp_path / "u").upsert(frame([(1, 1, "a")]))
     start = reader(tmp_path / "t").initialOffset()
     stream = reader(tmp_path / "u")
-    with pytest.raises(TableDamagedError, match="of another table"):
+    with pytest.raises(TableReplacedError, match="of another table"):
         stream.latestOffset(start, limit(stream))
 
 

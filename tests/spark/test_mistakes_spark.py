@@ -28,7 +28,7 @@ from lakemerge.errors import (
     LakeMergeError,
     MergeOverflowError,
     NotATableError,
-    TableDamagedError,
+    TableReplacedError,
     VersionNotFoundError,
 )
 from lakemerge.spark.installed import check_version
@@ -185,7 +185,7 @@ STREAMING = [
     Mistake("a checkpoint of a while ago", old_checkpoint, InputError,
         "an earlier state of the checkpoint", "batch 1 of 'lakemerge.stream.",
         "start the other one with a new checkpoint", True),
-    Mistake("a checkpoint of another table", another_table, TableDamagedError,
+    Mistake("a checkpoint of another table", another_table, TableReplacedError,
         "the checkpoint is of another table", "/t now", "a new checkpoint", True),
 ]  # fmt: skip
 

@@ -100,7 +100,7 @@ def test_commits_of_strangers_are_listed(tmp_path: Path) -> None:
     (tmp_path / f"_delta_log/{1:020d}.json").write_text(json.dumps({"txn": {"appId": "x", "version": 1}}) + "\n")
     entry = log.history(limit=1)[0]
     assert (entry.version, entry.operation, entry.parameters, entry.metrics, entry.info) == (1, None, {}, {}, {})
-    with pytest.raises(TableDamagedError, match="lost the line that says what it holds|does not say what it holds"):
+    with pytest.raises(TableDamagedError, match="does not say what it holds"):
         LakeTable.open(tmp_path)
 
 

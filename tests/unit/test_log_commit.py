@@ -131,6 +131,9 @@ class Stutter(Store):
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
         return self.inner.replace_exact(file, data)
 
+    def sync(self, paths: Sequence[str]) -> None:
+        self.inner.sync(paths)
+
     def clean_up(self, *, before_ms: int, dry_run: bool) -> tuple[FileStat, ...]:
         return self.inner.clean_up(before_ms=before_ms, dry_run=dry_run)
 

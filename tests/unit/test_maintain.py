@@ -136,14 +136,19 @@ def test_due_by_bytes_and_ratio(tmp_path: Path) -> None:
         assert not table.view.log_commits
 
 
+def stored_ms(path: Path, version: int) -> int:
+    """When a commit was written, by the store's clock."""
+    return (path / "_delta_log" / f"{version:020d}.json").stat().st_mtime_ns // 1_000_000
+
+
 def test_due_after_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t"
     table = loaded(path, {"lakemerge.compaction.afterMinutes": "60"})
     write(path)
-    written_ms = table.view.snapshot.timestamp_ms
-    monkeypatch.setattr(Handle, "now_ms", staticmethod(lambda: written_ms + 60 * MINUTE_MS - 1))
+    written_ms = stored_ms(path, table.version)
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: written_ms + 60 * MINUTE_MS - 1)
     assert ran(table.maintain()) == []
-    monkeypatch.setattr(Handle, "now_ms", staticmethod(lambda: written_ms + 60 * MINUTE_MS))
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: written_ms + 60 * MINUTE_MS)
     assert ran(table.maintain()) == ["compaction"]
 
 
@@ -157,9 +162,9 @@ def test_vacuum_and_the_forgetting_of_deletes_are_due_by_time(tmp_path: Path, mo
     assert ran(table.maintain()) == []
     last_ms = table.view.snapshot.txns["lakemerge.vacuum"].last_updated_ms
     assert last_ms is not None
-    monkeypatch.setattr(Handle, "now_ms", staticmethod(lambda: last_ms + 60 * MINUTE_MS - 1))
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: last_ms + 60 * MINUTE_MS - 1)
     assert ran(table.maintain()) == []
-    monkeypatch.setattr(Handle, "now_ms", staticmethod(lambda: last_ms + 60 * MINUTE_MS))
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: last_ms + 60 * MINUTE_MS)
     assert ran(table.maintain()) == ["tombstones", "vacuum"]
     assert table.view.snapshot.txns["lakemerge.vacuum"].version == 1
 

@@ -177,7 +177,7 @@ CREATING = [
     Mistake("property as a number", lambda f: create(f, properties={"lakemerge.compaction.ratio": 2}), SchemaError,
         "not 2", "'lakemerge.compaction.ratio'", "must be a string"),
     Mistake("a table is there", lambda f: LakeTable.create(f / "t", DDL, key=["id"]), TableExistsError,
-        "there is a table", "/t ", "open it (LakeTable.open), replace it by an empty one (replace=True), or take another path"),
+        "there is a table", "/t ", "replace it by an empty one (replace=True), or take another path"),
     Mistake("inside of a file", lambda f: LakeTable.create(f / "file/x", DDL, key=["id"]), InputError,
         "is a file", "/file'", "a table needs a folder"),
     Mistake("folder that cannot be made", lambda f: LakeTable.create("/proc/t", DDL, key=["id"]), StoreError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,7 +139,9 @@ def test_bytes_and_ratio_are_of_one_base_file(tmp_path: Path) -> None:
 def test_age_is_that_of_the_oldest_commit_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """p0 was last written in version 2, p1 in 3 to 5, p2 in 6: an hour after version 3 only the first two are old."""
     table = dirty(tmp_path / "t")
-    written_ms = {entry.version: entry.timestamp_ms for entry in table.history()}
+    written_ms = {entry.version: 1_700_000_000_000 + 1000 * entry.version for entry in table.history()}
+    for version, time_ms in written_ms.items():
+        os.utime(tmp_path / "t" / "_delta_log" / f"{version:020d}.json", ns=(time_ms * 1_000_000,) * 2)
     strategy = CompactionStrategy(after_minutes=60)
     hour_ms = 3_600_000
     due = {}

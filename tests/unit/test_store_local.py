@@ -174,6 +174,7 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(tmp_path)
+    store.put("first", b"x")  # which also syncs the names of the folders above
     trace = _Trace(monkeypatch)
     assert store.put_if_absent("a", b"x") is Put.CREATED
     assert trace.calls == ["sync file", "link", "sync folder", "unlink"]
@@ -190,9 +191,19 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_success(
 
 
 def test_a_name_that_cannot_be_synced_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    store.put("first", b"x")
     _Trace(monkeypatch).fail_folder_sync = True
-    assert LocalStore(tmp_path).put_if_absent("a", b"x") is Put.UNKNOWN
-    assert _names(tmp_path) == ["a"]
+    assert store.put_if_absent("a", b"x") is Put.UNKNOWN
+    assert _names(tmp_path) == ["a", "first"]
+
+
+def test_a_folder_whose_name_cannot_be_synced_gets_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is created yet, so this is no unknown outcome."""
+    _Trace(monkeypatch).fail_folder_sync = True
+    with pytest.raises(StoreError, match="was not created"):
+        LocalStore(tmp_path).put_if_absent("a", b"x")
+    assert _names(tmp_path) == []
 
 
 def test_links_that_leave_the_root_are_not_followed(tmp_path: Path) -> None:
