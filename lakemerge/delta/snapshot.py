@@ -126,16 +126,19 @@ class Replay:
     def expire(self, committed_ms: int) -> None:
         """Forget the transactions and tombstones that have expired by the time of a commit, which is applied already.
 
-        Each commit does this by its own in-commit timestamp and by the retention that the table has after it. So a
-        version has the same transactions for every reader, whether it begins at a checkpoint or at version 0.
+        Each commit does this by its own in-commit timestamp, for tombstones by the latest removal, and by the
+        retentions that the table has after it. So a version has the same transactions for every reader, whether it
+        begins at a checkpoint or at version 0.
         """
         if self.metadata is None:
             return
         kept_ms = duration_ms(self.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
-        if kept_ms is not None:
-            # They stand in the order of their commits, so the oldest come first.
-            removed = ((path, remove.deletion_time_ms or 0) for path, remove in self.tombstones.items())
-            for path, _ in list(takewhile(lambda pair: pair[1] <= committed_ms - kept_ms, removed)):
+        if kept_ms is not None and self.tombstones:
+            # They stand in the order of their commits, so the oldest come first. Their times are by the store's clock,
+            # and so is the latest of them, which is the least that it may show by now. A commit's own time is not.
+            times = {path: remove.deletion_time_ms or 0 for path, remove in self.tombstones.items()}
+            latest_ms = max(times.values())
+            for path, _ in list(takewhile(lambda pair: pair[1] <= latest_ms - kept_ms, times.items())):
                 del self.tombstones[path]
         told = self.metadata.configuration.get(TXN_RETENTION)
         retention_ms = None if told is None else parse_duration_ms(told)

@@ -7,6 +7,7 @@ This is all that POSIX promises.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Disk:
         self.commits: dict[str, list[str]] = {}
         """Path of each commit file, and the visible files that were not durable before it got its name."""
         self._root = root
+        self._lock = threading.Lock()
         self._contents: dict[_Inode, bytes] = {}
         self._names: dict[_Inode, dict[str, _Inode]] = {}
         self._really_link = os.link
@@ -54,11 +56,13 @@ class Disk:
     def _fsync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         inode = _inode(os.fstat(descriptor))
-        if os.path.isdir(path):
-            with os.scandir(path) as entries:
-                self._names[inode] = {entry.name: _inode(entry.stat(follow_symlinks=False)) for entry in entries}
-        else:
-            self._contents[inode] = Path(path).read_bytes()
+        # One at a time: what an earlier look at a folder found may not take the place of a later one's.
+        with self._lock:
+            if os.path.isdir(path):
+                with os.scandir(path) as entries:
+                    self._names[inode] = {entry.name: _inode(entry.stat(follow_symlinks=False)) for entry in entries}
+            else:
+                self._contents[inode] = Path(path).read_bytes()
 
     def _link(self, source: str, target: str) -> None:
         if os.path.basename(os.path.dirname(target)) == "_delta_log":
