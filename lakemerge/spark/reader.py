@@ -32,9 +32,9 @@ from lakemerge.spark.sessions import jvm_session
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]
 
-_MOST_JOINTS = 999
+_MOST_JOINTS = 399
 """Spark 4.2's optimizer makes chains nest as deep as they are long. With a driver's stack of 1 MiB, as Java has it by
-default, 10,000 parts overflow it."""
+default, 500 parts pass, and 1,000 parts overflow it."""
 
 
 def read_dataframe(
