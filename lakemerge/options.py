@@ -1,4 +1,5 @@
-"""Settings of one process that reads or writes a table. They change the cost, never an answer."""
+"""Settings of one process that reads or writes a table. They change the cost, never an answer. ``max_columns`` alone
+decides whether a write is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class ReadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Budgets and sizes: positive integers. Bytes are of uncompressed Arrow data where nothing else is said."""
+    """Budgets, sizes and a limit of schemas: positive integers. Bytes are of uncompressed Arrow data where nothing else
+    is said."""
 
     write_budget_bytes: int = 256 * _MIB
     """A write task holds at most about this much of its input before it writes a log file."""
@@ -80,6 +82,9 @@ class Settings:
     driver_bytes: int = 64 * _MIB
     """On Spark: services and premerges that read at most this many bytes run on the driver's ``threads``, because a job
     takes time to begin with. Stored rows count as Parquet, logs as Arrow data. With 1 all run in tasks."""
+    max_columns: int = 10_000
+    """A merge of schemas (``merge_schema``) makes no table with more columns of Parquet than this: each value below
+    structs, lists and maps is one, and so are the keys of a map. ``create`` and ``alter`` may."""
 
     sandbox_memory_bytes: int = 1024 * _MIB
     """How much memory DuckDB may take for ``LakeTable.query(sandbox=True)``. A query that needs more fails."""

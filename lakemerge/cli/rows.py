@@ -141,6 +141,7 @@ def upsert(
         columns=columns or None,
         kind_column=kind_column,
         merge_schema=merge_schema,
+        max_columns=table.handle.settings.max_columns,
     )
     result = table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info={"file": found.file.path})
     if json:

@@ -30,7 +30,7 @@ from lakemerge.format.block_index import LogCommit
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.schema.evolution import with_schema
+from lakemerge.schema.evolution import check_columns, with_schema
 from lakemerge.schema.schema import to_delta_json
 
 __all__ = ["NotEmptyError", "commit_load", "commit_logs", "commit_note"]
@@ -127,10 +127,12 @@ def _also(provenance: Provenance, tip: TableView) -> list[Action]:
 
 
 def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
-    """The tip with the columns that a write brings. Raises an error if its merger cannot take them."""
+    """The tip with the columns that a write brings. Raises an error if its merger cannot take them, or if these and
+    the columns that others added meanwhile are too many."""
     schema = with_schema(tip.config.schema, begin.config.schema)
     if schema == tip.config.schema:
         return tip
+    check_columns(tip.config.schema, schema, handle.settings.max_columns)
     grown = TableView(tip.snapshot, replace(tip.config, schema=schema), handle.store, handle.decoded)
     handle.merger(grown)
     return grown

@@ -19,7 +19,9 @@ from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import fits
 from lakemerge.ingest.envelopes import KIND, OP
 from lakemerge.ingest.formats.base import Format, Frame, Peek
+from lakemerge.options import Settings
 from lakemerge.schema.evolution import with_columns_of_frame
+from lakemerge.schema.limits import leaf_count
 from mergers.wording import argument, in_python
 
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
@@ -54,6 +56,8 @@ class Shape:
     envelope: Envelope | None = None
     rescued: str | None = None
     merge_schema: bool = False
+    max_columns: int = Settings().max_columns
+    """With more columns of Parquet than this no table grows."""
     fixed: tuple[str, ...] | None = field(default=None)
     """The columns that all files of the format have, whatever the table."""
 
@@ -129,7 +133,9 @@ class Shape:
             and (kind is not None or _of_name(config.schema, name) is None)
         ]
         try:
-            return with_columns_of_frame(config.schema, pa.schema(brought), kind_column=None)
+            return with_columns_of_frame(
+                config.schema, pa.schema(brought), kind_column=None, max_columns=self.max_columns
+            )
         except SchemaError as error:
             raise FrameError(f"the file's columns cannot be added: {error.message}", **error.facts) from error
 
@@ -144,10 +150,11 @@ class Shape:
             parsed += [pa.field(OP, pa.string())] if kept is None else []
         elif kind is not None:
             parsed.append(pa.field(kind, pa.string()))
+        grows = self.merge_schema and self.columns is None
         frame = Frame.of(
             pa.schema(parsed),
             rescued=self.rescued,
-            grows=self.merge_schema and self.columns is None,
+            room=max(0, self.max_columns - leaf_count(table)) if grows else None,
             ignores=self.columns is not None,
         )
         ends = [] if kind is None else [pa.field(kind, pa.string())]

@@ -191,6 +191,8 @@ def readable(path: str, format_name: str) -> Iterator[None]:
         if "path" in error.facts:
             raise
         raise FrameError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
+    except RecursionError as error:  # in a library's reader; values and schemas are checked before ours
+        raise FileUnreadableError(f"{path} cannot be read as {format_name}: it nests too deeply", path=path) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # Arrow reports bad input as an OSError without a number; other errors mean that the source failed.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):

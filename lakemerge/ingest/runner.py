@@ -17,7 +17,7 @@ from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
 from lakemerge.ingest.formats.base import Peek
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import wider, within
 from lakemerge.ingest.frames import Shape, WindowFrame
 from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
@@ -186,28 +186,28 @@ class Runner:
         self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None, number: int
     ) -> tuple[Write, list[Done]]:
         """Read pieces and pack them for a table. A failure leaves no file."""
-        new: dict[str, pa.DataType] = {}
-        while True:
-            try:
-                return self._packed(handle, view, members, peek, number, new)
-            except NewFieldsError as error:
-                found = self._new_fields(view, members, peek, new)
-                if not found:
-                    raise AssertionError("fields that the frame lacks are found again") from error
-                new |= found
+        try:
+            return self._packed(handle, view, members, peek, number, None)
+        except NewFieldsError:
+            new = self._new_fields(handle, view, members, peek)
+            return self._packed(handle, view, members, peek, number, new)
+
+    def _shape(self, handle: Handle, view: TableView) -> Shape:
+        return replace(self.shape_of(view.config), max_columns=handle.settings.max_columns)
 
     def _new_fields(
-        self, view: TableView, members: Sequence[Member], peek: Peek | None, new: Mapping[str, pa.DataType]
+        self, handle: Handle, view: TableView, members: Sequence[Member], peek: Peek | None
     ) -> dict[str, pa.DataType]:
-        """All fields that records of a window have and the table lacks, so that their order does not matter."""
-        shape = self.shape_of(view.config)
-        frame = shape.frame(view.config, peek, new)
+        """All fields that records of a window have and the table lacks, so that their order does not matter. If there
+        is no room for all of them, the first ones."""
+        shape = self._shape(handle, view)
+        frame = shape.frame(view.config, peek, {})
         reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
         found: dict[str, pa.DataType] = {}
         for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
             for name, kind in part.items():
                 found[name] = wider(found[name], kind) if name in found else kind
-        return found
+        return within(found, frame.parse.room or 0)
 
     def _packed(
         self,
@@ -216,10 +216,13 @@ class Runner:
         members: Sequence[Member],
         peek: Peek | None,
         number: int,
-        new: Mapping[str, pa.DataType],
+        new: Mapping[str, pa.DataType] | None,
     ) -> tuple[Write, list[Done]]:
-        shape = self.shape_of(view.config)
-        frame = shape.frame(view.config, peek, new)
+        """:param new: the fields that become columns; other fields do not. ``None``: they are not known yet."""
+        shape = self._shape(handle, view)
+        frame = shape.frame(view.config, peek, new or {})
+        if new is not None and frame.parse.grows:
+            frame = replace(frame, parse=replace(frame.parse, room=0))
         size = sum(member.piece.length for member in members)
         write = self._write(handle, view, frame, size, merge_schema=shape.merge_schema)
         marks = write.pack.merger.delete_marks(write.begin.config.shape)

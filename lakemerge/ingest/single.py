@@ -17,21 +17,23 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.json as pjson
 
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
 from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.formats.compressed import decompressed
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.formats.lines import cut_stream
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, wider
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Shape
 from lakemerge.ingest.places import Places, whole_path
-from lakemerge.ingest.reading import Reading, Rejects, readable
+from lakemerge.ingest.reading import Reading, Rejects, readable, refused
 from lakemerge.ingest.source import SourceFile
+from lakemerge.options import Settings
 from lakemerge.schema.ddl import TIMESTAMP
+from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from mergers import Merger
 from mergers.wording import argument
@@ -103,6 +105,8 @@ class SingleFile:
         chosen = self._format(())
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             if self.format_name == "json":
+                self._check_nesting(data)
+                data.seek(0)
                 stream = decompressed(data, self.file.path, self.options.get("compression"))
                 options = pjson.ReadOptions(block_size=_LOOKED_AT)
                 guessed = _settled(pjson.open_json(stream, read_options=options).schema)
@@ -121,12 +125,14 @@ class SingleFile:
         columns: Sequence[str] | None = None,
         kind_column: str | None = None,
         merge_schema: bool = False,
+        max_columns: int = Settings().max_columns,
     ) -> pa.RecordBatchReader:
         """The records as a frame for an upsert into the table. It has the columns of the file: what no record of it
         names is unset. The first record that does not fit is an error, which names its place.
 
         :param columns: the columns to take, the key among them; by default all.
         :param merge_schema: whether columns that the table lacks are taken, too.
+        :param max_columns: with more columns of Parquet than this the table does not grow.
         :raises lakemerge.FrameError: the file does not fit the table.
         """
         chosen = self._format(columns or config.schema.names)
@@ -137,7 +143,8 @@ class SingleFile:
             elif isinstance(chosen, JsonLines) and columns is None:
                 columns = self._fields(data)
         if isinstance(chosen, JsonLines) and merge_schema:
-            new = {name: kind for name, kind in self._new_fields(chosen, config).items() if name != kind_column}
+            found = self._new_fields(chosen, config, max_columns)
+            new = {name: kind for name, kind in found.items() if name != kind_column}
             known = {name.lower() for name in config.schema.names}
             columns = [name for name in columns or () if name.lower() in known or name == kind_column]
         shape = Shape(
@@ -145,6 +152,7 @@ class SingleFile:
             None if columns is None else tuple(columns),
             kind_column,
             merge_schema=merge_schema,
+            max_columns=max_columns,
             fixed=chosen.columns if isinstance(chosen, TextLines) else None,
         )
         frame = shape.frame(config, peek, new)
@@ -180,15 +188,33 @@ class SingleFile:
             )
         return list(found.values())
 
-    def _new_fields(self, chosen: JsonLines, config: TableConfig) -> dict[str, pa.DataType]:
+    def _new_fields(self, chosen: JsonLines, config: TableConfig, max_columns: int) -> dict[str, pa.DataType]:
         """The fields that the table lacks, with the types of their values."""
         new: dict[str, pa.DataType] = {}
-        frame = Frame.of(config.schema, grows=True)
+        frame = Frame.of(config.schema, room=max(0, max_columns - leaf_count(config.schema)))
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             for parsed in chosen.parsed(data, self._piece(None), frame):
+                bad = [*parsed.unread, *((parsed.origin(row), parsed.problems[row]) for row in sorted(parsed.problems))]
+                if bad:
+                    raise refused(Reject(self.file.path, *bad[0]), 0)
                 for name, kind in parsed.new.items():
                     new[name] = wider(new[name], kind) if name in new else kind
         return new
+
+    def _check_nesting(self, data: pa.NativeFile) -> None:
+        """Raise :class:`SchemaError` for values beyond the limit of records, because Arrow's guess of types ends the
+        process if they nest some thousand levels deep."""
+        seen = 0
+        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
+            for line in lines.without_mark():
+                if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and _is_too_deep(line):
+                    raise SchemaError(
+                        f"{self.file.path} has a record that nests more than {MAX_VALUE_LEVELS} levels deep: leave it "
+                        "out, or name the columns of the table"
+                    )
+            seen += len(lines.data)
+            if seen > _LOOKED_AT:
+                break
 
     def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
         stream = decompressed(data, self.file.path, chosen.compression)
@@ -205,6 +231,13 @@ class SingleFile:
             ),
             convert_options=pcsv.ConvertOptions(null_values=list(chosen.null), strings_can_be_null=True),
         ).schema
+
+
+def _is_too_deep(line: bytes) -> bool:
+    try:
+        return nests_deeper(orjson.loads(line), MAX_VALUE_LEVELS)
+    except ValueError:
+        return True  # orjson reads no value that nests a thousand levels
 
 
 def _settled(guessed: pa.Schema) -> pa.Schema:

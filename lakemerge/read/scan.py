@@ -73,7 +73,7 @@ def _plan(
         spec=MergeSpec(handle.store, view.config, merger, handle.settings),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
-        parts=split_file_slices(prune_file_slices(view, condition), handle.settings.target_task_bytes),
+        parts=split_file_slices(prune_file_slices(view, condition, exact=True), handle.settings.target_task_bytes),
     )
 
 

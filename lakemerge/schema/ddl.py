@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lakemerge._internal.near import nearest
 from lakemerge.errors import SchemaError
+from lakemerge.schema.limits import TOO_DEEP
 
 __all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
 
@@ -195,6 +196,12 @@ class _Parser:
         return pa.field(name, kind, nullable=nullable, metadata=metadata)
 
     def data_type(self, column: str) -> pa.DataType:
+        try:
+            return self._data_type(column)
+        except RecursionError:
+            raise SchemaError(TOO_DEEP) from None
+
+    def _data_type(self, column: str) -> pa.DataType:
         token = self.take()
         if token.kind != "word":
             self._fail(token.start, f"expected the type of column {column!r}")

@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.schema.ddl import parse_columns, parse_path
+from lakemerge.schema.limits import brought_name_problem, leaf_count
 from lakemerge.schema.schema import check_names, needs_timestamp_ntz, to_arrow_schema, type_ddl
 from lakemerge.schema.widening import check_wider, is_wider, with_type_change
 from mergers.wording import argument
 
 __all__ = [
     "carries",
+    "check_columns",
     "common_type",
     "new_columns",
     "nullable_throughout",
@@ -58,15 +60,36 @@ def with_columns(schema: pa.Schema, columns: str | pa.Schema) -> pa.Schema:
     return _checked(pa.schema(list(grown.type)), schema)
 
 
-def with_columns_of_frame(schema: pa.Schema, frame: pa.Schema, *, kind_column: str | None) -> pa.Schema:
+def with_columns_of_frame(
+    schema: pa.Schema, frame: pa.Schema, *, kind_column: str | None, max_columns: int
+) -> pa.Schema:
     """The schema with the columns and fields that only a frame has, as nullable ones.
 
     Columns and fields that both have stay as in the table. :func:`plan_frame` checks whether the frame fits. Raises
     :class:`SchemaError` for names and types that no table has.
+
+    :param max_columns: with more columns of Parquet than this (:func:`leaf_count`) no table grows.
     """
     kind = None if kind_column is None else kind_column.lower()
     given = pa.struct([field for field in frame if field.name.lower() != kind])
-    return _checked(pa.schema(list(_union(pa.struct(list(schema)), given, _fresh))), schema)
+    grown = pa.schema(list(_union(pa.struct(list(schema)), given, _fresh)))
+    check_columns(schema, grown, max_columns)
+    there = {name.lower() for name in schema.names}
+    brought = [field.name for field in given if field.name.lower() not in there]
+    if problems := [problem for problem in map(brought_name_problem, brought) if problem is not None]:
+        raise SchemaError("the schema cannot be used: " + "; ".join(problems), problems=tuple(problems))
+    return _checked(grown, schema)
+
+
+def check_columns(before: pa.Schema, grown: pa.Schema, max_columns: int) -> None:
+    """Raise :class:`SchemaError` for a schema that was grown by a merge of schemas beyond a number of columns."""
+    leaves = leaf_count(grown)
+    if leaves > max_columns and leaves > leaf_count(before):
+        raise SchemaError(
+            f"the table would have {leaves} columns (fields of structs are counted, too), and a merge of schemas makes "
+            f"at most {max_columns}: leave columns out, add them by table.alter, or raise Settings.max_columns",
+            columns=leaves,
+        )
 
 
 def with_schema(schema: pa.Schema, other: pa.Schema) -> pa.Schema:

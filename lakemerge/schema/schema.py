@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakemerge.errors import SchemaError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
+from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
 
 __all__ = [
     "UnknownTypeError",
@@ -35,9 +36,6 @@ __all__ = [
     "type_json",
     "with_json_entry",
 ]
-
-HIDDEN_PREFIX = "_lm_"
-"""LakeMerge's own columns in files have names with this prefix."""
 
 _DELTA_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -91,11 +89,12 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
     Other Arrow forms of the same values (large and view types, dictionaries, timestamps in
     seconds or milliseconds or of another zone) become canonical.
     Raises :class:`SchemaError`, with every problem in ``problems``: types that Delta does not have,
-    and names that :func:`check_names` refuses.
+    names that :func:`check_names` refuses, and types that nest deeper than readers go.
     """
     if isinstance(schema, pa.Schema):
         problems: list[str] = []
         try:
+            _raise_if(level_problems(schema))
             canonical = pa.schema([_canonical_field(field, field.name, problems) for field in schema])
         except UnicodeDecodeError as error:
             raise SchemaError(f"the schema cannot be used: a name in it is not UTF-8: {error}") from error
@@ -105,7 +104,10 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
     if isinstance(schema, str):
         parsed = parse_ddl(schema)
     elif isinstance(schema, _HasJson):
-        parsed = from_delta_json(schema.json())
+        try:
+            parsed = from_delta_json(schema.json())
+        except RecursionError as error:
+            raise SchemaError(TOO_DEEP) from error
     else:
         raise SchemaError(
             f"a schema is a pyarrow.Schema, a DDL string or a Spark StructType, not {type(schema).__name__}"
@@ -116,7 +118,8 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
 
 def check_names(schema: pa.Schema) -> None:
     """Raise :class:`SchemaError` for no columns at all, empty names, names that differ only in case
-    (at every level), and top-level names that start with ``_lm_``."""
+    (at every level), reserved names of columns, and types that nest deeper than readers go."""
+    _raise_if(level_problems(schema))
     _raise_if(_name_problems(schema))
 
 
@@ -138,7 +141,7 @@ def from_delta_json(text: str) -> pa.Schema:
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
     except RecursionError as error:
-        raise SchemaError("the schema is nested too deeply") from error
+        raise SchemaError(TOO_DEEP) from error
     _raise_if(unknown, UnknownTypeError)
     if not pa.types.is_struct(kind):
         raise SchemaError("the schema is not a struct")
@@ -175,11 +178,7 @@ def _raise_if(problems: list[str], kind: type[SchemaError] = SchemaError) -> Non
 
 def _name_problems(schema: pa.Schema) -> list[str]:
     problems = [] if len(schema) else ["no columns"]
-    problems += [
-        f"{field.name!r}: names that start with {HIDDEN_PREFIX!r} are reserved, rename the column"
-        for field in schema
-        if field.name.lower().startswith(HIDDEN_PREFIX)
-    ]
+    problems += [problem for problem in map(name_problem, schema.names) if problem is not None]
     for path, names in _levels("", pa.struct(list(schema))):
         seen: dict[str, str] = {}
         for name in names:

@@ -32,6 +32,10 @@ from lakemerge.spark.sessions import jvm_session
 
 __all__ = ["Ways", "read_dataframe", "ways_of"]
 
+_MOST_JOINTS = 399
+"""Spark 4.2's optimizer makes chains nest as deep as they are long. With a driver's stack of 1 MiB, as Java has it by
+default, 500 parts pass, and 1,000 parts overflow it."""
+
 
 def read_dataframe(
     spark: SparkSession,
@@ -47,6 +51,7 @@ def read_dataframe(
             f"a filter of to_df is SQL text or a Spark Column, not {type(filter).__name__}; to_arrow and scan take "
             "pyarrow expressions"
         )
+    _check_length(filter)
     names = asked_columns(view, columns)
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
     condition = _understood(spark, filter, view.config.schema)
@@ -121,6 +126,21 @@ def ways_of(
         premerge=chosen,
         to_merge=[each for each in file_slices if not each.is_merged and id(each) not in premerged],
     )
+
+
+def _check_length(filter: str | Column | None) -> None:
+    """Raise :class:`FilterError` for a text that would end in a stack overflow of Spark's planner."""
+    if not isinstance(filter, str) or len(filter) < _MOST_JOINTS:
+        return
+    from lakemerge.read.sql.parsing import joints_of  # with the SQL parser, which takes time to load
+
+    joints = joints_of(filter)
+    if joints > _MOST_JOINTS:
+        raise FilterError(
+            f"the filter joins {joints + 1} parts by AND and OR, and Spark's planner takes {_MOST_JOINTS + 1}: write "
+            "one list (column IN (...)), look keys up (table.get), join with a frame of keys, or use table.to_arrow",
+            parts=joints + 1,
+        )
 
 
 def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:

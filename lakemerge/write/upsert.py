@@ -305,7 +305,9 @@ def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddF
 def _with_columns_of(handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None) -> TableView:
     """The version with the columns that a frame adds. The commit adds them to the table."""
     try:
-        schema = with_columns_of_frame(begin.config.schema, frame_schema, kind_column=kind_column)
+        schema = with_columns_of_frame(
+            begin.config.schema, frame_schema, kind_column=kind_column, max_columns=handle.settings.max_columns
+        )
     except SchemaError as error:
         raise FrameError(f"the frame's columns cannot be added: {error.message}", **error.facts) from error
     return TableView(begin.snapshot, replace(begin.config, schema=schema), handle.store, handle.decoded)

@@ -60,9 +60,15 @@ class Disk:
         with self._lock:
             if os.path.isdir(path):
                 with os.scandir(path) as entries:
-                    self._names[inode] = {entry.name: _inode(entry.stat(follow_symlinks=False)) for entry in entries}
+                    self._names[inode] = {entry.name: self._known(entry) for entry in entries}
             else:
                 self._contents[inode] = Path(path).read_bytes()
+
+    def _known(self, entry: os.DirEntry[str]) -> _Inode:
+        """The inode of an entry. A file system gives the number of a file that is gone to a new folder, and so on."""
+        inode = _inode(entry.stat(follow_symlinks=False))
+        (self._contents if entry.is_dir(follow_symlinks=False) else self._names).pop(inode, None)
+        return inode
 
     def _link(self, source: str, target: str) -> None:
         if os.path.basename(os.path.dirname(target)) == "_delta_log":

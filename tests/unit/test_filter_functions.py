@@ -229,7 +229,7 @@ def test_constants_are_computed_once_and_prune() -> None:
     days = [FileStats({"day": dt.date(2019, 1, 1)}, {"day": day}) for day in (dt.date(2020, 1, 1), dt.date(2020, 1, 2))]
     assert prune(found, days).tolist() == [False, True]
     assert prune(parsed("i = 5 OR upper(s) = 'A'"), [FileStats({"i": 9}, {"i": 9})]).tolist() == [True]
-    assert parsed("id = 3 AND upper(s) = 'A'").points == {"id": (3,)}
+    assert parsed("id = 3 AND upper(s) = 'A'").points == {("id",): [(3,)]}
     with pytest.raises(FilterError, match="divides by zero"):
         parsed("i = 1 / 0")
 

@@ -18,6 +18,7 @@ import pytest
 
 from lakemerge import LakeTable, TableDamagedError
 from lakemerge.read.filter.points import points_of
+from lakemerge.read.filter.predicates import Points
 
 SCHEMA = pa.schema([("a", pa.int64()), ("aa", pa.int32()), ("s", pa.string()), ("d", pa.date32()), ("f", pa.float64())])
 a, aa, s, d, f = (pc.field(name) for name in SCHEMA.names)
@@ -64,14 +65,19 @@ a, aa, s, d, f = (pc.field(name) for name in SCHEMA.names)
     ids=str,
 )
 def test_what_an_expression_names(expression: pc.Expression, points: dict[str, tuple[Any, ...]]) -> None:
-    assert points_of(expression, SCHEMA) == points
+    assert named(points_of(expression, SCHEMA)) == points
+
+
+def named(points: Points) -> dict[str, tuple[Any, ...]]:
+    """The points of single columns, by name."""
+    return {columns[0]: tuple(row[0] for row in rows) for columns, rows in points.items() if len(columns) == 1}
 
 
 def test_many_values_take_too_long_to_prove() -> None:
     some = reduce(or_, (a == value for value in range(20)))
-    assert points_of(some, SCHEMA) == {"a": tuple(range(20))}
+    assert named(points_of(some, SCHEMA)) == {"a": tuple(range(20))}
     assert points_of(some | (a == 20), SCHEMA) == {}
-    assert points_of(a.isin(range(50)), SCHEMA) == {"a": tuple(range(50))}
+    assert named(points_of(a.isin(range(50)), SCHEMA)) == {"a": tuple(range(50))}
     assert points_of(a.isin(range(51)), SCHEMA) == {}
 
 
@@ -104,7 +110,7 @@ def test_no_row_with_another_value_matches() -> None:
     proven = 0
     for _ in range(400):
         expression = condition(3)
-        for name, values in points_of(expression, rows.schema).items():
+        for name, values in named(points_of(expression, rows.schema)).items():
             found = set(rows.filter(expression).column(name).to_pylist())
             assert found <= set(values), expression
             proven += bool(found)

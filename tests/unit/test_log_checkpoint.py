@@ -219,11 +219,11 @@ def test_a_checkpoint_of_another_table_is_passed_over(tmp_path: Path, last: int)
     assert (found.checkpoint_version, found.version) == (None, last)
     assert (found.files, found.domains) == (expected.files, expected.domains)
     store = open_store(tmp_path / "t")
-    dead = dead_log_files(store, needed=last, before_ms=2**62, required_domain="lakemerge.state")
+    dead = dead_log_files(store, needed=last, before_ms=2**62, now_ms=2**62, required_domain="lakemerge.state")
     assert dead == []
     log.checkpoint(log.snapshot(version=2))
     assert log.snapshot().checkpoint_version == 2
-    dead = dead_log_files(store, needed=last, before_ms=2**62, required_domain="lakemerge.state")
+    dead = dead_log_files(store, needed=last, before_ms=2**62, now_ms=2**62, required_domain="lakemerge.state")
     assert [stat.path for stat in dead] == [f"_delta_log/{version:020d}.json" for version in range(2)]
 
 

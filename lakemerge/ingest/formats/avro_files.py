@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakemerge.errors import DependencyMissingError
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.json_lines import Unwrap
-from lakemerge.ingest.formats.records import rows_of
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from lakemerge.ingest.values import json_text
 
@@ -56,11 +56,14 @@ class AvroRecords(Format):
         unread: list[tuple[Origin, str]] = []
         for place, value in enumerate(found):
             try:
+                if nests_deeper(value, MAX_VALUE_LEVELS):
+                    raise ValueError(f"a value in it nests more than {MAX_VALUE_LEVELS} levels deep")
                 record = value if self.unwrap is None else self.unwrap(value)
                 if record is not None and not isinstance(record, dict):
                     raise ValueError("it is no record")
-            except ValueError as error:
-                unread.append((Origin(json_text(value), None, first + place), str(error)))
+            except (ValueError, TypeError, ArithmeticError) as error:
+                text = json_text(value) if not nests_deeper(value, MAX_VALUE_LEVELS) else ""
+                unread.append((Origin(text, None, first + place), str(error)))
                 continue
             if record is not None:
                 records.append(record)
@@ -76,7 +79,7 @@ class AvroRecords(Format):
 def _read(data: pa.NativeFile) -> Iterator[Any]:
     try:
         yield from _fastavro().reader(data)
-    except (ValueError, EOFError, TypeError, KeyError, IndexError, StopIteration) as error:
+    except (ValueError, EOFError, TypeError, KeyError, IndexError, StopIteration, RecursionError) as error:
         raise FileUnreadableError(f"it is damaged: {error!r}") from error
 
 

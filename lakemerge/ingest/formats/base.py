@@ -60,18 +60,22 @@ class Frame:
     """The table's columns in its order, with its types, and then other columns. All fields are nullable here."""
     rescued: str | None = None
     """The column for fields for which the table has no column."""
-    grows: bool = False
-    """Whether the table gets new columns for fields for which it has none."""
+    room: int | None = None
+    """How many columns of Parquet the table may get for fields for which it has none; ``None``: it gets none."""
     ignores: bool = False
     """Whether the caller named the columns, so that others are left out on purpose."""
     places: Mapping[str, int] = field(default_factory=dict)
     """Lower-case name -> column number. The rescued column is left out, because no field of a file fills it."""
 
     @staticmethod
-    def of(schema: pa.Schema, *, rescued: str | None = None, grows: bool = False, ignores: bool = False) -> Frame:
+    def of(schema: pa.Schema, *, rescued: str | None = None, room: int | None = None, ignores: bool = False) -> Frame:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, grows, ignores, places)
+        return Frame(loose, rescued, room, ignores, places)
+
+    @property
+    def grows(self) -> bool:
+        return self.room is not None
 
 
 class Origin(NamedTuple):

@@ -22,7 +22,7 @@ from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.compressed import codec_of, decompressed
 from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
-from lakemerge.ingest.formats.records import rows_of
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
 
@@ -80,7 +80,7 @@ class JsonLines(Format):
                 continue
             try:
                 record = self._record(_read(line))
-            except (ValueError, RecursionError) as error:
+            except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 unread.append((_origin(lines, place), str(error)))
                 continue
             if record is not None:
@@ -106,9 +106,12 @@ class JsonLines(Format):
 
 def _read(line: bytes) -> Any:
     if not _NAMED_NUMBER.search(line):
-        return orjson.loads(line)
-    value = exactly(line)
-    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
+        value = orjson.loads(line)
+    else:
+        value = exactly(line)
+        json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
+    if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and nests_deeper(value, MAX_VALUE_LEVELS):
+        raise ValueError(f"a value in it nests more than {MAX_VALUE_LEVELS} levels deep")
     return value
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.formats.base import Frame
 from lakemerge.ingest.values import Literal, Misfits, column_of, json_text
+from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
+from lakemerge.schema.schema import to_arrow_schema
 
-__all__ = ["rows_of", "unknown_field", "wider"]
+__all__ = ["MAX_VALUE_LEVELS", "nests_deeper", "no_room", "rows_of", "unknown_field", "wider", "within"]
+
+MAX_VALUE_LEVELS = 200
+"""How deep the value of a record may nest, also where it is kept as text. JSON writers go about 250 levels deep."""
 
 
 def rows_of(
     records: Sequence[Mapping[str, Any]], frame: Frame, *, again: Callable[[int], Mapping[str, Any]] | None = None
 ) -> tuple[pa.RecordBatch, Problems, Mapping[str, pa.DataType]]:
     """Records as rows of the frame. Fields match columns by name, whatever their case; a field that a record lacks
-    is null. If the frame may grow, the third result holds the fields that it lacks.
+    is null. If the frame may grow, the third result holds the fields that it lacks; records that do not fit bring none.
 
     :param again: reads a record once more, with its numbers as they were written; ``None``: they are already so.
     """
@@ -26,7 +32,7 @@ def rows_of(
     if misfits.inexact and again is not None:
         exact = [again(place) if place in misfits.inexact else record for place, record in enumerate(records)]
         batch, misfits = _rows(exact, frame)
-    return batch, misfits.problems, _new(misfits) if frame.grows else {}
+    return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame.room)
 
 
 def _rows(records: Sequence[Mapping[str, Any]], frame: Frame) -> tuple[pa.RecordBatch, Misfits]:
@@ -74,17 +80,91 @@ def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[s
     return row, rest
 
 
-def _new(misfits: Misfits) -> dict[str, pa.DataType]:
-    """The types of top-level fields that the frame lacks."""
+def _new(misfits: Misfits, room: int) -> dict[str, pa.DataType]:
+    """The types of top-level fields that the frame lacks. A record whose fields no table can have, or that has more of
+    them than there is room for, does not fit; the fields of other records are columns all the same."""
     found: dict[str, pa.DataType] = {}
     spelled: dict[str, str] = {}
-    for rest in misfits.unknown.values():
-        for given, value in rest.items():
+    judged: dict[tuple[str, pa.DataType], str | None] = {}
+    for place, rest in misfits.unknown.items():
+        if place in misfits.problems:
+            continue
+        problem, own = _own_fields(rest, room, judged)
+        if problem is not None:
+            misfits.problems[place] = problem
+            continue
+        for given, kind in own.items():
             name = spelled.setdefault(given.lower(), given)
-            if "." not in name:
-                kind = _kind(value)
-                found[name] = kind if name not in found else wider(found[name], kind)
+            found[name] = kind if name not in found else wider(found[name], kind)
     return found
+
+
+def _own_fields(
+    rest: Mapping[str, Any], room: int, judged: dict[tuple[str, pa.DataType], str | None]
+) -> tuple[str | None, dict[str, pa.DataType]]:
+    """Why the fields of a record cannot become columns, and their types."""
+    own: dict[str, pa.DataType] = {}
+    for name, value in rest.items():
+        if nests_deeper(value, MAX_LEVELS):
+            return f"field {name[:80]!r} nests more than {MAX_LEVELS} levels deep, which no column can", {}
+        own[name] = _kind(value)
+        if len(own) > room or leaf_count(pa.struct([(name, own[name])])) > room:
+            return no_room(rest), {}
+    if leaf_count(pa.struct(list(own.items()))) > room:
+        return no_room(rest), {}
+    for name, kind in own.items():
+        if (name, kind) not in judged:
+            judged[name, kind] = _column_problem(name, kind)
+        if (problem := judged[name, kind]) is not None:
+            return problem, {}
+    return None, own
+
+
+def _column_problem(name: str, kind: pa.DataType) -> str | None:
+    if (problem := brought_name_problem(name)) is not None:
+        return f"field {problem}"
+    try:
+        to_arrow_schema(pa.schema([(name, kind)]))
+    except SchemaError as error:
+        return f"field {name[:80]!r} cannot become a column: {error.message}"
+    return None
+
+
+def no_room(names: Iterable[str]) -> str:
+    """Why a record with these fields, for which the table has no columns, is not taken up."""
+    first, *others = names
+    more = f" and {len(others)} more fields" if others else ""
+    return (
+        f"the table has no column {first[:80]!r}{more}, and a merge of schemas makes no more columns than "
+        "Settings.max_columns: raise it, add the columns by table.alter, or keep such fields in a rescued column"
+    )
+
+
+def within(fields: Mapping[str, pa.DataType], room: int) -> dict[str, pa.DataType]:
+    """The fields, in their order, for which a table has room."""
+    kept: dict[str, pa.DataType] = {}
+    for name, kind in fields.items():
+        leaves = leaf_count(pa.struct([(name, kind)]))
+        if leaves <= room:
+            kept[name] = kind
+            room -= leaves
+    return kept
+
+
+def nests_deeper(value: Any, levels: int) -> bool:
+    """Whether mappings and lists are within one another for more than so many levels. Without recursion."""
+    found = [value]
+    for _ in range(levels):
+        inner: list[Any] = []
+        for part in found:
+            if isinstance(part, Mapping):
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+        found = [part for part in inner if isinstance(part, Mapping | list)]
+        if not found:
+            return False
+    return True
 
 
 def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
+from lakemerge.read.filter.judging import Judgement, judge
+from lakemerge.read.filter.long import compile_long
 from lakemerge.read.filter.points import points_of
-from lakemerge.read.filter.predicates import bind, constant
+from lakemerge.read.filter.predicates import Points, bind, constant
 from lakemerge.read.filter.simplifier import can_hold
 from lakemerge.read.sql.nodes import Node, Rows, positions_of
 
@@ -38,16 +40,17 @@ class Filter:
     """A condition on rows. It keeps rows for which ``expression`` and all of ``computed`` are true. False and null are
     treated alike, so the negation is not the opposite filter. Picklable."""
 
-    expression: pc.Expression
+    expression: Judgement
     """The part that Arrow evaluates."""
     columns: frozenset[str]
     """The top-level columns that the expression reads, as the schema spells them."""
     schema: pa.Schema
     """The types of those columns."""
-    may_match: pc.Expression | None
-    """The condition on statistics, for SQL filters; see :mod:`lakemerge.read.filter.predicates`."""
-    points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """The only values that matching rows can have, by column. Columns of which this is not known have no entry."""
+    may_match: Judgement | None
+    """The condition on statistics, for SQL filters and long expressions; see
+    :mod:`lakemerge.read.filter.predicates`."""
+    points: Points = field(default_factory=dict)
+    """The only values that matching rows can have, by columns. Columns of which this is not known have no entry."""
     may_fail: bool = True
     """Whether Spark may fail on some rows, because the condition computes with columns or casts them, and a number
     overflows. For Arrow expressions this is not known."""
@@ -58,13 +61,22 @@ class Filter:
     def kept(self, rows: pa.Table) -> pa.Table:
         """The rows that match. Raises :class:`FilterError` if the condition cannot be computed for a row's values."""
         try:
-            found = rows.filter(self.expression)
+            is_one = isinstance(self.expression, pc.Expression)
+            found = rows.filter(self.expression) if is_one else self._judged(rows)
         except pa.ArrowInvalid as error:
             raise FilterError(f"the filter cannot be judged: {error}") from error
         if not self.computed:
             return found
         masks = [self._holds(batch) for batch in found.to_batches(max_chunksize=_BATCH_ROWS)]
         return found.filter(pa.chunked_array(masks, pa.bool_()))
+
+    def _judged(self, rows: pa.Table) -> pa.Table:
+        own = rows.select(sorted(self.columns & set(rows.column_names)))
+        masks = []
+        for start in range(0, rows.num_rows, _BATCH_ROWS):
+            part = own.slice(start, _BATCH_ROWS)
+            masks.append(judge(self.expression, part if own.num_columns else rows.slice(start, _BATCH_ROWS)))
+        return rows.filter(pa.chunked_array([chunk for mask in masks for chunk in mask.chunks], pa.bool_()))
 
     def _holds(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         left, places = Rows(batch), np.arange(batch.num_rows)
@@ -114,6 +126,10 @@ def parse_filter(
     """
     if filter is None:
         return None
+    if isinstance(filter, pc.Expression):
+        long = compile_long(filter, schema)
+        if long is not None:
+            return Filter(long.expression, long.columns, _select(schema, long.columns), long.may_match, long.points)
     try:
         str(filter).encode()
     except UnicodeError as error:
@@ -152,7 +168,7 @@ def prune(filter: Filter, stats: Sequence[FileStats]) -> npt.NDArray[np.bool_]:
     facts = [[_facts(file, column) for column in columns] for file in stats]
     if filter.may_match is not None:
         return _prune_table(filter.may_match, columns, facts)
-    if not columns or filter.computed:
+    if not columns or filter.computed or not isinstance(filter.expression, pc.Expression):
         return np.ones(len(stats), dtype=np.bool_)
     return _prune_expression(filter.expression, filter.schema, columns, facts)
 
@@ -194,10 +210,8 @@ def _bound(value: object) -> object:
 
 
 def _prune_table(
-    may_match: pc.Expression, columns: Sequence[pa.Field], facts: Sequence[Sequence[_Facts]]
+    may_match: Judgement, columns: Sequence[pa.Field], facts: Sequence[Sequence[_Facts]]
 ) -> npt.NDArray[np.bool_]:
-    import pyarrow.dataset as ds  # loads pandas where that is installed
-
     # The count is there for conditions without columns.
     table = {"": pa.array(range(len(facts)), pa.int64())}
     for index, column in enumerate(columns):
@@ -206,7 +220,7 @@ def _prune_table(
         table[f"max:{column.name}"] = _bounds([fact.high for fact in of_column], column.type)
         table[f"nulls:{column.name}"] = pa.array([fact.nulls for fact in of_column], pa.int64())
         table[f"rows:{column.name}"] = pa.array([fact.rows for fact in of_column], pa.int64())
-    kept = ds.dataset(pa.table(table)).to_table(columns={"kept": may_match})["kept"]
+    kept = judge(may_match, pa.table(table))
     return kept.combine_chunks().fill_null(True).to_numpy(zero_copy_only=False)
 
 

@@ -11,6 +11,7 @@ about NaN, so a float's maximum bounds only its other values.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
+from lakemerge.read.filter.judging import AmongRows, Judgement, joined
 from lakemerge.read.filter.literals import Fit, Place
 
 __all__ = [
     "OPPOSITE",
     "SWAPPED",
     "Operand",
+    "Points",
     "Predicate",
     "all_of",
+    "among_rows",
     "any_of",
     "bind",
     "compare_literal",
@@ -54,17 +58,26 @@ _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
 }
 _WHEN_ABOVE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 _IN_VALUES_PRUNED = 32
+_PRODUCT_ROWS = 1000
+"""``a IN (...) AND b IN (...)`` becomes a list of at most this many rows."""
 _WILDCARDS = frozenset("%_")
+
+
+Points = Mapping[tuple[str, ...], Sequence[tuple[Any, ...]]]
+"""By columns, in ascending order: the only values that rows to keep can have in these. Float columns are never among
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    expression: pc.Expression | None
-    """True on the rows to keep, false or null on the others. ``None`` if no Arrow expression can say this."""
-    may_match: pc.Expression | None
+    expression: Judgement | None
+    """True on the rows to keep, false or null on the others. ``None`` if only a computation can say this."""
+    may_match: Judgement | None
     """Over the table of statistics: false only if no row can match. ``None`` if nothing is known."""
-    points: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By column, the only values that rows to keep can have. Float columns are never among them."""
+    points: Points = field(default_factory=dict)
+    exact: tuple[pa.Field, ...] | None = None
+    """The columns of the one entry of ``points`` that says the same as the predicate, in their order there. ``None`` if
+    there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,11 @@ class Operand:
     column: str | None
     """The column whose statistics apply. ``None`` if the operand is not a column."""
 
+    @property
+    def as_field(self) -> pa.Field:
+        """The column."""
+        return pa.field(self.column, self.kind)
+
     def statistic(self, which: str) -> pc.Expression:
         return pc.field(f"{which}:{self.column}")
 
@@ -89,20 +107,50 @@ def constantly(*, holds: bool) -> Predicate:
 
 
 def all_of(parts: Sequence[Predicate]) -> Predicate:
+    if len(parts) == 1:
+        return parts[0]
     known = [part.may_match for part in parts if part.may_match is not None]
-    both: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left & right  # noqa: E731
-    points: dict[str, tuple[Any, ...]] = {}
+    points: dict[tuple[str, ...], Sequence[tuple[Any, ...]]] = {}
     for part in parts:
-        for column, values in part.points.items():
-            points[column] = min(points.get(column, values), values, key=len)
-    return Predicate(_folded(parts, both), _fold(known, both) if known else None, points)
+        for columns, values in part.points.items():
+            points[columns] = min(points.get(columns, values), values, key=len)
+    exact = _product(parts, points)
+    may_match = joined(known, is_or=False) if known else None
+    return Predicate(_folded(parts, is_or=False), may_match, points, exact)
 
 
 def any_of(parts: Sequence[Predicate]) -> Predicate:
+    """Parts that name values of the same columns become one look-up of these values."""
+    parts = _gathered(parts)
+    if len(parts) == 1:
+        return parts[0]
     known = [part.may_match for part in parts if part.may_match is not None]
-    either: Callable[[pc.Expression, pc.Expression], pc.Expression] = lambda left, right: left | right  # noqa: E731
-    may_match = _fold(known, either) if len(known) == len(parts) else None
-    return Predicate(_folded(parts, either), may_match)
+    may_match = joined(known, is_or=True) if len(known) == len(parts) else None
+    shared = set(parts[0].points).intersection(*(part.points for part in parts[1:]))
+    points = {columns: [row for part in parts for row in part.points[columns]] for columns in shared}
+    return Predicate(_folded(parts, is_or=True), may_match, points)
+
+
+def among_rows(columns: Sequence[pa.Field], rows: Sequence[tuple[Any, ...]]) -> Predicate:
+    """Whether the values of the columns are among the rows.
+
+    :param columns: in ascending order of their names; none of floats.
+    :param rows: at least one; without nulls.
+    """
+    values = [list(column) for column in zip(*dict.fromkeys(rows), strict=True)]
+    operands = [Operand(pc.field(column.name), column.type, column.name, column.name) for column in columns]
+    arrays = [pa.array(part, column.type) for part, column in zip(values, columns, strict=True)]
+    table = pa.table(arrays, list(_names(columns)))
+    lists = [
+        is_in(operand, [Fit(Place.AT, value) for value in dict.fromkeys(part)], negate=False)
+        for operand, part in zip(operands, values, strict=True)
+    ]
+    if len(columns) == 1:
+        return lists[0]
+    known = [one.may_match for one in lists if one.may_match is not None]
+    rows = list(zip(*values, strict=True))
+    points = {key: found for one in lists for key, found in one.points.items()} | {_names(columns): rows}
+    return Predicate(AmongRows(table), joined(known, is_or=False) if known else None, points, tuple(columns))
 
 
 def is_null(operand: Operand, *, negate: bool) -> Predicate:
@@ -124,8 +172,11 @@ def compare_literal(op: str, operand: Operand, literal: Fit) -> Predicate:
     if pa.types.is_floating(operand.kind):
         return _compare_float(op, operand, literal.value)
     value = constant(literal.value, operand.kind)
-    points = {operand.column: (literal.value,)} if op == "=" and operand.column is not None else {}
-    return Predicate(_COMPARE[op](operand.expression, value), _may_compare(op, operand, value), points)
+    asked, may_match = _COMPARE[op](operand.expression, value), _may_compare(op, operand, value)
+    if op != "=" or operand.column is None:
+        return Predicate(asked, may_match)
+    points: Points = {(operand.column,): [(literal.value,)]}
+    return Predicate(asked, may_match, points, (operand.as_field,))
 
 
 def compare_operands(op: str, left: pc.Expression, right: pc.Expression, *, floats: bool) -> Predicate:
@@ -160,13 +211,18 @@ def is_in(operand: Operand, literals: Sequence[Fit], *, negate: bool) -> Predica
     expression = operand.expression.is_valid() & ~found if negate else found
     if operand.column is None:
         return Predicate(expression, None)
-    points = {} if negate else {operand.column: tuple(values)}
-    if not negate and len(values) > _IN_VALUES_PRUNED:
+    if negate:
+        few = values[:_IN_VALUES_PRUNED]
+        return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match)
+    points: Points = {(operand.column,): [(value,) for value in values]}
+    exact = (operand.as_field,)
+    if len(values) > _IN_VALUES_PRUNED:
         ends = [(">=", min(values)), ("<=", max(values))]
         within = all_of([compare_literal(op, operand, Fit(Place.AT, v)) for op, v in ends]).may_match
-        return Predicate(expression, within, points)
-    few = values[:_IN_VALUES_PRUNED]
-    return Predicate(expression, join([compare_literal(op, operand, Fit(Place.AT, v)) for v in few]).may_match, points)
+        return Predicate(expression, within, points, exact)
+    equal = [_may_compare(op, operand, constant(value, operand.kind)) for value in values]
+    may_match = joined([one for one in equal if one is not None], is_or=True)
+    return Predicate(expression, may_match, points, exact)
 
 
 def is_like(operand: Operand, pattern: str, escape: str, *, negate: bool) -> Predicate:
@@ -200,21 +256,47 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
         raise FilterError(f"the filter does not fit the table: {error}") from error
 
 
-def _folded(
-    parts: Sequence[Predicate], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
-) -> pc.Expression | None:
-    found = [part.expression for part in parts]
-    return None if any(expression is None for expression in found) else _fold(found, join)
+def _folded(parts: Sequence[Predicate], *, is_or: bool) -> Judgement | None:
+    found = [part.expression for part in parts if part.expression is not None]
+    return joined(found, is_or=is_or) if len(found) == len(parts) else None
 
 
-def _fold(
-    parts: Sequence[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
-) -> pc.Expression:
-    """Joined as a balanced tree: Arrow walks expressions recursively."""
-    if len(parts) == 1:
-        return parts[0]
-    middle = len(parts) // 2
-    return join(_fold(parts[:middle], join), _fold(parts[middle:], join))
+def _product(
+    parts: Sequence[Predicate], points: dict[tuple[str, ...], Sequence[tuple[Any, ...]]]
+) -> tuple[pa.Field, ...] | None:
+    """Adds the rows of values that all exact parts allow together, if they are few. Returns their columns if they say
+    the same as all parts."""
+    exact = [part for part in parts if part.exact is not None]
+    columns = [column for part in exact for column in part.exact or ()]
+    names = _names(columns)
+    if len(exact) < 2 or len(set(names)) < len(names):
+        return None
+    choices = [part.points[_names(part.exact or ())] for part in exact]
+    if math.prod(map(len, choices)) > _PRODUCT_ROWS:
+        return None
+    order = sorted(range(len(names)), key=lambda place: names[place])
+    rows = [[value for row in choice for value in row] for choice in itertools.product(*choices)]
+    points[tuple(names[place] for place in order)] = [tuple(row[place] for place in order) for row in rows]
+    return tuple(columns[place] for place in order) if len(exact) == len(parts) else None
+
+
+def _gathered(parts: Sequence[Predicate]) -> Sequence[Predicate]:
+    """The parts of an ``OR``, with those that name values of the same columns as one part."""
+    by_columns: dict[tuple[str, ...], list[Predicate]] = {}
+    for part in parts:
+        if part.exact is not None:
+            by_columns.setdefault(_names(part.exact), []).append(part)
+    gathered = {names: found for names, found in by_columns.items() if len(found) > 1}
+    rest = [part for part in parts if part.exact is None or _names(part.exact) not in gathered]
+    lists = [
+        among_rows(found[0].exact or (), [row for part in found for row in part.points[names]])
+        for names, found in gathered.items()
+    ]
+    return [*rest, *lists]
+
+
+def _names(columns: Sequence[pa.Field]) -> tuple[str, ...]:
+    return tuple(column.name for column in columns)
 
 
 def _has_values(operand: Operand) -> pc.Expression | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import itertools
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,25 +30,29 @@ from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import FileStats, Filter, prune
+from lakemerge.read.filter.predicates import Points
 from lakemerge.read.runs import key_position
 from mergers.keys import KeyColumns, key_columns, sort_order
 
 __all__ = ["file_slices_of_keys", "narrowed_to_keys", "prune_file_slices"]
 
 _FEW_KEYS = 100
-_MAX_KEYS = 10_000
+_MAX_KEYS = 100_000
 """A filter that names more keys is judged by statistics alone."""
 _UNTYPED = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
 """Errors that values of other types than the column's may raise."""
 
 
-def prune_file_slices(view: TableView, condition: Filter | None) -> list[FileSlice]:
-    """The file slices that may hold matching rows. File slices without rows are left out, too."""
+def prune_file_slices(view: TableView, condition: Filter | None, *, exact: bool = False) -> list[FileSlice]:
+    """The file slices that may hold matching rows. File slices without rows are left out, too.
+
+    :param exact: see :func:`file_slices_of_keys`, for conditions that name keys.
+    """
     keys = None if condition is None else _keys_asked(condition, view.config)
     there = (
         [file_slice for file_slice in view.file_slices if not file_slice.is_empty]
         if keys is None
-        else file_slices_of_keys(view, keys)
+        else file_slices_of_keys(view, keys, exact=exact)
     )
     if condition is None or not there:
         return there
@@ -131,14 +133,33 @@ def _may_hold(block: LogBlock, span: KeySpan, listed: Sequence[Key] | None) -> b
 
 def _keys_asked(condition: Filter, config: TableConfig) -> pa.Table | None:
     """The keys that matching rows can have, if the condition names few enough. Else ``None``."""
-    values = [condition.points.get(name) for name in config.key]
-    if not all(values) or math.prod(len(part) for part in values if part) > _MAX_KEYS:
+    found = _rows_asked(condition.points, config.key)
+    if found is None:
         return None
-    rows = list(itertools.product(*(dict.fromkeys(part) for part in values if part)))
+    names, rows = found
+    places = [names.index(name) for name in config.key]
+    rows = list(dict.fromkeys(tuple(row[place] for place in places) for row in rows))
     schema = pa.schema([config.schema.field(name) for name in config.key])
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
     keys = pa.table(columns, schema=schema)
     return keys.take(pa.array(sort_order(key_columns(keys, config.key))))
+
+
+def _rows_asked(points: Points, key: Sequence[str]) -> tuple[list[str], list[tuple[object, ...]]] | None:
+    """Names of columns with the whole key among them, and the only values that matching rows can have there, if they
+    are few. Entries of more key columns go first, and then shorter ones."""
+    names: list[str] = []
+    rows: list[tuple[object, ...]] = [()]
+    for columns in sorted(points, key=lambda columns: (-len(set(columns) & set(key)), len(points[columns]))):
+        new = [place for place, name in enumerate(columns) if name in key and name not in names]
+        if not new:
+            continue
+        values = list(dict.fromkeys(tuple(row[place] for place in new) for row in points[columns]))
+        if len(rows) * len(values) > _MAX_KEYS:
+            return None
+        names += [columns[place] for place in new]
+        rows = [(*row, *value) for row in rows for value in values]
+    return (names, rows) if set(names) == set(key) and rows else None
 
 
 def _partition_values(partition: Partition, config: TableConfig, columns: frozenset[str]) -> Mapping[str, object]:

@@ -9,7 +9,7 @@ compared with a literal exactly (Spark goes through doubles where a literal is o
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -20,8 +20,19 @@ from sqlglot import exp
 
 from lakemerge.errors import FilterError
 from lakemerge.read.filter import predicates as leaf
+from lakemerge.read.filter.judging import Judgement, Untrue, expressions_of
 from lakemerge.read.filter.literals import Fit, Place, Value, cast_may_fail, fit, parse_date, parse_timestamp
-from lakemerge.read.filter.predicates import OPPOSITE, SWAPPED, Operand, Predicate, all_of, any_of, bind, constantly
+from lakemerge.read.filter.predicates import (
+    OPPOSITE,
+    SWAPPED,
+    Operand,
+    Points,
+    Predicate,
+    all_of,
+    any_of,
+    bind,
+    constantly,
+)
 from lakemerge.read.sql.choosing import condition
 from lakemerge.read.sql.compiling import check_order, compile_value
 from lakemerge.read.sql.kinds import is_number, wider
@@ -39,13 +50,13 @@ _TIMESTAMPS = {_NAMED.TIMESTAMP, _NAMED.TIMESTAMPTZ, _NAMED.TIMESTAMPLTZ, _NAMED
 class Compiled:
     """A filter's parts, all of which a row must meet."""
 
-    expression: pc.Expression
+    expression: Judgement
     """The conditions that Arrow evaluates."""
     computed: tuple[Node, ...]
     """The other conditions, in the order in which they are written."""
-    may_match: pc.Expression | None
+    may_match: Judgement | None
     """See :class:`Predicate`. This covers all conditions."""
-    points: Mapping[str, tuple[Any, ...]]
+    points: Points
     columns: frozenset[str]
     """The top-level columns it uses."""
     may_fail: bool
@@ -90,7 +101,8 @@ def _compiled(statement: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Comp
         if judged:
             expression = all_of(compiler.parts(judged, is_or=False, negate=False)).expression
     found = pc.scalar(value=True) if expression is None else expression
-    bind(found, schema)
+    for part in expressions_of(found):
+        bind(part, schema)
     columns = frozenset(compiler.columns)
     return Compiled(found, tuple(computed), whole.may_match, whole.points, columns, compiler.may_fail)
 
@@ -209,7 +221,7 @@ class _Compiler:
         if floats:
             left, right = _as_double(left), _as_double(right)
         found = leaf.compare_operands(op, left.expression, right.expression, floats=floats)
-        if found.expression is not None:
+        if isinstance(found.expression, pc.Expression):
             bind(found.expression, self.schema)
         return found
 
@@ -236,6 +248,8 @@ class _Compiler:
 
     def is_in(self, node: Any, *, negate: bool) -> Predicate:
         only(node, "this", "expressions")
+        if isinstance(node.this, exp.Tuple):
+            return self.rows_in(node, negate=negate)
         value = self.operand(node.this)
         items = [self.operand(item) for item in node.expressions]
         if not items:
@@ -247,6 +261,33 @@ class _Compiler:
         if negate and len(values) < len(items):
             return constantly(holds=False)
         return leaf.is_in(value, [self.fit(v, value) for v in values], negate=negate)
+
+    def rows_in(self, node: Any, *, negate: bool) -> Predicate:
+        """``(a, b) IN ((1, 'x'), ...)``. Rows are equal if all their values are. So a null in a column makes the row
+        unlike all rows of values, and not the condition null."""
+        columns = [self.operand(part) for part in node.this.expressions]
+        problem = "rows are compared as (column, column) IN ((value, value), ...), without NULL"
+        rows: list[tuple[Any, ...]] = []
+        for item in node.expressions:
+            row = [self.operand(part) for part in item.expressions] if isinstance(item, exp.Tuple) else []
+            values = [part.value for part in row if isinstance(part, _Literal) and part.value is not None]
+            operands = [column for column in columns if isinstance(column, Operand) and column.column is not None]
+            if not len(values) == len(operands) == len(columns):
+                raise FilterError(f"{sql(item)}: {problem}", construct=sql(item))
+            fits = [self.fit(value, column) for value, column in zip(values, operands, strict=True)]
+            if all(one.place is Place.AT for one in fits):
+                rows.append(tuple(one.value for one in fits))
+        if not rows:
+            return constantly(holds=negate)
+        names = [column.column for column in operands]
+        if len(set(names)) < len(names) or any(pa.types.is_floating(column.kind) for column in operands):
+            raise FilterError(f"{sql(node.this)}: {problem}; each column is there once, and none is a float")
+        order = sorted(range(len(names)), key=lambda place: str(names[place]))
+        fields = [operands[place].as_field for place in order]
+        found = leaf.among_rows(fields, [tuple(row[place] for place in order) for row in rows])
+        if not negate or found.expression is None:
+            return found
+        return Predicate(Untrue(found.expression), None)
 
     def test(self, node: Any, *, negate: bool) -> Predicate:
         """``IS NULL``, ``IS TRUE``, ``IS FALSE``. Their negation is also true if the value is null."""
@@ -263,7 +304,9 @@ class _Compiler:
             return found
         if found.expression is None:
             raise _ComputedError
-        return Predicate(~pc.coalesce(found.expression, pc.scalar(False)), None)
+        if isinstance(found.expression, pc.Expression):
+            return Predicate(~pc.coalesce(found.expression, pc.scalar(False)), None)
+        return Predicate(Untrue(found.expression), None)
 
     def like(self, node: Any, *, negate: bool) -> Predicate:
         escape = "\\"

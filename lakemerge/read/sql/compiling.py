@@ -194,9 +194,10 @@ class _Compiler:
         only(node, "this", "expressions")
         if not node.expressions:
             unsupported(node)
-        value, *items = of_one_kind([self.value(part) for part in (node.this, *node.expressions)], sql(node))
-        equal = [compare("=", value, item, sql(node)) for item in items]
-        return junction(equal, sql(node), is_or=True)
+        text = sql(node)
+        value, *items = of_one_kind([self.value(part) for part in (node.this, *node.expressions)], text)
+        equal = [compare("=", value, item, text) for item in items]
+        return junction(equal, text, is_or=True)
 
     def between(self, node: Any) -> Node:
         only(node, "this", "low", "high")
@@ -247,15 +248,15 @@ class _Compiler:
 
     def case(self, node: Any) -> Node:
         only(node, "this", "ifs", "default")
-        of = None if node.this is None else self.value(node.this)
+        of, text = None if node.this is None else self.value(node.this), sql(node)
         branches = []
         for branch in node.args["ifs"]:
             test = self.value(branch.this)
             if of is not None:
-                test = compare("=", of, test, sql(node))
+                test = compare("=", of, test, text)
             branches.append((test, self.value(branch.args["true"])))
         default = node.args.get("default")
-        return case(branches, None if default is None else self.value(default), sql(node))
+        return case(branches, None if default is None else self.value(default), text)
 
     def choice(self, node: Any) -> Node:
         only(node, "this", "true", "false")

@@ -46,10 +46,17 @@ class Rows:
         return cls(pa.RecordBatch.from_arrays([pa.nulls(1)], [""]))
 
     def column(self, name: str) -> pa.Array:
-        if name not in self._columns:
-            whole = self._of.column(name)
-            self._columns[name] = whole if self._mask is None else whole.filter(self._mask)
-        return self._columns[name]
+        # Without recursion, because a CASE of many branches narrows its rows as many times.
+        narrower: list[Rows] = []
+        at: pa.RecordBatch | Rows = self
+        while isinstance(at, Rows) and name not in at._columns:
+            narrower.append(at)
+            at = at._of
+        found = at._columns[name] if isinstance(at, Rows) else at.column(name)
+        for rows in reversed(narrower):
+            found = found if rows._mask is None else found.filter(rows._mask)
+            rows._columns[name] = found
+        return found
 
     def where(self, mask: pa.BooleanArray) -> Rows:
         return self if mask.true_count == self.count else Rows(self, mask)

@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 from lakemerge.errors import FilterError
 from lakemerge.read.sql.functions import FUNCTIONS
 
-__all__ = ["SUPPORTED", "is_explicit", "only", "parsed", "sql", "unsupported"]
+__all__ = ["SUPPORTED", "is_explicit", "joints_of", "only", "parsed", "sql", "unsupported"]
 
 SUPPORTED = (
     "columns, fields of structs, a[0] and m['k'], literals and INTERVALs of one unit, = == <> != < <= > >= <=>, "
@@ -24,6 +24,7 @@ _SPECIAL_SYNTAX = ("TRY_CAST", "SUBSTRING", "TRIM")
 """Calls with words between their arguments."""
 
 
+_JOINTS = ("AND", "OR")
 _EXPLICIT = "explicit"
 
 
@@ -58,6 +59,14 @@ def parsed(text: str) -> Any:
     if len(statements) != 1 or statements[0] is None:
         raise FilterError(f"the filter {text!r} is not one condition", filter=text)
     return statements[0]
+
+
+def joints_of(text: str) -> int:
+    """How many times a condition has the words AND and OR, outside of its texts."""
+    try:
+        return sum(token.token_type.name in _JOINTS for token in sqlglot.tokenize(text, read=_Filters))
+    except SqlglotError:
+        return 0
 
 
 def sql(node: Any) -> str:
