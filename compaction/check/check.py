@@ -7,7 +7,6 @@ statistics are true (docs/table-format.md).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from lakemerge.layout.references import snapshot_references
 from lakemerge.layout.view import TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
+from mergers.logs import logger
 
 __all__ = ["check_table"]
 
@@ -40,7 +40,7 @@ _REBUILD = (
     "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
 )
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from lakemerge.errors import (
     RetryError,
     TableError,
 )
+from mergers.wording import printable
 
 __all__ = ["EXIT_CODES", "main"]
 
@@ -66,7 +67,7 @@ def one_line(error: Exception, *, command: str | None) -> str:
     else:
         remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
         text = f"{type(error).__name__}: {error}{remedy}"
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _app(arguments: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ import typer
 from lakemerge.cli import demo_orders as orders
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import StorageOption
-from lakemerge.cli.output import JsonOption, document
+from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import LakeMergeError
 from lakemerge.results.plans import readable_bytes
@@ -57,7 +57,7 @@ def demo(
         document({"table": table.url, "version": table.version, "checked": tour.checked, "steps": tour.steps})
     else:
         _told(f"Each of the {tour.checked} answers was compared with a plain computation, and is right.", None)
-        typer.echo(_next_steps(place))
+        say_lines(_next_steps(place))
 
 
 class _Tour:
@@ -221,9 +221,9 @@ def _sorted_rows(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def _told(text: str, rows: pa.Table | None) -> None:
-    typer.echo(f"\n{text}")
+    say_lines(f"\n{text}")
     if rows is not None:
-        typer.echo("")
+        say_lines("")
         shown_rows(rows, limit=_SHOWN)
 
 

@@ -7,7 +7,6 @@ older than the real one is safe, because then more is kept.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.values import whole_number
 from lakemerge.storage.base import Store
+from mergers.logs import logger
 
 __all__ = [
     "CONSUMER_DOMAIN_PREFIX",
@@ -33,7 +33,7 @@ CONSUMER_DOMAIN_PREFIX: Final = "lakemerge.consumer."
 CONSUMER_FOLDER: Final = "_lakemerge/consumers"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

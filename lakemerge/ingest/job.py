@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,13 +26,14 @@ from lakemerge.ingest.settings import JobSettings, OpenTable
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable
 
 __all__ = ["IngestJob"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _TRIES: Final = 20
 _NEW = frozenset({FileState.SEEN, FileState.SETTLING, FileState.CHANGED})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +17,12 @@ from lakemerge.ingest.source import Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
 from lakemerge.ingest.source_s3 import S3Source
 from lakemerge.ingest.spill import SortedSpill
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["LISTING", "Places", "whole_path"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 

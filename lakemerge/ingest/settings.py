@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from lakemerge.ingest.windows import Gathering
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import bytes_of
 from lakemerge.write.upsert import load_in_process
+from mergers.logs import logger
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobSettings", "OpenTable"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _ENVELOPES = {"debezium": ("json", "avro"), "dms": ("csv", "parquet", "json")}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.rules import Rules, parse_rules
 from lakemerge.table import LakeTable
+from mergers.logs import logger
 
 __all__ = ["Dataset", "MergeConfig", "TableLike"]
 
@@ -30,7 +30,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 _FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
 _ALIAS = re.compile(r"[^\s.`'\"(),=]+")
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ import orjson
 
 from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.config import Dataset, TableLike
+from mergers.logs import logger
 
 __all__ = ["load_sesam"]
 
@@ -33,7 +33,7 @@ _PROPERTIES: Final = frozenset(
 )
 """Properties of the source other than type and datasets. ``transitive`` and ``type_conflicts`` are not Sesam's."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def load_sesam(

@@ -13,7 +13,6 @@ cannot show that the check is atomic.
 from __future__ import annotations
 
 import io
-import logging
 import os
 import re
 import time
@@ -31,11 +30,12 @@ from lakemerge.storage.s3_client import S3Client
 from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.storage.s3a import S3A, s3a_of
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["S3Store"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _PROBE = "_lakemerge/.conditional-put"

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from lakemerge.errors import DependencyMissingError, StoreError
 from lakemerge.storage.base import Put
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["CONDITION_FAILED", "S3Client"]
@@ -25,7 +26,7 @@ __all__ = ["CONDITION_FAILED", "S3Client"]
 CONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
 """The codes of a store's answer if an object does not have the requested version."""
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _CONDITION_FAILED = 412
 _CONFLICT = 409
@@ -72,8 +73,8 @@ class S3Client:
         self._profile = self._options.pop("profile", None)
         self._sessions: dict[int, Any] = {}
         self._connections: dict[tuple[int, bool], Any] = {}
-        for logger in _LOGGERS_OF_REQUESTS:
-            logging.getLogger(logger).addFilter(_without_secrets)  # once: it is always the same one
+        for name in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(name).addFilter(_without_secrets)  # once: it is always the same one
 
     def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
         """Call an operation of the S3 API on the bucket, or on the object ``key``. Passing failures are retried.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -58,6 +57,7 @@ from lakemerge.write.delete import delete_where
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
+from mergers.logs import logger
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LakeTable"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 class LakeTable:

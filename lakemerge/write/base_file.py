@@ -5,7 +5,6 @@ Source: docs/table-format.md, section 2.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -24,11 +23,12 @@ from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from mergers.keys import key_columns
+from mergers.logs import logger
 
 __all__ = ["BaseWriteSpec", "delete_prefix", "discard_base_files", "ordinals_needed", "write_base_files"]
 
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
