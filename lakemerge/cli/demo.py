@@ -24,6 +24,7 @@ from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import LakeMergeError
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table import LakeTable
+from mergers.wording import printable
 
 __all__ = ["demo"]
 
@@ -57,7 +58,7 @@ def demo(
         document({"table": table.url, "version": table.version, "checked": tour.checked, "steps": tour.steps})
     else:
         _told(f"Each of the {tour.checked} answers was compared with a plain computation, and is right.", None)
-        say_lines(_next_steps(place))
+        say_lines(_next_steps(printable(place)))
 
 
 class _Tour:
