@@ -27,10 +27,11 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
         options = None
     if not isinstance(options, dict):
         raise InputError(f'{OPTIONS_VARIABLE} is not a JSON object; write it as {{"endpoint_url": "..."}}')
-    for pair in given:
+    for number, pair in enumerate(given, start=1):
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"storage option {pair!r} is not NAME=VALUE")
+            # It may be a secret, so it is not shown.
+            raise InputError(f"storage option number {number} is not NAME=VALUE, such as endpoint_url=...")
         options[name] = _value(value)
     return options
 
@@ -38,10 +39,10 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
 def named_values(given: Sequence[str] | None) -> dict[str, Any]:
     """``NAME=VALUE`` pairs. Values that are JSON are read as JSON, all others as text. Raises :class:`InputError`."""
     options: dict[str, Any] = {}
-    for pair in given or ():
+    for number, pair in enumerate(given or (), start=1):
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"option {pair!r} is not NAME=VALUE")
+            raise InputError(f"option number {number} is not NAME=VALUE")
         try:
             options[name] = orjson.loads(value)
         except ValueError:

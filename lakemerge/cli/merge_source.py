@@ -79,7 +79,7 @@ def _dataset(name: str, given: Any) -> Dataset:
         or not isinstance(given.get("table"), str)
         or set(given) - {"table", "id", "deleted"}
     ):
-        raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted, not {given!r}")
+        raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted only")
     return Dataset(**given)
 
 

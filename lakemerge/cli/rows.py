@@ -216,9 +216,9 @@ def _name(name: str) -> str:
 
 def _texts(given: Sequence[str] | None) -> dict[str, str]:
     properties: dict[str, str] = {}
-    for pair in given or ():
+    for number, pair in enumerate(given or (), start=1):
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"property {pair!r} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
+            raise InputError(f"property number {number} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
         properties[name] = value
     return properties

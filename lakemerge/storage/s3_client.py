@@ -16,8 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from lakemerge.errors import DependencyMissingError, StoreError
+from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage.base import Put
+from lakemerge.storage.options import secret_options, without_values
 from mergers.logs import logger
 from mergers.wording import argument
 
@@ -175,9 +176,16 @@ class S3Client:
             if single_request:
                 options["config_kwargs"] = {**options.get("config_kwargs", {}), "retries": {"total_max_attempts": 1}}
             file_system = importlib.import_module("s3fs").S3FileSystem
-            connection = file_system(
-                **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
-            )
+            try:
+                connection = file_system(
+                    **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
+                )
+                _ = connection.s3  # it makes the client, which judges client_kwargs and config_kwargs
+            except (TypeError, ValueError) as error:
+                # The other package's error may hold values of options, so it is not kept as a cause.
+                raise InputError(
+                    f"s3fs cannot use these {argument('storage_options')}: {without_values(str(error), self._options)}"
+                ) from None
             if single_request:
                 connection.retries = 1
             connection = self._connections.setdefault(slot, connection)
@@ -197,9 +205,11 @@ class S3Client:
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
         told = "" if code is None else f" ({code})"
-        raise StoreError(
-            f"{operation} {url}: {_reason(error)}{told}{_remedy(error, code)}", url=url, s3_code=code
-        ) from error
+        reason = _reason(error)
+        shown = without_values(reason, secret_options(self._options))
+        raise StoreError(f"{operation} {url}: {shown}{told}{_remedy(error, code)}", url=url, s3_code=code) from (
+            error if shown == reason else None
+        )
 
 
 def _remedy(error: BaseException, code: str | None) -> str:

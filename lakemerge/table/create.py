@@ -208,7 +208,7 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
         if removable and value is None:
             continue
         if not isinstance(value, str):
-            problems.append(f"table property {name!r} must be a string, not {value!r}")
+            problems.append(f"table property {name!r} must be a string, and is of the type {type(value).__name__}")
         elif name in SCHEDULE_DEFAULTS:
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:
