@@ -76,7 +76,8 @@ class MergerRegistry:
         class has its id or name."""
         if not isinstance(merger, type):
             raise MergerRegistrationError(
-                f"{merger!r} is not a class; register the merger's class", merger=repr(merger)
+                f"register the merger's class, not an object of type {type(merger).__name__}",
+                merger=type(merger).__name__,
             )
         where = f"{merger.__module__}.{merger.__qualname__}"
         merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)

@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.ingest.source import Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
@@ -94,7 +95,7 @@ def whole_path(location: str | os.PathLike[str]) -> str:
     """
     given: object = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(given, str) or not given:
-        raise InputError(f"a location must be a path or a URL, not {location!r}")
+        raise InputError(f"a location must be a path or a URL, not {shown(location)}")
     text = given
     if "\0" in text:
         raise InputError(f"the location {text!r} holds a null character, which no path can have", location=text)

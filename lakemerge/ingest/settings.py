@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
@@ -206,7 +207,7 @@ def _pressure(table: LakeTable, most: float | None) -> str | None:
 
 def _wrong_gathering(files: Any, bins: Any, fragments: Any) -> Iterator[str]:
     if not isinstance(files, Files):
-        yield f"the source must be Files(...), not {files!r}"
+        yield f"the source must be Files(...), not {shown(files)}"
         return
     if not isinstance(bins, Bins | None) or not isinstance(fragments, Fragments | None):
         yield "bins must be Bins(...) and fragments Fragments(...)"

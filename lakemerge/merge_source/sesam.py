@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.config import Dataset, TableLike
 from mergers.logs import logger
@@ -57,11 +58,13 @@ def _read(source: Any) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     text = source
+    if not isinstance(source, str | os.PathLike):
+        raise MergeConfigError(f"the configuration must be a mapping, JSON text or a path, not {shown(source)}")
     if not isinstance(source, str) or not source.lstrip().startswith("{"):
         try:
             text = Path(source).read_text(encoding="utf-8")
-        except (OSError, TypeError) as error:
-            raise MergeConfigError(f"the configuration {source!r} cannot be read: {error}") from error
+        except (OSError, TypeError, ValueError) as error:
+            raise MergeConfigError(f"the configuration {shown(source)} cannot be read: {error}") from error
     try:
         read = orjson.loads(text)
     except ValueError as error:

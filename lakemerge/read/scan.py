@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.handle import Handle
@@ -96,8 +97,9 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
 
 def in_mode(view: TableView, mode: str) -> TableView:
     """The version as a read in that mode sees it. For ``base``, it has no logs and no minor entries."""
-    if mode not in get_args(ReadMode):
-        raise InputError(f"{argument('mode')} must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
+    if not isinstance(mode, str) or mode not in get_args(ReadMode):
+        known = ", ".join(map(repr, get_args(ReadMode)))
+        raise InputError(f"{argument('mode')} must be one of {known}, not {shown(mode)}")
     if mode == "merged":
         return view
     domains = {name: domain for name, domain in view.snapshot.domains.items() if name == STATE_DOMAIN}

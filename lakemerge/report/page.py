@@ -6,13 +6,16 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
+from lakemerge.errors import InputError
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
 from lakemerge.results.html import html_text, table_html
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table.describe import SliceInfo
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable
@@ -25,11 +28,16 @@ _KINDS: Final = ("writes", "ingest", "compactions", "everything else")
 _REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
 
 
+@checked
 def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) -> str:
     """A self-contained page about the table as it is now.
 
     :param key: also explain this key, as far as history goes.
     """
+    from lakemerge.table import LakeTable
+
+    if not isinstance(table, LakeTable):
+        raise InputError(f"{argument('table')} must be a LakeTable, not {shown(table)}")
     history = sorted(table.history(), key=lambda entry: entry.version)
     parts = [
         _section("State", _state(table)),

@@ -22,10 +22,13 @@ __all__ = [
     "S3Store",
     "Store",
     "check_path",
+    "location_of",
     "open_store",
     "path_of_file_url",
 ]
 
+_LONGEST_NAME = 255
+"""File systems allow no more in the name of a file or folder."""
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<slashes>/{1,2})", re.IGNORECASE)
 
 
@@ -40,7 +43,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     Raises :class:`InputError` if the URL is none of these, or if the store does not know an option, and
     :class:`DependencyMissingError` if the package for the scheme is not installed.
     """
-    location = _location(url)
+    location = location_of(url)
     options = checked_options(storage_options)
     match = _SCHEME.match(location)
     scheme = match["scheme"].lower() if match else ""
@@ -59,7 +62,8 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     return ReadOnlyStore(location, options)
 
 
-def _location(url: object) -> str:
+def location_of(url: object) -> str:
+    """A caller's path or URL as text. Raises :class:`InputError`."""
     try:
         location = os.fspath(url)  # type: ignore[call-overload]
     except TypeError:
@@ -68,6 +72,12 @@ def _location(url: object) -> str:
         raise InputError(f"the location of a table must be a path or a URL, and not of the type {type(url).__name__}")
     if not location:
         raise InputError("the location of a table is empty: pass a path or a URL")
+    try:
+        longest = max(map(len, os.fsencode(location).split(b"/")))
+    except UnicodeEncodeError:
+        raise InputError("the location of a table holds half a surrogate pair, which no path can have") from None
+    if longest > _LONGEST_NAME:
+        raise InputError(f"a name in the location of a table has {longest} bytes, and may have {_LONGEST_NAME}")
     if "\0" in location:
         raise InputError("the location of a table holds a null character, which no path can have", url=location)
     return location

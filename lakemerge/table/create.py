@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import mapping, shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.delta import (
     AlreadyDone,
@@ -135,8 +136,8 @@ def _protocol(schema: pa.Schema) -> Protocol:
 
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
     """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger."""
-    if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"{argument('options')} must be a mapping of names to values, not {options!r}")
+    if options is not None:
+        mapping(options, "options")
     if isinstance(merger, Merger):
         if options:
             raise InputError("give options to the merger instance, not beside it")
@@ -145,7 +146,7 @@ def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, sha
     if merger is None:
         merger = "event-time" if shape.ordering else "commit-time"
     if not isinstance(merger, str):
-        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {merger!r}")
+        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {shown(merger)}")
     return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.arguments import checked
 from lakemerge.commits.restore import restore_table
 from lakemerge.commits.savepoints import drop_savepoint, save_version
 from lakemerge.delta import HistoryEntry, Snapshot
@@ -106,6 +107,7 @@ class LakeTable:
     # Making and opening a table
 
     @classmethod
+    @checked
     def create(
         cls,
         path: str | os.PathLike[str],
@@ -160,6 +162,7 @@ class LakeTable:
         return cls(handle, snapshot, pinned=False, spark=session)
 
     @classmethod
+    @checked
     def open(
         cls,
         path: str | os.PathLike[str],
@@ -186,6 +189,7 @@ class LakeTable:
         return cls(handle, snapshot, pinned=pinned, spark=prepared(spark))
 
     @staticmethod
+    @checked
     def check(
         path: str | os.PathLike[str],
         *,
@@ -266,6 +270,7 @@ class LakeTable:
     # Writing
 
     @observed
+    @checked
     def upsert(
         self,
         frame: object,
@@ -297,6 +302,7 @@ class LakeTable:
         return self._write(frame, request)
 
     @observed
+    @checked
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
@@ -310,6 +316,7 @@ class LakeTable:
         return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
     @observed
+    @checked
     def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
         """Delete the rows that meet a SQL condition. Each delete has the ordering of its row: a later record that is
         older does not bring the row back, a newer one does.
@@ -334,6 +341,7 @@ class LakeTable:
         self._maintain_inline(result.version)
         return result
 
+    @checked
     def ingest(
         self,
         name: str,
@@ -394,6 +402,7 @@ class LakeTable:
         opened = OpenTable(self, self._writable, self._maintain_inline, self._session.of_services())
         return IngestJob(opened, check_job_name(name), settings)
 
+    @checked
     def write_stream(
         self,
         frame: DataFrame,
@@ -427,6 +436,7 @@ class LakeTable:
             frame, writer, checkpoint=checkpoint, trigger=chosen, output_mode=output_mode, query_name=query_name
         )
 
+    @checked
     def batch_writer(
         self, app: str | None = None, *, kind_column: str | None = None, merge_schema: bool = False
     ) -> Callable[[DataFrame, int], None]:
@@ -445,6 +455,7 @@ class LakeTable:
     # Reading
 
     @observed
+    @checked
     def to_arrow(
         self,
         *,
@@ -464,6 +475,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return read_arrow(self._handle, view, columns=columns, filter=filter)
 
+    @checked
     def scan(
         self,
         *,
@@ -482,6 +494,7 @@ class LakeTable:
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
 
     @observed
+    @checked
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
@@ -498,6 +511,7 @@ class LakeTable:
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
+    @checked
     def query(self, sql: str) -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
@@ -515,6 +529,7 @@ class LakeTable:
             return query(self._handle, view, sql)
 
     @observed
+    @checked
     def to_df(
         self,
         *,
@@ -540,10 +555,12 @@ class LakeTable:
         view = in_mode(self._current(), mode)
         return read_dataframe(spark, self._handle, view, columns=columns, filter=filter)
 
+    @checked
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns).createOrReplaceTempView(name)
 
+    @checked
     def explain_read(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
     ) -> ReadPlan:
@@ -553,6 +570,7 @@ class LakeTable:
 
     # Following what changed
 
+    @checked
     def changes(
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> pa.RecordBatchReader:
@@ -574,6 +592,7 @@ class LakeTable:
         reader = read_changes(self._handle, end, since, net=net, before_images=before_images)
         return guarded(reader, self._handle.log, end.snapshot)
 
+    @checked
     def changes_df(
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> DataFrame:
@@ -585,6 +604,7 @@ class LakeTable:
         end = self._until(until)
         return changes_dataframe(spark, self._handle, end, since, net=net, before_images=before_images)
 
+    @checked
     def follow(
         self,
         consumer: str | None = None,
@@ -625,6 +645,7 @@ class LakeTable:
     # Who won and why
 
     @observed
+    @checked
     def explain(self, key: Mapping[str, object], since: int | None = None) -> Explanation:
         """Every record of a key: where it came from, what it did to the row, and why.
 
@@ -644,6 +665,7 @@ class LakeTable:
             return explain_key(self._handle, view, key, since)
 
     @observed
+    @checked
     def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
         """How the rows of a version, or of one key, came from source files to base files, as events.
 
@@ -657,6 +679,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return lineage_of(self._handle, view, version, key)
 
+    @checked
     def what_if(
         self,
         merger: str | Merger | None = None,
@@ -679,6 +702,7 @@ class LakeTable:
             return what_if(self._handle, view, merger, options, since, self._session)
 
     @observed
+    @checked
     def replay(
         self,
         into: str | os.PathLike[str],
@@ -717,6 +741,7 @@ class LakeTable:
     # Changing the definition
 
     @observed
+    @checked
     def alter(
         self,
         *,
@@ -766,6 +791,7 @@ class LakeTable:
 
     # Earlier versions
 
+    @checked
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What each commit did, newest first.
 
@@ -774,6 +800,7 @@ class LakeTable:
         self._handle.log.check_holds(self._view.snapshot)
         return self._handle.log.history(limit=limit)
 
+    @checked
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
         """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
         ``LakeTable.open(path, savepoint=name)`` opens it.
@@ -789,6 +816,7 @@ class LakeTable:
         """All present savepoints, oldest version first."""
         return list(savepoints_of(self._handle.log.update(self._view.snapshot)).values())
 
+    @checked
     def drop_savepoint(self, name: str) -> None:
         """Remove a savepoint. The next vacuum may delete the files that only the savepoint needed.
 
@@ -798,6 +826,7 @@ class LakeTable:
         self._follow()
 
     @observed
+    @checked
     def restore(
         self,
         *,
@@ -855,6 +884,7 @@ class LakeTable:
     ) -> CompactionPlan: ...
 
     @observed
+    @checked
     def compact(
         self,
         *,
@@ -903,6 +933,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
         """Merge the logs of many commits into few consolidated logs, without touching base files. Hundreds of
         small commits then stay cheap to read, at the price of rewriting their rows once.
@@ -927,6 +958,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def rescale(self, *, buckets: int) -> RescaleResult:
         """Change the number of buckets: more for a table that grew, fewer for a table that shrank. Readers and
         writers continue meanwhile, under the old count or the new one.
@@ -951,6 +983,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def expire_tombstones(self, *, retention: dt.timedelta | None = None) -> ExpiryResult:
         """Forget old deletes, so that tombstones do not grow for ever. If a record arrives later that is older than
         a forgotten delete, it is taken as new.
@@ -970,6 +1003,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def vacuum(
         self, *, dry_run: bool = True, retention: dt.timedelta | None = None, enforce_retention: bool = True
     ) -> VacuumResult:
@@ -1002,6 +1036,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
         """Run the services that are due by the table's schedule: full or minor compaction, log compaction, expiry of
         tombstones, vacuum. Call it as often as you like: if nothing is due, it only reads metadata.
