@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lakemerge._internal.arguments import flag, number, shown, whole
+from lakemerge._internal.arguments import flag, know, number, shown, whole
 from lakemerge.errors import InputError
 
 __all__ = ["ReadPolicy", "Settings"]
@@ -111,3 +111,6 @@ class Settings:
                     f"Settings.{each.name} must be a positive integer, not {shown(value)}", setting=each.name
                 )
             object.__setattr__(self, each.name, found)
+
+
+know(Settings)

@@ -20,12 +20,25 @@ from typing import Any, TypeVar, cast
 from lakemerge.errors import InputError
 from mergers.wording import argument
 
-__all__ = ["check_fields", "check_of", "checked", "flag", "items", "mapping", "names", "number", "shown", "whole"]
+__all__ = [
+    "check_fields",
+    "check_of",
+    "checked",
+    "flag",
+    "items",
+    "know",
+    "mapping",
+    "names",
+    "number",
+    "shown",
+    "whole",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[Any, str], Any]
 _MOST_SHOWN = 80
 _LARGEST = 2**63
+_SECRET = frozenset({"storage_options", "properties"})
 
 
 def shown(value: object) -> str:
@@ -94,6 +107,8 @@ def text(value: Any, name: str) -> str:
 
 def names(value: Any, name: str) -> tuple[str, ...]:
     """A list of names."""
+    if isinstance(value, str):
+        raise InputError(f"{argument(name)} must be a list of names; did you mean {[str(value)]!r}?")
     found = items(value, name, "a list of names such as ['id']")
     for one in found:
         if not isinstance(one, str):
@@ -102,11 +117,10 @@ def names(value: Any, name: str) -> tuple[str, ...]:
 
 
 def mapping(value: Any, name: str) -> Mapping[str, Any]:
-    """A mapping of names. Its values are not shown: they may be secrets."""
+    """A mapping of names. What may hold secrets is not shown."""
     if not isinstance(value, Mapping):
-        raise InputError(
-            f"{argument(name)} must be a mapping of names to values, and is of the type {type(value).__name__}"
-        )
+        given = f"a value of type {type(value).__name__}" if name in _SECRET else shown(value)
+        raise InputError(f"{argument(name)} must be a mapping of names to values, not {given}")
     for one in value:
         if not isinstance(one, str):
             raise InputError(f"the names in {argument(name)} must be text; one is of the type {type(one).__name__}")
@@ -161,14 +175,6 @@ def _callable(value: Any, name: str) -> Any:
     return value
 
 
-def _is_settings(value: Any, name: str) -> Any:
-    from lakemerge.options import Settings  # it checks its own fields with this module
-
-    if not isinstance(value, Settings):
-        raise InputError(f"{argument(name)} must be lakemerge.Settings, not {shown(value)}")
-    return value
-
-
 _CHECKS: dict[str, _Check] = {
     "int": whole,
     "float": number,
@@ -176,14 +182,25 @@ _CHECKS: dict[str, _Check] = {
     "str": text,
     "dt.timedelta": span,
     "dt.datetime | str": instant,
-    "Settings": _is_settings,
     "Sequence[str]": names,
     "Sequence[type[Merger]]": _merger_classes,
     "tuple[str, int]": _transaction,
 }
+"""By annotation. Modules above this one add their own classes."""
 _MAPPING = re.compile(r"Mapping\[str, .*\]")
 _CALLABLE = re.compile(r"Callable\[\[.*\], .*\]")
 _LITERAL = re.compile(r"Literal\[((?:['\"][^'\"]*['\"](?:, )?)+)\]")
+
+
+def know(kind: type) -> None:
+    """Check parameters that are annotated with this class by its name."""
+
+    def check(value: Any, name: str) -> Any:
+        if not isinstance(value, kind):
+            raise InputError(f"{argument(name)} must be {kind.__name__}(...), not {shown(value)}")
+        return value
+
+    _CHECKS[kind.__name__] = check
 
 
 def check_of(annotation: object) -> _Check | None:

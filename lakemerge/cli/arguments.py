@@ -10,6 +10,7 @@ import orjson
 
 from lakemerge.errors import InputError
 from lakemerge.quantities import byte_count, duration
+from lakemerge.storage.options import shown_name
 
 __all__ = ["OPTIONS_VARIABLE", "byte_count", "duration", "named_values", "storage_options"]
 
@@ -39,10 +40,10 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
 def named_values(given: Sequence[str] | None) -> dict[str, Any]:
     """``NAME=VALUE`` pairs. Values that are JSON are read as JSON, all others as text. Raises :class:`InputError`."""
     options: dict[str, Any] = {}
-    for number, pair in enumerate(given or (), start=1):
+    for pair in given or ():
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"option number {number} is not NAME=VALUE")
+            raise InputError(f"option {shown_name(pair, frozenset())} is not NAME=VALUE")
         try:
             options[name] = orjson.loads(value)
         except ValueError:

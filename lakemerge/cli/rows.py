@@ -18,6 +18,7 @@ from lakemerge.cli.tables import columns_of, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.single import SingleFile
+from lakemerge.storage.options import shown_name
 from lakemerge.table import LakeTable
 
 __all__ = ["register"]
@@ -216,9 +217,10 @@ def _name(name: str) -> str:
 
 def _texts(given: Sequence[str] | None) -> dict[str, str]:
     properties: dict[str, str] = {}
-    for number, pair in enumerate(given or (), start=1):
+    for pair in given or ():
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"property number {number} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
+            shown = shown_name(pair, frozenset())
+            raise InputError(f"property {shown} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
         properties[name] = value
     return properties

@@ -112,7 +112,8 @@ class MergeConfig:
         initial = _initial(self.initial_datasets, names, problems)
         equality = _listed(self.equality, "equality", problems)
         sets = _listed(self.equality_sets, "equality_sets", problems)
-        pairwise = isinstance(self.transitive, str) and self.transitive == "entities"
+        transitive: object = self.transitive
+        pairwise = isinstance(transitive, str) and transitive == "entities"
         rules = parse_rules(equality, sets, list(datasets), pairwise=pairwise, problems=problems)
         if problems:
             raise MergeConfigError(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 import pyarrow as pa
 
 from lakemerge._internal.arguments import checked, shown
-from lakemerge.errors import InputError, NotATableError, TableExistsError
+from lakemerge.errors import InputError, NotATableError, TableDamagedError, TableExistsError
 from lakemerge.merge_source.check import check
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
@@ -40,6 +41,27 @@ __all__ = ["MergeSource"]
 _ROLE = "mergeSource.role"
 _CONFIG = "mergeSource.config"
 _SIGNAL_SECONDS = 1.0
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _understood(method: _Method) -> _Method:
+    """A method that reads the state or the output. What stands there is taken at its word, since only runs write it: a
+    value that no run writes is found where it is used."""
+
+    @functools.wraps(method)
+    def call(self: MergeSource, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise TableDamagedError(
+                f"state or output of the merge source at {self.table.url} cannot be understood "
+                f"({type(error).__name__}: {error}): was one of them changed by something else than a run? Restore "
+                "both from a backup, or delete both and create the source anew"
+            ) from error
+
+    return cast("_Method", call)
 
 
 class MergeSource:
@@ -121,6 +143,7 @@ class MergeSource:
         """Whether all datasets that must be populated before anything is output are populated."""
         return not not_populated(self.config, self._inputs(self.config))
 
+    @_understood
     @checked
     def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
         """Take up what changed in the datasets since the last run, and write the resulting changes to the output.
@@ -142,6 +165,7 @@ class MergeSource:
             self._config = config
         return result
 
+    @_understood
     def pending(self) -> Pending:
         """What the next run would take up. It is falsy if there is nothing."""
         meta = State.at(self._tables.state).meta
@@ -175,6 +199,7 @@ class MergeSource:
             step = min(pause, _SIGNAL_SECONDS) if self._config.supports_signalling else pause
             waiting.wait(step)
 
+    @_understood
     @checked
     def entities(self, since: int | None = None) -> list[dict[str, Any]]:
         """The output in Sesam's form, in order of ``_updated``. Nulls are left out, and a value that is no list in its
@@ -187,6 +212,7 @@ class MergeSource:
         rows = self.table.to_arrow(filter=condition)
         return list(entities_of(rows, _shape_of_meta(state.meta), state))
 
+    @_understood
     @checked
     def explain(self, output_id: str) -> Explanation:
         """The members of an entity of the output, and the rules and values that join them.
@@ -196,6 +222,7 @@ class MergeSource:
         state = State.at(self._tables.state)
         return explain(self.table, state, self._current(state.meta), output_id)
 
+    @_understood
     def check(self) -> SourceCheck:
         """Cluster and combine all rows anew, as of the versions taken up, and compare them with state and output. It
         changes nothing.
@@ -205,6 +232,7 @@ class MergeSource:
         state = State.at(self._tables.state)
         return check(self.table, state, self._current(state.meta), self._tables.access)
 
+    @_understood
     @checked
     def report(self, *, top: int = 20) -> Report:
         """Counts of entities and clusters, the largest clusters, and the values that most entities have.

@@ -51,8 +51,8 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
         return LocalStore(os.path.expanduser(location))
     if scheme == "file":
         return LocalStore(path_of_file_url(location))
-    check_no_password(location)
     if match is not None and match["slashes"] == "/":
+        check_no_password(location)
         raise InputError(
             f"{location!r} looks like a URL that went through pathlib, which drops a slash: pass it as a string",
             url=location,
@@ -90,7 +90,7 @@ def path_of_file_url(url: str) -> str:
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
             # The host may be a user with a password.
-            raise InputError("the file URL names a host; that of a local file starts with 'file:///'")
+            raise InputError("the URL of a file names the host that has it; that of a local file starts with 'file:///'")
         rest = slash + path
     if not rest.startswith("/"):
         raise InputError(f"{url!r} has no path; a local file URL starts with 'file:///'", url=url)

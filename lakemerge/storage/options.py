@@ -11,7 +11,7 @@ from mergers.wording import argument
 
 __all__ = ["check_no_password", "checked_options", "secret_options", "shown_name", "without_values"]
 
-_NAME = re.compile(r"[a-z][a-z_.-]*[a-z0-9]|[A-Z][A-Z_]*")
+_NAME = re.compile(r"[a-z][a-z_.-]*[0-9]?|[A-Z][A-Z_]*")
 _LONGEST_NAME = 64
 _SHORTEST_SECRET = 4
 """Shorter values are flags and numbers, and words of any message."""
@@ -73,7 +73,7 @@ def check_no_password(url: str) -> None:
         held = "a user's name or token"
     if held is not None:
         raise InputError(
-            f"the URL holds {held}, which would be in logs and metadata: give it in {argument('storage_options')}"
+            f"the URL holds {held}, which would be in logs and metadata: use {argument('storage_options')}"
         )
 
 

@@ -209,7 +209,9 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
         if removable and value is None:
             continue
         if not isinstance(value, str):
-            problems.append(f"table property {name!r} must be a string, and is of the type {type(value).__name__}")
+            # What holds text may hold a secret under a wrong name.
+            given = shown(value) if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
+            problems.append(f"table property {name!r} must be a string, not {given}")
         elif name in SCHEDULE_DEFAULTS:
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakemerge import CommitConflictError, LakeMergeError, LakeTable, VersionNotFoundError
@@ -32,7 +33,7 @@ def rows(table: LakeTable) -> object:
     return sorted(map(str, table.to_arrow().to_pylist()))
 
 
-def listed(batches: Any) -> object:
+def listed(batches: Any) -> list[str]:
     return [str(row) for batch in batches for row in batch.to_pylist()]
 
 
@@ -44,7 +45,7 @@ ROUTES: dict[str, Callable[[LakeTable, Path], object]] = {
     "follow from the present rows": lambda table, _: listed(table.follow(poll=None, until=3)),
     "a consumer": lambda table, _: listed(table.follow("late", poll=None)),
     "rows": lambda table, _: rows(table),
-    "a scan": lambda table, _: sorted(listed(table.scan())),  # type: ignore[type-var]
+    "a scan": lambda table, _: sorted(listed(table.scan())),
     "a look-up": lambda table, _: table.get({"k": 1}),
     "a query": lambda table, _: table.query("SELECT count(*) AS n FROM self WHERE v <> 'x'").to_pylist(),
     "explain": lambda table, _: [step.verdict for step in table.explain({"k": 1}, 0).steps],
@@ -136,12 +137,13 @@ def test_every_command_says_so(
 
 def test_a_reader_that_is_slow_says_so(tmp_path: Path) -> None:
     """The reader is made before the vacuum, and read after it."""
-    for read in (
+    reads: tuple[Callable[[LakeTable], pa.RecordBatchReader], ...] = (
         lambda table: table.changes(0),
         lambda table: table.changes(0, net=True),
         lambda table: table.scan(),
         lambda table: LakeTable.open(table.url, version=2).scan(),
-    ):
+    )
+    for read in reads:
         path = tmp_path / str(len(list(tmp_path.iterdir())))
         table = made(path)
         reader = read(table)
