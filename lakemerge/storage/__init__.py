@@ -90,7 +90,9 @@ def path_of_file_url(url: str) -> str:
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
             # The host may be a user with a password.
-            raise InputError("the URL of a file names the host that has it; that of a local file starts with 'file:///'")
+            raise InputError(
+                "the URL of a file names the host that has it; that of a local file starts with 'file:///'"
+            )
         rest = slash + path
     if not rest.startswith("/"):
         raise InputError(f"{url!r} has no path; a local file URL starts with 'file:///'", url=url)

@@ -25,6 +25,9 @@ from lakemerge.merge_source import MergeConfig, MergeSource
 from tests.property.damage import EVERYBODY, make_whole
 from tests.property.effort import some
 
+EVERY = 1 if len(some(range(5))) > 1 else 40
+"""One of so many changes is tried: all of them where all is tested."""
+
 
 def job(path: Path) -> Any:
     landing = Files(path.parent / "landing", format="json")
@@ -215,7 +218,7 @@ def test_fields_that_are_not_what_the_norm_says(number: int, whole: Path, tmp_pa
             continue
         for who, call in WHO.items():
             if who in WRITERS and (place + len(who)) % 3:
-                continue
+                continue  # what wrote before may hide the damage from them
             try:
                 call(folder / "t")
             except LakeMergeError:
