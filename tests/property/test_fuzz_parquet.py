@@ -206,9 +206,9 @@ def test_fields_that_are_not_what_the_norm_says(number: int, whole: Path, tmp_pa
         return
     name, file = list(every.items())[number]
     original = pq.read_table(file)
-    bad, cases = [], list(changed(original))
-    for place, (what, table) in enumerate(cases):
-        if place % ((len(some(range(5))) == 1 and 7) or 1):
+    bad: list[str] = []
+    for place, (what, table) in enumerate(changed(original)):
+        if place % EVERY:
             continue
         folder = Path(shutil.copytree(whole, tmp_path / "w"))
         try:
