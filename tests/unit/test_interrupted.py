@@ -105,7 +105,7 @@ def test_other_callbacks(error: BaseException, tmp_path: Path) -> None:
         lambda: table.replay(tmp_path / "other", transform=fail),
         lambda: table.ingest("job", Files(fail, format="json")).run(),
         lambda: table.ingest("job", Files(failing(), format="json")).run(),
-        lambda: table.alter(comments=Rude(error)),  # type: ignore[arg-type]
+        lambda: table.alter(comments=Rude(error)),
         lambda: auto_cdc(source=reader(error, 2), target=str(tmp_path / "made"), keys=["k"], sequence_by="o"),
     ):
         raised(call, error)

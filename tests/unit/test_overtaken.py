@@ -42,7 +42,7 @@ ROUTES: dict[str, Callable[[LakeTable, Path], object]] = {
     "changes without images": lambda table, _: listed(table.changes(0, 3, before_images=False)),
     "net changes": lambda table, _: listed(table.changes(0, net=True)),
     "follow": lambda table, _: listed(table.follow(since=0, poll=None)),
-    "follow from the present rows": lambda table, _: listed(table.follow(poll=None, until=3)),
+    "follow from the present rows": lambda table, _: listed(table.follow(poll=None)),
     "a consumer": lambda table, _: listed(table.follow("late", poll=None)),
     "rows": lambda table, _: rows(table),
     "a scan": lambda table, _: sorted(listed(table.scan())),
