@@ -25,8 +25,8 @@ from lakemerge.merge_source import MergeConfig, MergeSource
 from tests.property.damage import EVERYBODY, make_whole
 from tests.property.effort import some
 
-EVERY = 1 if len(some(range(5))) > 1 else 40
-"""One of so many changes is tried: all of them where all is tested."""
+EVERY = 10 if len(some(range(5))) > 1 else 200
+"""One of so many changes of a file is tried; more of them where all is tested."""
 
 
 def job(path: Path) -> Any:

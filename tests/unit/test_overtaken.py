@@ -20,7 +20,7 @@ from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, open_over
 from tests.unit.loggers import kept_loggers
 
-MOST_OPENED = 5
+MOST_OPENED = 4
 """A vacuum comes before each of the first files that a read opens."""
 
 
