@@ -76,7 +76,7 @@ class MergerRegistry:
         class has its id or name."""
         if not isinstance(merger, type):
             raise MergerRegistrationError(
-                f"register the merger's class, not an object of type {type(merger).__name__}",
+                f"an object of type {type(merger).__name__} is not a class; register the merger's class",
                 merger=type(merger).__name__,
             )
         where = f"{merger.__module__}.{merger.__qualname__}"

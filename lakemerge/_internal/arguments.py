@@ -164,9 +164,9 @@ def _merger_classes(value: Any, name: str) -> tuple[Any, ...]:
 
 
 def _transaction(value: Any, name: str) -> Any:
-    if isinstance(value, tuple | list) and len(value) == 2:
-        return text(value[0], name), whole(value[1], name)
-    return value  # one of the library's own, or what a write refuses
+    if isinstance(value, tuple) and len(value) == 2 and _is_number_of_numpy(value[1]):
+        return value[0], whole(value[1], name)
+    return value  # one of the library's own, or what a write judges
 
 
 def _callable(value: Any, name: str) -> Any:

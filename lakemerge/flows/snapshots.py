@@ -40,11 +40,11 @@ def auto_cdc_from_snapshot(
     *,
     source: Any,
     target: Any,
-    keys: Sequence[str],
+    keys: str | Sequence[str],
     version: Version | None = None,
     stored_as_scd_type: int | str = 1,
-    track_history_column_list: Sequence[str] | None = None,
-    track_history_except_column_list: Sequence[str] | None = None,
+    track_history_column_list: str | Sequence[str] | None = None,
+    track_history_except_column_list: str | Sequence[str] | None = None,
 ) -> list[UpsertResult]:
     """Take up a whole snapshot of a source in one commit. Rows that are new or differ are upserted; rows that it lacks
     are deleted.

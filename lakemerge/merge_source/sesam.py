@@ -59,7 +59,9 @@ def _read(source: Any) -> Mapping[str, Any]:
         return source
     text = source
     if not isinstance(source, str | os.PathLike):
-        raise MergeConfigError(f"the configuration must be a mapping, JSON text or a path, not {shown(source)}")
+        raise MergeConfigError(
+            f"the configuration cannot be read: it must be a mapping, JSON text or a path, not {shown(source)}"
+        )
     if not isinstance(source, str) or not source.lstrip().startswith("{"):
         try:
             text = Path(source).read_text(encoding="utf-8")

@@ -427,7 +427,7 @@ def test_every_public_call_checks_its_arguments_at_the_door() -> None:
         ("Sequence[str]", pd.Index(["a", "b"]), ("a", "b")),
         ("Sequence[str]", np.array(["a"]), ("a",)),
         ("Sequence[str] | None", (name for name in "ab"), ("a", "b")),
-        ("tuple[str, int]", ["app", np.uint8(3)], ("app", 3)),
+        ("tuple[str, int]", ("app", np.uint8(3)), ("app", 3)),
         ("Literal['a', 'b']", np.str_("b"), "b"),
         ("dt.timedelta", pd.Timedelta("1D"), dt.timedelta(1)),
     ],
