@@ -6,7 +6,6 @@ somebody may still want to read, and no cost model knows that.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -24,13 +23,14 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.results.schedule import Auto, Schedule
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["after_write", "told"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def after_write(

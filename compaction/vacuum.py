@@ -14,7 +14,6 @@ If a vacuum is killed, the table is still correct, and the next vacuum deletes t
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,11 +46,12 @@ from lakemerge.layout.view import TableView
 from lakemerge.results.results import VacuumResult
 from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["vacuum"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
+from lakemerge._internal.arguments import flag, know, number, shown, whole
 from lakemerge.errors import InputError
 
 __all__ = ["ReadPolicy", "Settings"]
@@ -43,10 +45,16 @@ class ReadPolicy:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            wanted = bool if each.name == "premerge" else (int, float)
-            if not isinstance(value, wanted) or (isinstance(value, bool) and each.name != "premerge") or value < 0:
-                kind = "True or False" if each.name == "premerge" else "a number that is not negative"
-                raise InputError(f"ReadPolicy.{each.name} must be {kind}, not {value!r}", setting=each.name)
+            is_flag = each.name == "premerge"
+            check: Any = flag if is_flag else number if each.type == "float" else whole
+            try:
+                found = check(value, each.name)
+            except InputError:
+                found = -1
+            if found < 0:
+                kind = "True or False" if is_flag else "a number that is not negative"
+                raise InputError(f"ReadPolicy.{each.name} must be {kind}, not {shown(value)}", setting=each.name)
+            object.__setattr__(self, each.name, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +105,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.reads, ReadPolicy):
-            raise InputError(f"Settings.reads must be a ReadPolicy, not {self.reads!r}", setting="reads")
+            raise InputError(f"Settings.reads must be a ReadPolicy, not {shown(self.reads)}", setting="reads")
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name == "reads":
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"Settings.{each.name} must be a positive integer, not {value!r}", setting=each.name)
+            try:
+                found = whole(value, each.name)
+            except InputError:
+                found = 0
+            if found < 1:
+                raise InputError(
+                    f"Settings.{each.name} must be a positive integer, not {shown(value)}", setting=each.name
+                )
+            object.__setattr__(self, each.name, found)
+
+
+know(Settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 
+from lakemerge._internal.arguments import number, shown, whole
 from lakemerge.errors import InputError
 
 __all__ = ["byte_count", "bytes_of", "duration", "milliseconds_of"]
@@ -44,17 +45,25 @@ def milliseconds_of(value: object, what: str) -> int:
     """A duration that a caller gave as text, as a ``timedelta`` or as seconds. Raises :class:`InputError`."""
     if isinstance(value, str):
         value = duration(value)
-    if isinstance(value, dt.timedelta):
+    if isinstance(value, dt.timedelta) and value == value:  # pandas has one that is none
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**40:
-        raise InputError(f"{what} must be a duration such as '5m', a timedelta or seconds, not {value!r}")
-    return round(value * 1000)
+    try:
+        seconds = number(value, what)
+    except InputError:
+        seconds = -1
+    if not 0 <= seconds < 2**40:
+        raise InputError(f"{what} must be a duration such as '5m', a timedelta or seconds, not {shown(value)}")
+    return round(seconds * 1000)
 
 
 def bytes_of(value: object, what: str) -> int:
     """A size that a caller gave as text or as a number. Raises :class:`InputError`."""
     if isinstance(value, str):
         return byte_count(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{what} must be a size such as '64MiB' or a number of bytes, not {value!r}")
-    return value
+    try:
+        count = whole(value, what)
+    except InputError:
+        count = -1
+    if count < 0:
+        raise InputError(f"{what} must be a size such as '64MiB' or a number of bytes, not {shown(value)}")
+    return count

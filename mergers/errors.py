@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mergers.wording import Speller, plain, worded
+from mergers.wording import Speller, plain, printable, worded
 
 __all__ = [
     "InputError",
@@ -33,8 +33,9 @@ class LakeMergeError(Exception):
     code: ClassVar[str] = "lakemerge"
 
     def __init__(self, message: str, **facts: object) -> None:
-        """:param message: the text, with its parameters marked (:mod:`mergers.wording`)."""
-        self.message = plain(message)
+        """:param message: the text, with its parameters marked (:mod:`mergers.wording`). Control characters in it are
+        escaped; facts keep them."""
+        self.message = printable(plain(message), lines=True)
         super().__init__(self.message)
         self.facts: dict[str, object] = {name: _plain(fact) for name, fact in facts.items()}
         self._marked = message
@@ -50,7 +51,7 @@ class LakeMergeError(Exception):
 
     def worded(self, spell: Speller) -> str:
         """The message for a reader who has other names for parameters; see :func:`mergers.wording.worded`."""
-        return worded(self._marked, spell)
+        return printable(worded(self._marked, spell), lines=True)
 
     def __reduce__(self) -> tuple[object, tuple[type[LakeMergeError], str, dict[str, object]]]:
         return _rebuild, (type(self), self._marked, self.facts)

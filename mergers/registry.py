@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
-import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -23,6 +22,7 @@ from mergers.builtin.first_row import FirstRow
 from mergers.builtin.partial_update import PartialUpdate
 from mergers.contract import Merger
 from mergers.errors import MergerMissingError, MergerRegistrationError
+from mergers.logs import logger
 from mergers.wording import in_python
 
 __all__ = ["ENTRY_POINT_GROUP", "MergerRegistry", "default_registry", "register_merger"]
@@ -46,7 +46,7 @@ _BUILTINS: tuple[type[Merger], ...] = (
 
 M = TypeVar("M", bound=type[Merger])
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def _is_uuid(text: str) -> bool:
@@ -76,7 +76,8 @@ class MergerRegistry:
         class has its id or name."""
         if not isinstance(merger, type):
             raise MergerRegistrationError(
-                f"{merger!r} is not a class; register the merger's class", merger=repr(merger)
+                f"an object of type {type(merger).__name__} is not a class; register the merger's class",
+                merger=type(merger).__name__,
             )
         where = f"{merger.__module__}.{merger.__qualname__}"
         merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)

@@ -7,7 +7,6 @@ statistics are true (docs/table-format.md).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
+from mergers.logs import logger
 
 __all__ = ["check_table"]
 
@@ -48,7 +48,7 @@ _REBUILD = (
     "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
 )
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(slots=True)

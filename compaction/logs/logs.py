@@ -13,7 +13,6 @@ logarithmic number of times.
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -40,6 +39,7 @@ from lakemerge.options import Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import LogCompactionResult
 from lakemerge.write.discard import discard
+from mergers.logs import logger
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _MIB = 1024 * 1024
 _MIN_JOB_BYTES = 8 * _MIB
 """Fewer bytes than this are not worth a task or a file of their own."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def compact_logs(

@@ -22,7 +22,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.runs import Run, key_ranges
-from lakemerge.read.sources import block_schema, block_stream
+from lakemerge.read.sources import block_schema, block_stream, check_keys
 from lakemerge.write.pack import stored_bound
 from lakemerge.write.parquet.output import ParquetOutput
 from mergers import Frame, RowKind
@@ -137,6 +137,7 @@ class _Loaded(ParquetFiles):
                 budget = merge.settings.merge_budget_bytes
                 streamed = files.stream(stored, schema=schema, budget_bytes=budget, row_groups=groups)
                 table = pa.concat_tables([table for table, _, _ in streamed]).combine_chunks()
+                check_keys(table, merge.config.key, file.path)
                 at = 0
                 for block in ordered:
                     self._tables[file.path, block.first_row_group] = table.slice(at, block.rows)

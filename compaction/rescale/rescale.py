@@ -11,7 +11,6 @@ is killed, the next one finishes it:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import RescaleResult, SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ _BATCH_TASKS = 4
 """A commit has buckets for so many tasks. So a small table needs one commit, and a large one loses little work when
 the rescale is killed."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def rescale(handle: Handle, begin: TableView, buckets: int, *, spark: SparkSession | None = None) -> RescaleResult:

@@ -5,7 +5,6 @@ The group is committed whole or not at all. If its commit does not land, its fil
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +23,14 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec
 from lakemerge.write.discard import ROWS_FOLDERS, discard
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["GroupOutcome", "GroupRun", "compact_group"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

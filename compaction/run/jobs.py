@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, TypeVar
 
 from lakemerge.handle import Handle
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ __all__ = ["run_jobs"]
 J = TypeVar("J")
 R = TypeVar("R")
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def run_jobs(

@@ -12,7 +12,6 @@ fit its column is skipped and reported, and its logs stay live.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -31,13 +30,14 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy
 from lakemerge.results.results import CompactionResult, LostGroup
 from lakemerge.write.base_file import ordinals_needed
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["compact", "run_plan"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def compact(

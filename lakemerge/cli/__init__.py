@@ -18,8 +18,9 @@ from lakemerge.errors import (
     RetryError,
     TableError,
 )
+from mergers.wording import printable
 
-__all__ = ["EXIT_CODES", "main"]
+__all__ = ["EXIT_CODES", "TRACEBACK_VARIABLE", "main"]
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (InputError, 2),
@@ -30,6 +31,9 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OSError, 1),
 )
 """The exit code of each group of errors: fix the input, try again, fix the table, install something. Others have 1."""
+
+TRACEBACK_VARIABLE = "LAKEMERGE_TRACEBACK"
+"""If this environment variable is set, an error that is neither ours nor the system's is shown with its traceback."""
 
 _NO_ROOM = ". Make room there, and run the command again"
 _NO_RIGHT = ". Give this user the right to do that, or run the command as another user"
@@ -57,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = next((argument for argument in given if not argument.startswith("-")), None)
         sys.stderr.write(f"lakemerge: {one_line(error, command=command)}\n")
         return next(code for group, code in EXIT_CODES if isinstance(error, group))
+    except Exception as error:
+        # A merger of the user, or a fault of this library.
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        told = one_line(error, command=None)
+        sys.stderr.write(f"lakemerge: {told}. This is unexpected: {TRACEBACK_VARIABLE}=1 shows where it happened\n")
+        return 1
 
 
 def one_line(error: Exception, *, command: str | None) -> str:
@@ -66,7 +77,7 @@ def one_line(error: Exception, *, command: str | None) -> str:
     else:
         remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
         text = f"{type(error).__name__}: {error}{remedy}"
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _app(arguments: Sequence[str]) -> int:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from lakemerge.cli import merge_source, provenance, rows
 from lakemerge.cli.arguments import byte_count, duration
@@ -19,7 +21,7 @@ from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.demo import demo
 from lakemerge.cli.ingest import ingest_app
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, say_lines
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.streams import changes, consumers_app
 from lakemerge.cli.tables import (
@@ -34,11 +36,38 @@ from lakemerge.cli.tables import (
 )
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table import LakeTable
+from mergers.wording import printable
 
 __all__ = ["app", "run"]
 
+
+class _Commands(TyperGroup):
+    """The commands. Arguments may be names of files that strangers chose, so what is said of a wrong one is escaped."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _usage_escaped():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_escaped():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_escaped() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        usage: Any = error
+        if hasattr(usage, "format_message"):
+            told = printable(usage.format_message(), lines=True)
+            usage.format_message = lambda: told
+        raise
+
+
 app = typer.Typer(
     name="lakemerge",
+    cls=_Commands,
     help="Makes LakeMerge tables, writes and reads their rows, and keeps them healthy.",
     no_args_is_help=True,
     add_completion=False,
@@ -207,7 +236,7 @@ def check(
     if json:
         document(dataclasses.asdict(result) | {"ok": result.ok, "vacuum": vacuumed})
     else:
-        typer.echo(str(result))
+        say_lines(str(result))
     if not result.ok:
         raise typer.Exit(4)
     if vacuumed is not None and not json:

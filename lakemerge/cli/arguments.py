@@ -10,6 +10,7 @@ import orjson
 
 from lakemerge.errors import InputError
 from lakemerge.quantities import byte_count, duration
+from lakemerge.storage.options import shown_name
 
 __all__ = ["OPTIONS_VARIABLE", "byte_count", "duration", "named_values", "storage_options"]
 
@@ -27,10 +28,11 @@ def storage_options(given: Sequence[str]) -> dict[str, object]:
         options = None
     if not isinstance(options, dict):
         raise InputError(f'{OPTIONS_VARIABLE} is not a JSON object; write it as {{"endpoint_url": "..."}}')
-    for pair in given:
+    for number, pair in enumerate(given, start=1):
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"storage option {pair!r} is not NAME=VALUE")
+            # It may be a secret, so it is not shown.
+            raise InputError(f"storage option number {number} is not NAME=VALUE, such as endpoint_url=...")
         options[name] = _value(value)
     return options
 
@@ -41,7 +43,7 @@ def named_values(given: Sequence[str] | None) -> dict[str, Any]:
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"option {pair!r} is not NAME=VALUE")
+            raise InputError(f"option {shown_name(pair, frozenset())} is not NAME=VALUE")
         try:
             options[name] = orjson.loads(value)
         except ValueError:

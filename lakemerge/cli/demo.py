@@ -19,11 +19,12 @@ import typer
 from lakemerge.cli import demo_orders as orders
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import StorageOption
-from lakemerge.cli.output import JsonOption, document
+from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import LakeMergeError
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table import LakeTable
+from mergers.wording import printable
 
 __all__ = ["demo"]
 
@@ -57,7 +58,7 @@ def demo(
         document({"table": table.url, "version": table.version, "checked": tour.checked, "steps": tour.steps})
     else:
         _told(f"Each of the {tour.checked} answers was compared with a plain computation, and is right.", None)
-        typer.echo(_next_steps(place))
+        say_lines(_next_steps(printable(place)))
 
 
 class _Tour:
@@ -221,9 +222,9 @@ def _sorted_rows(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def _told(text: str, rows: pa.Table | None) -> None:
-    typer.echo(f"\n{text}")
+    say_lines(f"\n{text}")
     if rows is not None:
-        typer.echo("")
+        say_lines("")
         shown_rows(rows, limit=_SHOWN)
 
 

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from lakemerge.cli.arguments import duration, named_values
 from lakemerge.cli.arguments import storage_options as options_of
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines, say
 from lakemerge.cli.service import stopping
 from lakemerge.cli.tables import shown_ingest, shown_ingest_files, shown_ingest_status, shown_rejects
 from lakemerge.errors import InputError
@@ -227,7 +227,7 @@ def retry(
     if json:
         document({"files": count})
     else:
-        typer.echo(f"{count:,} files are put back")
+        say(f"{count:,} files are put back")
 
 
 @ingest_app.command()
@@ -248,7 +248,7 @@ def reset(
     if json:
         document(status)
     else:
-        typer.echo(f"{job.name}: generation {status.generation}")
+        say(f"{job.name}: generation {status.generation}")
 
 
 @ingest_app.command()

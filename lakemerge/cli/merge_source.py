@@ -17,7 +17,7 @@ import orjson
 import typer
 
 from lakemerge.cli.arguments import duration, storage_options
-from lakemerge.cli.output import JsonOption, document
+from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.service import stopping
 from lakemerge.errors import MergeConfigError, NotATableError
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
@@ -79,7 +79,7 @@ def _dataset(name: str, given: Any) -> Dataset:
         or not isinstance(given.get("table"), str)
         or set(given) - {"table", "id", "deleted"}
     ):
-        raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted, not {given!r}")
+        raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted only")
     return Dataset(**given)
 
 
@@ -152,4 +152,4 @@ def _show(result: object, *, json: bool) -> None:
     if json:
         document(result)
     else:
-        typer.echo(result)
+        say_lines(str(result))

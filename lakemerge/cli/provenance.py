@@ -12,7 +12,7 @@ import typer
 
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, StorageOption, opened
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines, say, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import InputError
 from lakemerge.report import report_html
@@ -48,7 +48,7 @@ def explain(
     if json:
         lines(found.to_arrow().to_pylist())
     else:
-        typer.echo(repr(found))
+        say_lines(repr(found))
 
 
 def lineage(
@@ -67,7 +67,7 @@ def lineage(
     if json:
         lines(found.to_arrow().to_pylist())
     else:
-        typer.echo(found.to_dot() if dot else repr(found))
+        say_lines(found.to_dot() if dot else repr(found))
 
 
 def what_if(
@@ -90,7 +90,7 @@ def what_if(
     else:
         shown_rows(rows, limit=limit)
     for note in view.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", error=True)
 
 
 def replay(
@@ -120,7 +120,7 @@ def replay(
         document(result)
         return
     for name, value in result.report():
-        typer.echo(f"{name:<15} {value}")
+        say(f"{name:<15} {value}")
 
 
 def report(
@@ -140,7 +140,7 @@ def report(
     if json:
         document({"file": str(out), "characters": len(page)})
     else:
-        typer.echo(f"{out}: {len(page):,} characters")
+        say(f"{out}: {len(page):,} characters")
 
 
 def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:

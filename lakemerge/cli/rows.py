@@ -12,12 +12,13 @@ import typer
 from lakemerge.cli.arguments import named_values
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, row_lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
-from lakemerge.cli.tables import columns_of, shown_facts, shown_rows
+from lakemerge.cli.tables import columns_of, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.single import SingleFile
+from lakemerge.storage.options import shown_name
 from lakemerge.table import LakeTable
 
 __all__ = ["register"]
@@ -108,8 +109,9 @@ def init(
             }
         )
         return
-    typer.echo(f"{table.url} is a table now, merged by {detail.merger}, with the columns\n  {ddl}")
-    typer.echo(f"Next: lakemerge upsert {path} {like or 'FILE'}")
+    say(f"{table.url} is a table now, merged by {detail.merger}, with the columns")
+    say(f"  {ddl}")
+    say(f"Next: lakemerge upsert {path} {like or 'FILE'}")
 
 
 def upsert(
@@ -147,7 +149,7 @@ def upsert(
     if json:
         document(result)
     else:
-        typer.echo(f"version {result.version}: {result.rows:,} records of {file}, {result.bytes:,} bytes written")
+        say(f"version {result.version}: {result.rows:,} records of {file}, {result.bytes:,} bytes written")
 
 
 def get(
@@ -164,9 +166,9 @@ def get(
     if json:
         document(row)
     elif row is None:
-        typer.echo("there is no such row")
+        say("there is no such row")
     else:
-        shown_facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
+        facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
 
 
 def query(
@@ -188,7 +190,7 @@ def query(
     elif rows.num_columns:
         shown_rows(rows, limit=limit)
     else:
-        typer.echo("done")  # a COPY
+        say("done")  # a COPY
 
 
 def diff(
@@ -211,7 +213,7 @@ def diff(
     if rows.num_rows:
         shown_rows(rows.select([KIND, *names]).rename_columns(["change", *names]), limit=limit)
     else:
-        typer.echo(f"the rows of versions {before} and {after} are the same")
+        say(f"the rows of versions {before} and {after} are the same")
 
 
 def _ddl(schema: pa.Schema) -> str:
@@ -228,6 +230,7 @@ def _texts(given: Sequence[str] | None) -> dict[str, str]:
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise InputError(f"property {pair!r} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
+            shown = shown_name(pair, frozenset())
+            raise InputError(f"property {shown} is not NAME=VALUE, such as lakemerge.retention.maxBytes=50GiB")
         properties[name] = value
     return properties

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,12 +13,13 @@ from lakemerge.cli import one_line
 from lakemerge.errors import LakeMergeError, NotATableError, TableReplacedError
 from lakemerge.results.results import MaintenanceResult
 from lakemerge.table import LakeTable
+from mergers.logs import logger
 
 __all__ = ["run_maintenance", "stopping"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @contextmanager

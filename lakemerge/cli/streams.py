@@ -9,7 +9,7 @@ import typer
 
 from lakemerge.cli.arguments import duration
 from lakemerge.cli.common import PathArgument, StorageOption, opened
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines, say
 
 __all__ = ["changes", "consumers_app"]
 
@@ -54,7 +54,7 @@ def list_consumers(path: PathArgument, storage_options: StorageOption = None, js
         lines(found)
         return
     for consumer in found:
-        typer.echo(
+        say(
             f"{consumer.name}: has read version {consumer.version}; {consumer.lag_versions} versions, "
             f"{consumer.lag_rows:,} records and {consumer.lag} behind; expires after {consumer.expires_after}"
         )
@@ -77,7 +77,7 @@ def register(
     if json:
         document(made)
     else:
-        typer.echo(f"{made.name} begins after version {made.version}")
+        say(f"{made.name} begins after version {made.version}")
 
 
 @consumers_app.command()
@@ -109,7 +109,7 @@ def expire(
     if json:
         document({"expired": gone})
     else:
-        typer.echo(", ".join(gone) or "none is old enough")
+        say(", ".join(gone) or "none is old enough")
 
 
 @consumers_app.command()

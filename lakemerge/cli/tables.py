@@ -6,9 +6,8 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
+from lakemerge.cli.output import columns, facts, say, say_lines
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
@@ -28,7 +27,6 @@ __all__ = [
     "columns_of",
     "shown_buckets",
     "shown_detail",
-    "shown_facts",
     "shown_history",
     "shown_ingest",
     "shown_ingest_files",
@@ -48,7 +46,7 @@ _PATHS = 20
 def shown_detail(table: LakeTable) -> None:
     detail = table.detail()
     live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
-    facts = [
+    told = [
         ("table", detail.url),
         ("version", str(detail.version)),
         ("merger", detail.merger),
@@ -64,27 +62,28 @@ def shown_detail(table: LakeTable) -> None:
         *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
         *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
     ]
-    _print(_facts(facts))
+    facts(told)
 
 
 def shown_history(entries: Sequence[HistoryEntry]) -> None:
-    table = _columns("version", "time (UTC)", "operation", "what", "numbers")
-    for entry in entries:
-        table.add_row(
+    rows = (
+        (
             str(entry.version),
             _instant(entry.timestamp_ms),
             entry.operation or "",
             _pairs(entry.parameters),
             _pairs(entry.metrics),
         )
-    _print(table)
+        for entry in entries
+    )
+    columns(("version", "time (UTC)", "operation", "what", "numbers"), rows)
 
 
 def shown_buckets(slices: Sequence[SliceInfo], *, limit: int) -> None:
-    table = _columns("partition", "bucket", "base files", "rows", "base", "winners", "log blocks", "logs", "amplified")
+    names = ("partition", "bucket", "base files", "rows", "base", "winners", "log blocks", "logs", "amplified")
     costly = sorted(slices, key=lambda part: -part.read_amplification)
-    for part in costly[:limit]:
-        table.add_row(
+    rows = (
+        (
             _pairs(part.partition),
             str(part.bucket),
             str(part.base_files),
@@ -95,42 +94,36 @@ def shown_buckets(slices: Sequence[SliceInfo], *, limit: int) -> None:
             readable_bytes(part.log_bytes),
             f"{part.read_amplification:.2f}",
         )
-    _print(table)
+        for part in costly[:limit]
+    )
+    columns(names, rows)
     if len(costly) > limit:
-        _say(f"{len(costly) - limit} more buckets; --limit shows them")
+        say(f"{len(costly) - limit} more buckets; --limit shows them")
 
 
 def shown_plan(plan: CompactionPlan) -> None:
-    _say(str(plan))
+    say_lines(str(plan))
     if not plan.groups:
         return
-    table = _columns("commit", "partition", "bucket", "base files", "base", "winners", "logs", "blocks", "why")
+    names = ("commit", "partition", "bucket", "base files", "base", "winners", "logs", "blocks", "why")
     rows = [(number, part) for number, group in enumerate(plan.groups, start=1) for part in group.slices]
-    for number, part in rows[:_PLANNED]:
-        table.add_row(str(number), *_planned(part))
-    _print(table)
+    columns(names, ((str(number), *_planned(part)) for number, part in rows[:_PLANNED]))
     if len(rows) > _PLANNED:
-        _say(f"{len(rows) - _PLANNED} more buckets")
+        say(f"{len(rows) - _PLANNED} more buckets")
 
 
 def shown_result(result: CompactionResult) -> None:
     if result.plan.groups:
-        _print(_facts(result.report()))
+        facts(result.report())
     else:
-        _say(str(result.plan))
-
-
-def shown_facts(facts: Iterable[tuple[str, str]]) -> None:
-    _print(_facts(facts))
+        say(str(result.plan))
 
 
 def shown_rows(rows: pa.Table, *, limit: int) -> None:
-    table = _columns(*rows.column_names)
-    for row in rows.slice(0, limit).to_pylist():
-        table.add_row(*("null" if value is None else str(value) for value in row.values()))
-    _print(table)
+    shown = rows.slice(0, limit)
+    columns(rows.column_names, zip(*(map(_cell, column.to_pylist()) for column in shown.columns), strict=True))
     if rows.num_rows > limit:
-        _say(f"{rows.num_rows - limit} more rows; --limit shows them")
+        say(f"{rows.num_rows - limit} more rows; --limit shows them")
 
 
 def shown_ingest(result: IngestResult) -> None:
@@ -140,12 +133,12 @@ def shown_ingest(result: IngestResult) -> None:
         ("rows", f"{result.rows:,} taken up, {result.rejected:,} set aside"),
     ]
     waiting = [] if result.waiting is None else [("waiting", result.waiting)]
-    _print(_facts([*rows, *waiting]))
+    facts([*rows, *waiting])
 
 
 def shown_ingest_status(status: IngestStatus) -> None:
     counts = ", ".join(f"{count:,} {state}" for state, count in status.files.items()) or "none yet"
-    facts = [
+    told = [
         ("job", status.name),
         ("window", f"{status.window}, generation {status.generation}"),
         ("files", counts),
@@ -154,33 +147,33 @@ def shown_ingest_status(status: IngestStatus) -> None:
         ("source", _pairs(status.source)),
     ]
     reset = [("restored", "the table was, after the last window: reset the job")] if status.needs_reset else []
-    _print(_facts([*facts, *reset]))
+    facts([*told, *reset])
 
 
 def shown_ingest_files(files: Sequence[IngestFile], *, limit: int) -> None:
-    table = _columns("file", "state", "windows", "bytes", "rows", "set aside", "why")
+    rows = []
     for file in files[:limit]:
         windows = ", ".join(map(str, file.windows))
         size = f"{readable_bytes(file.bytes)} of {readable_bytes(file.size)}"
         why = " ".join((file.reason or "").split())
-        table.add_row(file.path, file.state, windows, size, f"{file.rows:,}", f"{file.rejected:,}", why)
-    _print(table)
+        rows.append((file.path, file.state, windows, size, f"{file.rows:,}", f"{file.rejected:,}", why))
+    columns(("file", "state", "windows", "bytes", "rows", "set aside", "why"), rows)
     if len(files) > limit:
-        _say(f"{len(files) - limit:,} more files; --limit shows them")
+        say(f"{len(files) - limit:,} more files; --limit shows them")
 
 
 def shown_rejects(rejects: pa.Table, *, limit: int) -> None:
-    table = _columns("file", "byte or row", "why", "text")
+    rows = []
     for row in rejects.slice(0, limit).to_pylist():
         place = row["offset"] if row["offset"] is not None else row["row"]
-        table.add_row(row["path"], str(place), row["reason"], " ".join(row["text"].split()))
-    _print(table)
+        rows.append((row["path"], str(place), row["reason"], " ".join(row["text"].split())))
+    columns(("file", "byte or row", "why", "text"), rows)
     if rejects.num_rows > limit:
-        _say(f"{rejects.num_rows - limit:,} more records; --limit shows them")
+        say(f"{rejects.num_rows - limit:,} more records; --limit shows them")
 
 
 def shown_maintenance(result: MaintenanceResult) -> None:
-    _say(f"{_instant(dt.datetime.now(dt.UTC).timestamp() * 1000)} maintenance, version {result.version}:")
+    say(f"{_instant(dt.datetime.now(dt.UTC).timestamp() * 1000)} maintenance, version {result.version}:")
     for part in result.done:
         match part:
             case CompactionResult():
@@ -188,33 +181,33 @@ def shown_maintenance(result: MaintenanceResult) -> None:
             case VacuumResult():
                 shown_vacuum(part)
             case LogCompactionResult():
-                _say(f"log compaction: {part.commits} commits into {part.files} files, {readable_bytes(part.bytes)}")
+                say(f"log compaction: {part.commits} commits into {part.files} files, {readable_bytes(part.bytes)}")
             case ExpiryResult() if part.horizon is not None:
-                _say(f"tombstone expiry: deletes up to version {part.horizon} are forgotten")
+                say(f"tombstone expiry: deletes up to version {part.horizon} are forgotten")
             case ExpiryResult():
-                _say("tombstone expiry: nothing is old enough")
+                say("tombstone expiry: nothing is old enough")
     for conflict in result.conflicts:
-        _say(f"somebody else was first: {conflict}")
+        say(f"somebody else was first: {conflict}")
     if not result.done and not result.conflicts:
-        _say("nothing is due")
+        say("nothing is due")
 
 
 def shown_vacuum(result: VacuumResult) -> None:
     verb = "would be deleted" if result.dry_run else "deleted"
     for reason in result.reasons:
-        _say(reason)
+        say(reason)
     if not result.paths:
-        _say("vacuum: there is nothing to delete")
+        say("vacuum: there is nothing to delete")
         return
     kinds = [(kind, f"{count:,} files") for kind, count in result.files.items()]
     oldest = ("oldest version kept", str(result.oldest_version))
-    _print(_facts([("vacuum", verb), *kinds, ("bytes", readable_bytes(result.bytes)), oldest]))
+    facts([("vacuum", verb), *kinds, ("bytes", readable_bytes(result.bytes)), oldest])
     if result.dry_run:
         for path in result.paths[:_PATHS]:
-            _say(f"  {path}")
+            say(f"  {path}")
         if len(result.paths) > _PATHS:
-            _say(f"  and {len(result.paths) - _PATHS:,} more")
-        _say("nothing was deleted; add --delete to delete the files")
+            say(f"  and {len(result.paths) - _PATHS:,} more")
+        say("nothing was deleted; add --delete to delete the files")
 
 
 def _planned(part: PlannedSlice) -> Iterable[str]:
@@ -247,29 +240,5 @@ def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _facts(rows: Iterable[tuple[str, str]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _columns(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _print(table: Table) -> None:
-    # If the output is no terminal, lines are not wrapped, so that other programs can search and cut them.
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=1000)
-    console.print(table)
-
-
-def _say(text: str) -> None:
-    Console(markup=False, highlight=False, soft_wrap=True).print(text)
+def _cell(value: object) -> str:
+    return "null" if value is None else str(value)

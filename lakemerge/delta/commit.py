@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,10 +34,11 @@ from lakemerge.delta.snapshot import Replay, Snapshot, can_expire
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, StoreError, UnsupportedFeatureError
 from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
+from mergers.logs import logger
 
 __all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _RESERVED: Final = frozenset(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import orjson
 
 from lakemerge.errors import NotATableError
 from lakemerge.storage.base import FileStat, Store
+from mergers.logs import logger
 from mergers.wording import in_python
 
 __all__ = [
@@ -44,7 +44,7 @@ _UUID_NAMED = re.compile(r"(\d{20})\.checkpoint\.[^.]+\.(?:json|parquet)")
 _FETCH_THREADS = 8
 _FETCH_WINDOW = 64
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +33,14 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.storage.base import Store, is_own_failure
+from mergers.logs import logger
 
 __all__ = ["DeltaLog", "HistoryEntry"]
 
 _Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
 """Consecutive commits, oldest first: version and actions in the order of the file."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _MAX_LOST_RACES: Final = 1000
 _MAX_RELOADS: Final = 3

@@ -7,7 +7,6 @@ older one or for the commits from 0. The table counts as damaged only if nothing
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate
@@ -28,10 +27,11 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.storage.base import Store
+from mergers.logs import logger
 
 __all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at", "version_near"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _LAKEMERGE: Final = "lakemerge"
 

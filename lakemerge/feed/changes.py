@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import CHANGE_TYPE, KIND, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
+from lakemerge.feed.planner import check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit, units_between, units_of_commit
 from lakemerge.feed.walk import blocks_of, changing_commits, check_not_replaced
 from lakemerge.format.config import TableConfig
+from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
-from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView
 from lakemerge.read.feed_columns import FeedColumns
 from mergers.wording import argument
 
-__all__ = ["KIND", "TIMESTAMP", "VERSION", "check_free_names", "feed_plan", "read_changes", "unit_columns"]
+__all__ = ["KIND", "REMEDY", "TIMESTAMP", "VERSION", "check_free_names", "feed_plan", "read_changes", "unit_columns"]
+
+REMEDY: Final = (
+    "Read the changes after a version that is kept, or begin anew from the present rows. A consumer "
+    "(table.consumers.register) holds back vacuum for what it has yet to read"
+)
+"""What the reader of a batch of changes does if a vacuum was faster."""
 
 
 def read_changes(
@@ -25,8 +34,13 @@ def read_changes(
 ) -> pa.RecordBatchReader:
     """See :meth:`lakemerge.LakeTable.changes`."""
     shape, units = feed_plan(handle, until, since, net=net, before_images=before_images, spark_names=False)
-    batches = (batch for unit in units for batch in unit_batches(unit, shape))
-    return pa.RecordBatchReader.from_batches(shape.schema, batches)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with unless_overtaken(handle, Offset(since + 1), until.snapshot, REMEDY):
+            for unit in units:
+                yield from unit_batches(unit, shape)
+
+    return pa.RecordBatchReader.from_batches(shape.schema, batches())
 
 
 def feed_plan(
@@ -41,10 +55,13 @@ def feed_plan(
     if type(since) is not int or since > until.version:
         raise InputError(f"{argument('since')} must be a version up to {until.version}, not {since!r}")
     check_free_names(until.config, spark_names=spark_names)
-    before = handle.view(handle.log.snapshot(version=since))
-    check_kept(since, handle.log.update(until.snapshot), savepoints=False)
-    check_not_replaced(handle, before.snapshot, until.snapshot)
-    columns = FeedColumns.between(handle, before, until, reserved=TOLD.names)
+    with contextlib.ExitStack() as stack:
+        if since >= 0:
+            stack.enter_context(unless_overtaken(handle, Offset(since + 1), until.snapshot, REMEDY))
+        before = handle.view(handle.log.snapshot(version=since))
+        check_not_overtaken(Offset(since + 1), handle.log.update(until.snapshot), REMEDY)
+        check_not_replaced(handle, before.snapshot, until.snapshot)
+        columns = FeedColumns.between(handle, before, until, reserved=TOLD.names)
     shape = FeedShape(columns, before_images=before_images, spark_names=spark_names)
     return shape, (_net if net else _each)(handle, before, until)
 

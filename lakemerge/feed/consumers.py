@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lakemerge._internal.arguments import checked
 from lakemerge.commits.consumers import drop_consumers, known_consumer, register_consumer
 from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
@@ -45,6 +46,7 @@ class Consumers:
         self._current = current
         self._writable = writable
 
+    @checked
     def register(
         self,
         name: str,
@@ -75,6 +77,7 @@ class Consumers:
         )
         return next(consumer for consumer in self.list() if consumer.name == name)
 
+    @checked
     def advance(self, name: str, version: int) -> None:
         """Say that a consumer has read all changes up to ``version``. Commits nothing.
 
@@ -125,6 +128,7 @@ class Consumers:
             expires_after=dt.timedelta(milliseconds=known.expires_after_ms),
         )
 
+    @checked
     def expire(self, *, older_than: dt.timedelta | None = None) -> Sequence[str]:
         """Remove the consumers that have not advanced for too long, and return their names. Vacuum does so, too.
 
@@ -133,6 +137,7 @@ class Consumers:
         age_ms = None if older_than is None else _milliseconds("older_than", older_than)
         return expire_consumers(self._handle, self._writable(), age_ms=age_ms)
 
+    @checked
     def drop(self, name: str) -> None:
         """Remove a consumer. The next vacuum may delete what it held.
 

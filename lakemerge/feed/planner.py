@@ -16,7 +16,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 
-__all__ = ["Limits", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
+__all__ = ["Limits", "Overtaken", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
 
 _KEPT_VERSIONS = 4
 """For how many versions units stay in memory between the two questions of a stream: how far, and which units."""
@@ -154,5 +154,32 @@ def unless_overtaken(handle: Handle, start: Offset, tip: Snapshot, remedy: str) 
     try:
         yield
     except (TableDamagedError, FileNotFoundError, VersionNotFoundError):
-        check_not_overtaken(start, handle.log.update(tip), remedy)
+        Overtaken(handle, start, tip, remedy)()
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Called where a file is missing: raises an error if a vacuum deleted it, or if the table was made anew. Picklable,
+    for the tasks that read."""
+
+    handle: Handle
+    start: Offset
+    tip: Snapshot | None
+    """A recent snapshot; ``None`` where there is none, such as in a task."""
+    remedy: str
+
+    def __call__(self) -> None:
+        log = self.handle.log
+        if self.tip is not None:
+            log.check_holds(self.tip)
+        check_not_overtaken(self.start, log.snapshot() if self.tip is None else log.update(self.tip), self.remedy)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """A context for reads of files."""
+        try:
+            yield
+        except (TableDamagedError, FileNotFoundError):
+            self()
+            raise

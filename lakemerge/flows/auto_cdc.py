@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from lakemerge._internal.arguments import checked, shown
 from lakemerge.errors import FrameError, InputError
 from lakemerge.flows.settings import DELETED, START, FlowSettings
 from lakemerge.flows.target import opened_target
@@ -28,20 +29,21 @@ KIND = "_lm_kind"
 _PLACE = "_lm_place"
 
 
+@checked
 def auto_cdc(
     *,
     source: Any,
     target: Any,
-    keys: Sequence[str],
+    keys: str | Sequence[str],
     sequence_by: str | Sequence[str],
     apply_as_deletes: Any = None,
     apply_as_truncates: Any = None,
     ignore_null_updates: bool = False,
-    column_list: Sequence[str] | None = None,
-    except_column_list: Sequence[str] | None = None,
+    column_list: str | Sequence[str] | None = None,
+    except_column_list: str | Sequence[str] | None = None,
     stored_as_scd_type: int | str = 1,
-    track_history_column_list: Sequence[str] | None = None,
-    track_history_except_column_list: Sequence[str] | None = None,
+    track_history_column_list: str | Sequence[str] | None = None,
+    track_history_except_column_list: str | Sequence[str] | None = None,
     checkpoint: str | None = None,
     trigger: Mapping[str, Any] | None = None,
     txn: tuple[str, int] | None = None,
@@ -120,7 +122,7 @@ def _apply(table: LakeTable, settings: FlowSettings, events: pa.Table, txn: tupl
 def mask_of(rows: pa.Table, condition: object) -> Bools:
     """Which rows meet a SQL condition; null counts as no."""
     if not isinstance(condition, str):
-        raise InputError(f"a condition on a frame that is not Spark's must be SQL text, not {condition!r}")
+        raise InputError(f"a condition on a frame that is not Spark's must be SQL text, not {shown(condition)}")
     judged = parse_filter(condition, rows.schema)
     mask = np.zeros(rows.num_rows, dtype=np.bool_)
     if judged is None:

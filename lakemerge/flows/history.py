@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.flows.settings import DELETED, END, HISTORY_PROPERTY, START, HistoryView
 from lakemerge.table import LakeTable
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import key_columns, sort_order
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,6 +49,8 @@ def history_df(target: LakeTable) -> DataFrame:
 
 def view_of(target: LakeTable) -> HistoryView:
     """How the target's history is derived."""
+    if not isinstance(target, LakeTable):
+        raise InputError(f"{argument('target')} must be a LakeTable, not {shown(target)}")
     text = target.view.snapshot.metadata.configuration.get(HISTORY_PROPERTY)
     if text is None:
         raise InputError(

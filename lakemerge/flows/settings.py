@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, TableDamagedError
 from mergers.wording import argument
 
@@ -91,13 +92,13 @@ class FlowSettings:
         """Raises :class:`InputError` with everything that is wrong."""
         problems: list[str] = []
         key, sequence = names_of(keys, "keys", problems), names_of(sequence_by, "sequence_by", problems)
-        kind = {"1": 1, "2": 2}.get(str(scd_type), 0)
+        kind = {"1": 1, "2": 2}.get(shown(scd_type).strip("'"), 0)
         if not key:
             problems.append(f"{argument('keys')} must name the columns that identify a row")
         if not sequence:
             problems.append(f"{argument('sequence_by')} must name the column that orders the events")
         if not kind:
-            problems.append(f"{argument('stored_as_scd_type')} must be 1 or 2, not {scd_type!r}")
+            problems.append(f"{argument('stored_as_scd_type')} must be 1 or 2, not {shown(scd_type)}")
         if column_list is not None and except_column_list is not None:
             problems.append(f"give {argument('column_list')} or {argument('except_column_list')}, not both")
         if kind == 1 and (track is not None or untracked is not None):
@@ -139,6 +140,9 @@ class FlowSettings:
             raise InputError(
                 f"the source has column(s) {', '.join(taken)}, which a history has for itself; rename them"
             )
+        lower = [name.lower() for name in given]
+        if twice := sorted({name for name in lower if lower.count(name) > 1}):
+            raise InputError(f"the source has column(s) {', '.join(twice)} more than once; a column comes once")
         chosen = {name.lower() for name in (given if self.only is None else self.only)}
         chosen -= {name.lower() for name in self.left_out}
         chosen |= {name.lower() for name in self.keys}
@@ -154,12 +158,12 @@ def names_of(given: object, what: str, problems: list[str]) -> tuple[str, ...]:
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     names = [_name(one) for one in several]
     if None in names:
-        problems.append(f"{argument(what)} must be a column name or a list of them, not {given!r}")
+        problems.append(f"{argument(what)} must be a column name or a list of them, not {shown(given)}")
     return tuple(name for name in names if name is not None)
 
 
 def _name(one: object) -> str | None:
     if isinstance(one, str):
         return one or None
-    text = str(one)
+    text = shown(one)
     return text[len("Column<'") : -len("'>")] if text.startswith("Column<'") and text.endswith("'>") else None

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.arguments import checked, shown, whole
 from lakemerge.errors import FrameError, InputError
 from lakemerge.feed.difference import row_changes
 from lakemerge.flows.auto_cdc import KIND
@@ -34,15 +35,16 @@ SNAPSHOT_VERSION = "__SNAPSHOT"
 Version = int | dt.datetime
 
 
+@checked
 def auto_cdc_from_snapshot(
     *,
     source: Any,
     target: Any,
-    keys: Sequence[str],
+    keys: str | Sequence[str],
     version: Version | None = None,
     stored_as_scd_type: int | str = 1,
-    track_history_column_list: Sequence[str] | None = None,
-    track_history_except_column_list: Sequence[str] | None = None,
+    track_history_column_list: str | Sequence[str] | None = None,
+    track_history_except_column_list: str | Sequence[str] | None = None,
 ) -> list[UpsertResult]:
     """Take up a whole snapshot of a source in one commit. Rows that are new or differ are upserted; rows that it lacks
     are deleted.
@@ -107,7 +109,8 @@ def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSet
         return spark_snapshot(frame, version, target, settings)
     rows = as_reader(frame).read_all()
     stamp = version if version is not None else next_version(target)
-    stamped = rows.append_column(SNAPSHOT_VERSION, pa.array([stamp] * rows.num_rows, _type(stamp)))
+    kind = _type(stamp)
+    stamped = rows.append_column(SNAPSHOT_VERSION, pa.array([stamp] * rows.num_rows, kind))
     table = opened_target(target, settings, stamped.schema, None)
     own = stamp_of(table, stamp)
     changes = _changes(table, settings, stamped, stamp)
@@ -166,16 +169,20 @@ def next_version(target: Any) -> int:
 def _number(version: Any) -> int:
     if isinstance(version, dt.datetime) and version.tzinfo is not None:
         return (version - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1)
-    if type(version) is not int or version < 0:
+    try:
+        found = whole(version, "version")
+    except InputError:
+        found = -1
+    if found < 0:
         raise InputError(
-            f"a snapshot's version must be an integer from 0 on, or a datetime with a zone, not {version!r}"
+            f"a snapshot's version must be an integer from 0 on, or a datetime with a zone, not {shown(version)}"
         )
-    return version
+    return found
 
 
 def _type(version: Version) -> pa.DataType:
     _number(version)
-    return pa.int64() if isinstance(version, int) else pa.timestamp("us", "UTC")
+    return pa.timestamp("us", "UTC") if isinstance(version, dt.datetime) else pa.int64()
 
 
 def _version_of(number: int, kind: pa.DataType) -> Version:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, NotATableError
 from lakemerge.flows.settings import DELETED, HISTORY_PROPERTY, START, FlowSettings
 from lakemerge.table import LakeTable
@@ -26,7 +27,7 @@ def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spa
     if isinstance(target, LakeTable):
         return _checked(target, wanted)
     if not isinstance(target, str | os.PathLike):
-        raise InputError(f"the target must be a LakeTable or the path of one, not {target!r}")
+        raise InputError(f"the target must be a LakeTable or the path of one, not {shown(target)}")
     try:
         table = LakeTable.open(target, spark=spark)
     except NotATableError as error:

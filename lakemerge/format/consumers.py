@@ -7,7 +7,6 @@ older than the real one is safe, because then more is kept.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from lakemerge.errors import InputError, StoreError, TableDamagedError
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.values import whole_number
 from lakemerge.storage.base import Put, Store
+from mergers.logs import logger
 
 __all__ = [
     "CONSUMER_DOMAIN_PREFIX",
@@ -37,7 +37,7 @@ CONSUMER_FOLDER: Final = "_lakemerge/consumers"
 
 _MOST_TRIES: Final = 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lakemerge._internal.cached import cached_property
+from lakemerge.errors import TableDamagedError
 from mergers.ordering import plain_integers
 
 __all__ = [
@@ -98,7 +99,9 @@ def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
         return decimal.Decimal(value["dec"])
     if isinstance(value, int | str) and not isinstance(value, bool):
         return value
-    raise TypeError(f"not a key value: {value!r}")
+    raise TableDamagedError(
+        f"a key column of a stored file holds {value!r}, which is no key. Run `lakemerge check`, which names the file"
+    )
 
 
 def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
@@ -133,7 +136,9 @@ def keys_at(columns: Sequence[pa.Array], positions: Sequence[int]) -> list[Key]:
 def _checked(value: object) -> int | str | bytes | decimal.Decimal:
     if isinstance(value, int | str | bytes | decimal.Decimal):
         return value
-    raise TypeError(f"not a key value: {value!r}")
+    raise TableDamagedError(
+        f"a key column of a stored file holds {value!r}, which is no key. Run `lakemerge check`, which names the file"
+    )
 
 
 class SoughtKeys:

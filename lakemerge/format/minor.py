@@ -145,9 +145,13 @@ def positions_table(store: Store, path: str) -> pa.Table:
     """A positions file as it is, of :data:`POSITIONS_SCHEMA`."""
     try:
         with store.open_input(path) as source:
-            return pq.read_table(source, schema=POSITIONS_SCHEMA)
+            table = pq.read_table(source, schema=POSITIONS_SCHEMA)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TableDamagedError(f"positions file {path!r} cannot be read: {error}", path=path) from error
+    lists = table.column("bits").combine_chunks()
+    if table.column("file").null_count or lists.null_count or lists.flatten().null_count:
+        raise TableDamagedError(f"positions file {path!r} has nulls, which say no positions", path=path)
+    return table
 
 
 def _unpacked(table: pa.Table) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:

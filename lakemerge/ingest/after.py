@@ -6,7 +6,6 @@ the rest, because the ledger still says that the file is in the table.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -14,10 +13,11 @@ from typing import Final
 from lakemerge.ingest.options import Archive, Files
 from lakemerge.ingest.places import whole_path
 from lakemerge.ingest.source import Outcome, SourceFile
+from mergers.logs import logger
 
 __all__ = ["ARCHIVE_FOLDER", "Afterwards"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 ARCHIVE_FOLDER: Final = "_archive"
 """Hidden from listings by its underscore."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import checked, items, shown, whole
 from lakemerge.commits.provenance import DomainChangedError
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
 from lakemerge.format.ingests import ingests_of
@@ -27,13 +27,14 @@ from lakemerge.ingest.settings import JobSettings, OpenTable
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable
 
 __all__ = ["IngestJob"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _TRIES: Final = 20
 _NEW = frozenset({FileState.SEEN, FileState.SETTLING, FileState.CHANGED})
@@ -64,6 +65,7 @@ class IngestJob:
         """What the table knows the job by."""
         return self._name
 
+    @checked
     def run(self, *, every: object = None, drain: bool = False) -> IngestResult:
         """Take up the files that are there now; with ``every``, go on until :meth:`stop`.
 
@@ -101,6 +103,7 @@ class IngestJob:
         """What the table says about the job."""
         return status_of(self._table.handle.store, self._standing())
 
+    @checked
     def files(self, *, state: str | Collection[str] | None = None) -> list[IngestFile]:
         """Versions of files by path, and what became of them. If the job has a source, it is listed, too, to find new
         files.
@@ -120,13 +123,15 @@ class IngestJob:
         tables = rejects_tables(self._table.handle.store, standing.ingest.rejects)
         return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
+    @checked
     def retry(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> int:
         """Put back files that failed or were refused because they changed. A new window takes them. Returns how many.
 
         :param paths: only these files.
         :raises lakemerge.InputError: one of them did not fail.
         """
-        asked = None if paths is None else {whole_path(path) for path in paths}
+        given = [] if paths is None else items(paths, "paths", "a list of paths")
+        asked = None if paths is None else {whole_path(path) for path in given}
         again: list[Entry] = []
 
         def chosen(standing: Standing) -> list[Entry]:
@@ -143,6 +148,7 @@ class IngestJob:
         self._noted(chosen, {"retried": True})
         return len(again)
 
+    @checked
     def reset(self, *, seen: Literal["keep", "forget"] = "keep") -> None:
         """Begin a new generation: after a restore, or to take everything up again.
 
@@ -164,6 +170,7 @@ class IngestJob:
         about = {"reset": seen, "generation": changed.generation}
         note(self._table.handle, standing, (), about=about, changed=changed)
 
+    @checked
     def replay(
         self,
         *,
@@ -184,7 +191,7 @@ class IngestJob:
         from lakemerge.table import LakeTable
 
         runner = self._needed().runner(self._table, self._name, self._stop.is_set)
-        numbers = None if windows is None else {windows} if isinstance(windows, int) else set(windows)
+        numbers = None if windows is None else _numbers(windows)
         target = self._table.services if into is None else into
         opened = target if isinstance(target, LakeTable) else LakeTable.open(target)
         return replayed(runner, self._standing(), opened.handle, numbers, force=force)
@@ -273,10 +280,18 @@ class IngestJob:
         return self._settings
 
 
+def _numbers(windows: object) -> set[int]:
+    """One number of a window or several."""
+    if isinstance(windows, Iterable):
+        return {whole(one, "windows") for one in items(windows, "windows", "a number of a window, or a list of them")}
+    return {whole(windows, "windows")}
+
+
 def _states(state: str | Collection[str] | None) -> frozenset[FileState]:
-    given = [*FileState] if state is None else [state] if isinstance(state, str) else list(state)
     known = {str(one) for one in FileState}
-    strange = [one for one in given if one not in known]
+    what = f"states of files, which are {', '.join(sorted(known))}"
+    given = [*FileState] if state is None else [state] if isinstance(state, str) else items(state, "state", what)
+    strange = [one for one in given if not isinstance(one, str) or one not in known]
     if strange:
-        raise InputError(f"states of files are {', '.join(sorted(known))}, not {strange[0]!r}")
+        raise InputError(f"states of files are {', '.join(sorted(known))}, not {shown(strange[0])}")
     return frozenset(FileState(one) for one in given)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from lakemerge._internal.arguments import check_fields, checked, shown
 from lakemerge.bins import BinLimits
 from lakemerge.errors import InputError
 from lakemerge.ingest.formats.choose import FORMATS
@@ -45,6 +46,7 @@ class Files:
     :raises lakemerge.InputError: something is wrong with the arguments. It is raised before anything is listed.
     """
 
+    @checked
     def __init__(
         self,
         *locations: Location | Iterable[Location] | Callable[[], Iterable[Location]],
@@ -62,8 +64,9 @@ class Files:
             raise InputError("say where the files are: Files('s3://landing/orders/', format='json')")
         if format not in FORMATS:
             raise InputError(f"format must be one of {', '.join(sorted(FORMATS))}, not {format!r}")
-        if overwrites not in ("ingest", "refuse"):
-            raise InputError(f"overwrites must be 'ingest' or 'refuse', not {overwrites!r}")
+        how: object = overwrites
+        if not isinstance(how, str) or how not in ("ingest", "refuse"):
+            raise InputError(f"overwrites must be 'ingest' or 'refuse', not {shown(overwrites)}")
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
             raise InputError(f"columns must be a list of names, not {columns!r}")
         if not isinstance(options, Mapping):
@@ -98,7 +101,13 @@ class Files:
             if isinstance(given, str | os.PathLike):
                 yield whole_path(given)
             else:
-                yield from map(whole_path, given() if callable(given) else given)
+                found = given() if callable(given) else given
+                try:
+                    each = iter(found)
+                except TypeError:
+                    what = shown(found)
+                    raise InputError(f"a location must be a path, a URL or a list of them, not {what}") from None
+                yield from map(whole_path, each)
 
     def groups(self, path: str) -> Mapping[str, str | None] | None:
         """The named groups of a file's name; ``None`` where the name does not match."""
@@ -132,6 +141,7 @@ class Bins:
     one bin."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.limits()  # raises where they contradict each other
         if isinstance(self.correlate, str) or not all(isinstance(name, str) for name in self.correlate):
             raise InputError(f"correlate must be a list of names, not {self.correlate!r}")
@@ -179,6 +189,7 @@ class Fragments:
     """How many sets the job waits for at a time; the oldest one fails to make room."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self.limits()
 
     def limits(self) -> BinLimits:
@@ -201,6 +212,7 @@ class Archive:
     """While the archive has more bytes, the oldest files are deleted."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _ = self.max_age_ms, self.limit_bytes
         if self.folder is not None:
             whole_path(self.folder)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import heapq
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import itemgetter
-from urllib.parse import unquote
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.ingest.source import Source, SourceFile
 from lakemerge.ingest.source_local import LocalSource
 from lakemerge.ingest.source_s3 import S3Source
 from lakemerge.ingest.spill import SortedSpill
+from lakemerge.storage import path_of_file_url
+from lakemerge.storage.options import check_no_password, checked_options
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["LISTING", "Places", "whole_path"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 
@@ -44,7 +46,7 @@ class Places:
     """
 
     def __init__(self, storage_options: Mapping[str, object]) -> None:
-        self._options = dict(storage_options)
+        self._options = checked_options(storage_options)
         self._buckets: dict[str, S3Source] = {}
 
     def __repr__(self) -> str:
@@ -93,13 +95,15 @@ def whole_path(location: str | os.PathLike[str]) -> str:
     """
     given: object = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(given, str) or not given:
-        raise InputError(f"a location must be a path or a URL, not {location!r}")
+        raise InputError(f"a location must be a path or a URL, not {shown(location)}")
     text = given
+    if "\0" in text:
+        raise InputError(f"the location {text!r} holds a null character, which no path can have", location=text)
     end = "/" if text.endswith("/") else ""
     match = _URL.fullmatch(text)
     scheme = "" if match is None else match["scheme"].lower()
     if match is None or scheme == "file":
-        path = text if match is None else unquote(match["rest"].removeprefix("//localhost").removeprefix("//"))
+        path = text if match is None else path_of_file_url(text)
         whole = os.path.abspath(path)
         return whole if whole == "/" else whole + end
     if scheme not in ("s3", "s3a"):
@@ -109,6 +113,7 @@ def whole_path(location: str | os.PathLike[str]) -> str:
             scheme=scheme,
         )
     if not match["rest"].startswith("//"):
+        check_no_password(text)
         raise InputError(f"{text!r} looks like a URL that went through pathlib: pass it as a string", location=text)
     bucket, _, key = match["rest"][2:].partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]+", bucket):

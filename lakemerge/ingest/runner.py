@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,11 +30,12 @@ from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import LoadFileSlices, Write
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["Engine", "Runner", "fails_window"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _MOST_REPLANS: Final = 100
 _INFLATED: Final = {"parquet": 4, "orc": 4, "avro": 2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,11 @@ from itertools import islice
 from lakemerge.ingest.options import Files
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.spill import Spool
+from mergers.logs import logger
 
 __all__ = ["Scanner", "listing_of"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _BATCH_ROWS = 16_384
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
@@ -27,6 +27,7 @@ from lakemerge.ingest.windows import Gathering
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import bytes_of
 from lakemerge.write.upsert import load_in_process
+from mergers.logs import logger
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobSettings", "OpenTable"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _ENVELOPES = {"debezium": ("json", "avro"), "dms": ("csv", "parquet", "json")}
 
@@ -211,7 +212,7 @@ def _pressure(table: LakeTable, most: float | None) -> str | None:
 
 def _wrong_gathering(files: Any, bins: Any, fragments: Any) -> Iterator[str]:
     if not isinstance(files, Files):
-        yield f"the source must be Files(...), not {files!r}"
+        yield f"the source must be Files(...), not {shown(files)}"
         return
     if not isinstance(bins, Bins | None) or not isinstance(fragments, Fragments | None):
         yield "bins must be Bins(...) and fragments Fragments(...)"

@@ -5,7 +5,6 @@ A job notes in the table what it took up, and takes up each record once. This re
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,11 +35,12 @@ from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from mergers import Merger
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["SingleFile"]
 
-_logger = logging.getLogger("lakemerge.ingest")
+_logger = logger("lakemerge.ingest")
 
 _ENDINGS: Final = {
     "csv": "csv",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import shutil
 import stat
@@ -19,10 +18,11 @@ from operator import itemgetter
 import pyarrow as pa
 
 from lakemerge.ingest.source import FileUnreadableError, Outcome, Source, SourceFile, changed, gone, is_hidden
+from mergers.logs import logger
 
 __all__ = ["LocalSource"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENXIO})

@@ -92,12 +92,27 @@ def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
 @contextmanager
 def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
     """A context for reads of ``snapshot``. If a file is missing because the table was removed or re-created, it raises
-    :class:`lakemerge.TableReplacedError`, since the table is not damaged."""
+    :class:`lakemerge.TableReplacedError`, and if a vacuum deleted it, :class:`VersionNotFoundError`, since the table is
+    not damaged."""
     try:
         yield
     except (TableDamagedError, FileNotFoundError):
         log.check_holds(snapshot)
+        tip = log.update(snapshot)
+        if STATE_DOMAIN in tip.domains:
+            _check_not_vacuumed(snapshot, tip)
         raise
+
+
+def _check_not_vacuumed(read: Snapshot, tip: Snapshot) -> None:
+    try:
+        check_kept(read.version, tip)
+    except VersionNotFoundError as gone:
+        raise VersionNotFoundError(
+            f"a vacuum was faster than this read: {gone.message}. Read again, from the latest version or one that is "
+            "kept; a savepoint holds back vacuum",
+            **gone.facts,
+        ) from None
 
 
 def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> pa.RecordBatchReader:

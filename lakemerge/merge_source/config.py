@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
-from lakemerge.errors import MergeConfigError
+from lakemerge._internal.arguments import check_fields, names, shown
+from lakemerge.errors import InputError, MergeConfigError
 from lakemerge.merge_source.rules import Rules, parse_rules
 from lakemerge.table import LakeTable
+from mergers.logs import logger
+from mergers.wording import argument
 
 __all__ = ["Dataset", "MergeConfig", "TableLike"]
 
@@ -30,7 +32,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 _FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
 _ALIAS = re.compile(r"[^\s.`'\"(),=]+")
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,13 @@ class Dataset:
     id: str | Sequence[str] | None = None
     deleted: str | None = None
     storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not isinstance(self.table, str | os.PathLike | LakeTable):
+            raise InputError(f"{argument('table')} must be a path or a LakeTable, not {shown(self.table)}")
+        if self.id is not None and not isinstance(self.id, str):
+            object.__setattr__(self, "id", names(self.id, "id"))
 
     @property
     def url(self) -> str:
@@ -103,7 +112,9 @@ class MergeConfig:
         initial = _initial(self.initial_datasets, names, problems)
         equality = _listed(self.equality, "equality", problems)
         sets = _listed(self.equality_sets, "equality_sets", problems)
-        rules = parse_rules(equality, sets, list(datasets), pairwise=self.transitive == "entities", problems=problems)
+        transitive: object = self.transitive
+        pairwise = isinstance(transitive, str) and transitive == "entities"
+        rules = parse_rules(equality, sets, list(datasets), pairwise=pairwise, problems=problems)
         if problems:
             raise MergeConfigError(
                 "the merge source cannot be configured that way: " + "; ".join(problems), problems=tuple(problems)
@@ -168,7 +179,7 @@ def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
             problems.append(f"datasets: {alias!r} is no alias; use a word without dots, quotes and brackets")
             continue
         if not isinstance(value, Dataset | str | os.PathLike | LakeTable):
-            problems.append(f"datasets: {alias!r} must be a path, a LakeTable or a Dataset, not {value!r}")
+            problems.append(f"datasets: {alias!r} must be a path, a LakeTable or a Dataset, not {shown(value)}")
             continue
         dataset = value if isinstance(value, Dataset) else Dataset(value)
         found[alias] = Dataset(
@@ -183,32 +194,35 @@ def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
 
 def _check_choices(config: MergeConfig, problems: list[str]) -> None:
     for name, choices in _CHOICES.items():
-        if getattr(config, name) not in choices:
-            problems.append(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(config, name)!r}")
+        value = getattr(config, name)
+        if not isinstance(value, str) or value not in choices:
+            problems.append(f"{name} must be {' or '.join(map(repr, choices))}, not {shown(value)}")
     problems += [
-        f"{name} must be true or false, not {getattr(config, name)!r}"
+        f"{name} must be true or false, not {shown(getattr(config, name))}"
         for name in _FLAGS
         if not isinstance(getattr(config, name), bool)
     ]
     limit: Any = config.max_merged
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        problems.append(f"max_merged must be a whole number from 1 on, not {limit!r}")
-    if config.version not in (None, 1, 2) or isinstance(config.version, bool):
-        problems.append(f"version must be 2 (1 is read as 2), not {config.version!r}")
+        problems.append(f"max_merged must be a whole number from 1 on, not {shown(limit)}")
+    version: Any = config.version
+    if version is not None and (type(version) is not int or version not in (1, 2)):
+        problems.append(f"version must be 2 (1 is read as 2), not {shown(version)}")
 
 
-def _initial(given: Any, names: set[str | None], problems: list[str]) -> tuple[str, ...] | None:
+def _initial(given: Any, known: set[str | None], problems: list[str]) -> tuple[str, ...] | None:
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Sequence):
-        problems.append(f"initial_datasets must be a list of names, not {given!r}")
+        problems.append(f"initial_datasets must be a list of names, not {shown(given)}")
         return None
-    problems += [f"initial_datasets: there is no dataset {name!r}" for name in given if name not in names]
+    unknown = [name for name in given if not isinstance(name, str) or name not in known]
+    problems += [f"initial_datasets: there is no dataset {shown(name)}" for name in unknown]
     return tuple(given)
 
 
 def _listed(given: Any, name: str, problems: list[str]) -> tuple[Any, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
-        problems.append(f"{name} must be a list, not {given!r}")
+        problems.append(f"{name} must be a list, not {shown(given)}")
         return ()
     return tuple(given)

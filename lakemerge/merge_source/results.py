@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakemerge.results.findings import Finding
+from mergers.wording import printable
 
 __all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
 
@@ -37,10 +38,12 @@ class RunResult:
 
     def __str__(self) -> str:
         if not self.populated:
-            return f"nothing was done: {', '.join(self.waits_for)} must be filled first (see initial_datasets)"
+            return printable(
+                f"nothing was done: {', '.join(self.waits_for)} must be filled first (see initial_datasets)"
+            )
         did = "a run would emit" if self.dry_run else f"run {self.number} emitted"
         taken = ", ".join(f"{name} at version {version}" for name, version in self.versions.items())
-        return (
+        return printable(
             f"{did} {self.emitted:,} entities ({self.replaced:,} replaced, {self.deleted:,} deleted) of "
             f"{self.clusters:,} clusters, {'everything' if self.full else 'what changed'} looked at, in "
             f"{self.seconds:.2f} s; {taken}"
@@ -73,7 +76,7 @@ class ClusterLink:
 
     def __str__(self) -> str:
         held = ", ".join(f"{dataset} {entity!r}" for dataset, entity in self.members)
-        return f"{self.rule}: {self.value} holds {held}"
+        return printable(f"{self.rule}: {self.value} holds {held}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ class Explanation:
     def __str__(self) -> str:
         state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
         lines = [f"{self.id} {state}", *(f"  {dataset} {entity!r}" for dataset, entity in self.members)]
-        return "\n".join([*lines, *(f"  by {link}" for link in self.links)])
+        return "\n".join(map(printable, [*lines, *(f"  by {link}" for link in self.links)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class WideValue:
 
     def __str__(self) -> str:
         through = ", ".join(f"{count:,} by {expression}" for expression, count in self.holders.items())
-        return f"{self.value}: {through}{', merged' if self.active else ''}"
+        return printable(f"{self.value}: {through}{', merged' if self.active else ''}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,4 +160,4 @@ class Report:
             "values:",
             *(f"  {wide}" for wide in self.widest),
         ]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

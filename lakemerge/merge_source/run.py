@@ -7,7 +7,6 @@ them gets the number, and the other plans again.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import APPLICATION, DatasetState, Meta, State, deletes, records, write_rows
 from lakemerge.merge_source.succession import Succession, dataset_states, succession
 from lakemerge.table import LakeTable
+from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ __all__ = ["Tables", "as_taken_up", "not_populated", "run_once", "with_tables"]
 _ATTEMPTS = 20
 _RETIRED_ROWS = 100_000
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

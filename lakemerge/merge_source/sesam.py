@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +10,10 @@ from typing import Any, Final
 
 import orjson
 
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.config import Dataset, TableLike
+from mergers.logs import logger
 
 __all__ = ["load_sesam"]
 
@@ -33,7 +34,7 @@ _PROPERTIES: Final = frozenset(
 )
 """Properties of the source other than type and datasets. ``transitive`` and ``type_conflicts`` are not Sesam's."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def load_sesam(
@@ -57,11 +58,15 @@ def _read(source: Any) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     text = source
+    if not isinstance(source, str | os.PathLike):
+        raise MergeConfigError(
+            f"the configuration cannot be read: it must be a mapping, JSON text or a path, not {shown(source)}"
+        )
     if not isinstance(source, str) or not source.lstrip().startswith("{"):
         try:
             text = Path(source).read_text(encoding="utf-8")
-        except (OSError, TypeError) as error:
-            raise MergeConfigError(f"the configuration {source!r} cannot be read: {error}") from error
+        except (OSError, TypeError, ValueError) as error:
+            raise MergeConfigError(f"the configuration {shown(source)} cannot be read: {error}") from error
     try:
         read = orjson.loads(text)
     except ValueError as error:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 import pyarrow as pa
 
-from lakemerge.errors import InputError, NotATableError, TableExistsError
+from lakemerge._internal.arguments import checked, shown
+from lakemerge.errors import InputError, NotATableError, TableDamagedError, TableExistsError
 from lakemerge.merge_source.check import check
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
@@ -24,9 +26,12 @@ from lakemerge.merge_source.results import Explanation, Pending, Report, RunResu
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
+from lakemerge.quantities import milliseconds_of
 from lakemerge.schema.schema import from_delta_json
+from lakemerge.storage import location_of
 from lakemerge.table import LakeTable
 from mergers import Merger
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +41,27 @@ __all__ = ["MergeSource"]
 _ROLE = "mergeSource.role"
 _CONFIG = "mergeSource.config"
 _SIGNAL_SECONDS = 1.0
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _understood(method: _Method) -> _Method:
+    """A method that reads the state or the output. What stands there is taken at its word, since only runs write it: a
+    value that no run writes is found where it is used."""
+
+    @functools.wraps(method)
+    def call(self: MergeSource, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise TableDamagedError(
+                f"state or output of the merge source at {self.table.url} cannot be understood "
+                f"({type(error).__name__}: {error}): was one of them changed by something else than a run? Restore "
+                "both from a backup, or delete both and create the source anew"
+            ) from error
+
+    return cast("_Method", call)
 
 
 class MergeSource:
@@ -48,6 +74,7 @@ class MergeSource:
         self._config = config
 
     @classmethod
+    @checked
     def create(
         cls,
         output_path: str | os.PathLike[str],
@@ -65,6 +92,7 @@ class MergeSource:
         :raises lakemerge.TableExistsError: there is a table at the path.
         :raises lakemerge.SchemaError: columns of one name have types without a common one.
         """
+        _check_config(config)
         access = Access(storage_options, tuple(mergers), settings)
         inputs = [open_input(place, one, access) for place, one in enumerate(config.inputs)]
         shape = _shape([one.shape for one in inputs], config)
@@ -83,6 +111,7 @@ class MergeSource:
         return cls(_open_tables(output_path, access, spark), config)
 
     @classmethod
+    @checked
     def open(
         cls,
         output_path: str | os.PathLike[str],
@@ -114,6 +143,8 @@ class MergeSource:
         """Whether all datasets that must be populated before anything is output are populated."""
         return not not_populated(self.config, self._inputs(self.config))
 
+    @_understood
+    @checked
     def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
         """Take up what changed in the datasets since the last run, and write the resulting changes to the output.
 
@@ -127,11 +158,14 @@ class MergeSource:
         :raises lakemerge.DatasetsReorderedError: the datasets are in another order.
         :raises lakemerge.DatasetsRemovedError: a dataset is gone.
         """
+        if config is not None:
+            _check_config(config)
         result = run_once(self._tables, lambda meta: config or self._current(meta), full=full, dry_run=dry_run)
         if config is not None and not dry_run:
             self._config = config
         return result
 
+    @_understood
     def pending(self) -> Pending:
         """What the next run would take up. It is falsy if there is nothing."""
         meta = State.at(self._tables.state).meta
@@ -145,6 +179,7 @@ class MergeSource:
                 newer[one.name] = (version, one.version)
         return Pending(datasets=newer, unpublished=output_number(self.table) < meta.emitted_run)
 
+    @checked
     def follow(self, *, every: float | dt.timedelta = 60, stop: threading.Event | None = None) -> Iterator[RunResult]:
         """Run again and again. Gives the result of each run that found something to do.
 
@@ -154,9 +189,9 @@ class MergeSource:
         :param every: seconds between runs.
         :param stop: when it is set, following ends after the run under way.
         """
-        pause = every.total_seconds() if isinstance(every, dt.timedelta) else float(every)
-        if pause < 0:
-            raise InputError(f"every must be a number of seconds, not {every!r}")
+        pause = milliseconds_of(every, argument("every")) / 1000
+        if stop is not None and not (hasattr(stop, "is_set") and hasattr(stop, "wait")):
+            raise InputError(f"{argument('stop')} must be a threading.Event, not {shown(stop)}")
         waiting = stop or threading.Event()
         before = State.at(self._tables.state).meta.run
         while not waiting.is_set():
@@ -168,6 +203,8 @@ class MergeSource:
             step = min(pause, _SIGNAL_SECONDS) if self._config.supports_signalling else pause
             waiting.wait(step)
 
+    @_understood
+    @checked
     def entities(self, since: int | None = None) -> list[dict[str, Any]]:
         """The output in Sesam's form, in order of ``_updated``. Nulls are left out, and a value that is no list in its
         dataset is no list.
@@ -179,6 +216,8 @@ class MergeSource:
         rows = self.table.to_arrow(filter=condition)
         return list(entities_of(rows, _shape_of_meta(state.meta), state))
 
+    @_understood
+    @checked
     def explain(self, output_id: str) -> Explanation:
         """The members of an entity of the output, and the rules and values that join them.
 
@@ -187,6 +226,7 @@ class MergeSource:
         state = State.at(self._tables.state)
         return explain(self.table, state, self._current(state.meta), output_id)
 
+    @_understood
     def check(self) -> SourceCheck:
         """Cluster and combine all rows anew, as of the versions taken up, and compare them with state and output. It
         changes nothing.
@@ -196,6 +236,8 @@ class MergeSource:
         state = State.at(self._tables.state)
         return check(self.table, state, self._current(state.meta), self._tables.access)
 
+    @_understood
+    @checked
     def report(self, *, top: int = 20) -> Report:
         """Counts of entities and clusters, the largest clusters, and the values that most entities have.
 
@@ -215,8 +257,13 @@ class MergeSource:
         return f"MergeSource({self.table.url!r}, datasets={list(self._config.names)})"
 
 
+def _check_config(config: object) -> None:
+    if not isinstance(config, MergeConfig):
+        raise InputError(f"{argument('config')} must be a MergeConfig, not {shown(config)}")
+
+
 def _state_path(output_path: str | os.PathLike[str]) -> str:
-    return os.fspath(output_path).rstrip("/") + "_state"
+    return location_of(output_path).rstrip("/") + "_state"
 
 
 def _is_unfinished(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> bool:

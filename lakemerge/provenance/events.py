@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.results.html import definition_html, table_html
+from mergers.wording import printable
 
 __all__ = ["Event", "Lineage"]
 
@@ -120,7 +121,7 @@ class Lineage:
         whose = f"version {self.version}" if self.key is None else f"{dict(self.key)} at version {self.version}"
         lines = [f"lineage of {whose}, commits known from version {self.begins} on"]
         lines += [f"  {event.version:>6}  {event.kind:<8} {event.words}{_files(event)}" for event in self.events]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        return "\n".join(map(printable, [*lines, *(f"  note: {note}" for note in self.notes)]))
 
     def _repr_html_(self) -> str:
         facts = [("version", str(self.version)), ("commits known from version", str(self.begins))]
@@ -155,4 +156,4 @@ def _named(paths: tuple[str, ...], gone: frozenset[str]) -> str:
 
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'"{printable(escaped)}"'

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakemerge.provenance.verdicts import shown_value
 from lakemerge.results.html import definition_html, table_html
+from mergers.wording import printable
 
 __all__ = ["Explanation", "Step"]
 
@@ -129,7 +130,7 @@ class Explanation:
             lines.append(f"  {step.version:>6}  {_time(step)}  {kind}  {step.words}{origin}")
         lines.append(f"  is {'no row' if self.row is None else _shown(self.row)}")
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
         rows = [

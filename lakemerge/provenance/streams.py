@@ -15,6 +15,7 @@ from lakemerge.handle import Handle
 from lakemerge.provenance.records import nullable
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.sources import check_keys
 from mergers import RowKind
 
 __all__ = ["KIND", "records_of", "with_kinds"]
@@ -45,6 +46,7 @@ def records_of(
                 file = StoredFile(block.file.path, block.file.size_bytes)
                 stream = files.stream(file, schema=stored, budget_bytes=budget, row_groups=block.groups)
                 for table, _, _ in stream:
+                    check_keys(table, config.key, block.file.path)
                     kinds = table.column(KIND_COLUMN).fill_null(int(RowKind.UPDATE_AFTER))
                     yield table.drop_columns([KIND_COLUMN]).append_column(KIND, _symbols(kinds))
 

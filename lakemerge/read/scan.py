@@ -13,7 +13,8 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import InputError
+from lakemerge._internal.arguments import shown
+from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -58,7 +59,13 @@ class _ScanPlan:
 
     def tables(self, part: Part) -> Iterator[pa.Table]:
         for table in scan_part(self.spec, part, self.schema.names, self.condition):
-            yield table.cast(self.schema)
+            try:
+                fitting = table.cast(self.schema)
+            except ValueError as error:  # of Arrow, such as a null in a key column
+                raise TableDamagedError(
+                    f"stored rows do not fit the table's columns: {error}. Run `lakemerge check`, which names the file"
+                ) from error
+            yield fitting
 
 
 def _plan(
@@ -96,8 +103,10 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
 
 def in_mode(view: TableView, mode: str) -> TableView:
     """The version as a read in that mode sees it. For ``base``, it has no logs and no minor entries."""
-    if mode not in get_args(ReadMode):
-        raise InputError(f"{argument('mode')} must be one of {', '.join(map(repr, get_args(ReadMode)))}, not {mode!r}")
+    given: object = mode
+    if not isinstance(given, str) or given not in get_args(ReadMode):
+        known = ", ".join(map(repr, get_args(ReadMode)))
+        raise InputError(f"{argument('mode')} must be one of {known}, not {shown(mode)}")
     if mode == "merged":
         return view
     domains = {name: domain for name, domain in view.snapshot.domains.items() if name == STATE_DOMAIN}

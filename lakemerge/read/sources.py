@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakemerge.errors import TableDamagedError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import Key, KeySpan
 from lakemerge.format.log_block import LogBlock
@@ -35,7 +36,16 @@ from mergers.contract import Bools
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns
 
-__all__ = ["PLACE", "Batches", "MergeSpec", "block_schema", "block_stream", "stored_streams", "tombstone_stream"]
+__all__ = [
+    "PLACE",
+    "Batches",
+    "MergeSpec",
+    "block_schema",
+    "block_stream",
+    "check_keys",
+    "stored_streams",
+    "tombstone_stream",
+]
 
 Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
@@ -118,6 +128,7 @@ def _stored(
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
     for table, first, last in files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups):
+        check_keys(table, spec.config.key, part.path)
         left = _placed(table, part.ordinal, first) if placed else table
         here = np.empty(0, dtype=np.bool_) if superseded is None else superseded[first : first + table.num_rows]
         if here.any():
@@ -125,6 +136,14 @@ def _stored(
             keep[: len(here)] = ~here
             left = left.filter(pa.array(keep))
         yield _wanted_rows(left, spec.config, file_slice), last
+
+
+def check_keys(table: pa.Table, key: Sequence[str], path: str) -> None:
+    """Raise :class:`TableDamagedError` if a key column that was read from the file has a null, which no writer puts
+    there: what compares keys relies on it."""
+    for name in key:
+        if name in table.column_names and table.column(name).null_count:
+            raise TableDamagedError(f"file {path!r}: key column {name!r} has nulls", path=path)
 
 
 def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
@@ -147,6 +166,7 @@ def tombstone_stream(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
         for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+            check_keys(table, spec.config.key, file_slice.tombstones)
             yield _wanted_rows(table, spec.config, file_slice), last
 
 
@@ -184,6 +204,7 @@ def block_stream(
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
     stream = files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
     for table, first, last in stream:
+        check_keys(table, config.key, block.file.path)
         told = _placed(table, number, first).select(schema.names) if placed else table
         mine = _wanted_rows(_within(told, config.key, file_slice.lower, file_slice.upper), config, file_slice)
         if block.buckets < file_slice.buckets:

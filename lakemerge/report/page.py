@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Final
 
+from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
+from lakemerge.errors import InputError
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
-from lakemerge.results.html import table_html
+from lakemerge.results.html import html_text, table_html
 from lakemerge.results.plans import readable_bytes
 from lakemerge.table.describe import SliceInfo
+from mergers.wording import argument
 
 if TYPE_CHECKING:
     from lakemerge.table import LakeTable
@@ -26,11 +28,16 @@ _KINDS: Final = ("writes", "ingest", "compactions", "everything else")
 _REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
 
 
+@checked
 def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) -> str:
     """A self-contained page about the table as it is now.
 
     :param key: also explain this key, as far as history goes.
     """
+    from lakemerge.table import LakeTable
+
+    if not isinstance(table, LakeTable):
+        raise InputError(f"{argument('table')} must be a LakeTable, not {shown(table)}")
     history = sorted(table.history(), key=lambda entry: entry.version)
     parts = [
         _section("State", _state(table)),
@@ -46,16 +53,16 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
         parts.insert(1, _section(f"The row of {_pairs(key)}", found._repr_html_()))
     title = f"LakeMerge report: {table.url}"
     now = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
-    head = f"<h1>{escape(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
+    head = f"<h1>{html_text(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
     return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{html_text(title)}</title>"
         f"<style>{STYLE}</style></head>"
         f"<body><main>{head}{''.join(parts)}</main></body></html>"
     )
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return f"<section><h2>{html_text(title)}</h2>{body}</section>"
 
 
 def _state(table: LakeTable) -> str:
@@ -72,7 +79,7 @@ def _state(table: LakeTable) -> str:
         ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
         ("buckets", "not chosen yet" if detail.buckets is None else f"{detail.buckets:,}"),
     ]
-    cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in file_slices)
+    cards = "".join(f"<div><dt>{html_text(name)}</dt><dd>{html_text(value)}</dd></div>" for name, value in file_slices)
     return f"<dl class='cards'>{cards}</dl>"
 
 
@@ -176,7 +183,7 @@ def _more(count: int) -> str:
 
 
 def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+    return f"<details><summary>{html_text(title)}</summary>{body}</details>"
 
 
 def _time(at_ms: int) -> str:

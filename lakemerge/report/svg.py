@@ -10,9 +10,9 @@ import datetime as dt
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from lakemerge.results.html import html_text
 from lakemerge.results.plans import readable_bytes
 
 __all__ = ["Bar", "Mark", "areas", "bars", "legend", "marks"]
@@ -60,14 +60,14 @@ def bars(rows: Sequence[Bar]) -> str:
         y = place * _ROW + 4
         x = float(left)
         out.append(
-            f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{escape(_short(row.label))}</text>'
+            f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{html_text(_short(row.label))}</text>'
         )
-        out.append(f"<g><title>{escape(row.title)}</title>")
+        out.append(f"<g><title>{html_text(row.title)}</title>")
         for series, part in enumerate(row.parts):
             width = part / most * (WIDTH - left - right)
             out.append(f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0):.1f}" height="16" rx="2" class="c{series}"/>')
             x += width
-        out.append(f'</g><text x="{x + 8:.1f}" y="{y + 13}" class="note">{escape(row.note)}</text>')
+        out.append(f'</g><text x="{x + 8:.1f}" y="{y + 13}" class="note">{html_text(row.note)}</text>')
     return "".join([*out, "</svg>"])
 
 
@@ -82,7 +82,7 @@ def marks(points: Sequence[Mark]) -> str:
     for point in sorted(points, key=lambda p: -p.size):
         x, y = _x(point.at_ms, first, last), _y(math.log2(max(1.0, point.size)), top)
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="c{point.series} dot">')
-        out.append(f"<title>{escape(point.title)}</title></circle>")
+        out.append(f"<title>{html_text(point.title)}</title></circle>")
     return "".join([*out, "</svg>"])
 
 
@@ -111,7 +111,7 @@ def legend(names: Sequence[str]) -> str:
     """What the colours stand for."""
     entries = "".join(
         f'<span><svg width="12" height="12"><rect width="12" height="12" rx="2" class="c{number}"/></svg> '
-        f"{escape(name)}</span>"
+        f"{html_text(name)}</span>"
         for number, name in enumerate(names)
     )
     return f'<p class="legend">{entries}</p>'
@@ -139,7 +139,7 @@ def _y(value: float, top: float) -> float:
 
 def _grid(y: float, text: str) -> str:
     line = f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-    return f'{line}<text x="{_LEFT - 8}" y="{y + 4:.1f}" class="tick" text-anchor="end">{escape(text)}</text>'
+    return f'{line}<text x="{_LEFT - 8}" y="{y + 4:.1f}" class="tick" text-anchor="end">{html_text(text)}</text>'
 
 
 def _times(first: int, last: int) -> list[str]:

@@ -16,10 +16,11 @@ from typing import Protocol, TypeVar, cast
 
 from lakemerge.results.unwrap import unwrap_errors
 from mergers.interrupts import is_interrupt
+from mergers.logs import logger
 
 __all__ = ["Event", "listen", "observed"]
 
-_logger = logging.getLogger("lakemerge.events")
+_logger = logger("lakemerge.events")
 _listeners: list[Callable[[Event], object]] = []
 _Method = TypeVar("_Method", bound=Callable[..., object])
 

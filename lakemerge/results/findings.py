@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mergers.wording import printable
+
 __all__ = ["CheckResult", "Finding"]
 
 
@@ -18,7 +20,7 @@ class Finding:
 
     def __str__(self) -> str:
         where = "" if self.path is None or self.path in self.problem else f"{self.path}: "
-        return f"{where}{self.problem}. {self.remedy}."
+        return printable(f"{where}{self.problem}. {self.remedy}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

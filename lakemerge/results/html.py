@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["Shown", "definition_html", "table_html"]
+from mergers.wording import printable
+
+__all__ = ["Shown", "definition_html", "html_text", "table_html"]
 
 
 class Shown:
@@ -22,10 +24,15 @@ class Shown:
         return definition_html([(field.name, getattr(this, field.name)) for field in dataclasses.fields(this)])
 
 
+def html_text(value: object) -> str:
+    """A value as the text of a page: no markup, no control characters, nothing that turns the direction of text."""
+    return escape(printable(str(value), lines=True))
+
+
 def table_html(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in names)
+    head = "".join(f"<th style='text-align:left'>{html_text(name)}</th>" for name in names)
     body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{escape(str(cell))}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td style='text-align:left'>{html_text(cell)}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -34,7 +41,8 @@ def table_html(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def definition_html(facts: Iterable[tuple[str, object]]) -> str:
     """Names and values, one a line."""
     rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        f"<tr><th style='text-align:left'>{html_text(name)}</th>"
+        f"<td style='text-align:left'>{html_text(value)}</td></tr>"
         for name, value in facts
     )
     return f"<table><tbody>{rows}</tbody></table>"

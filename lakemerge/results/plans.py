@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lakemerge._internal.arguments import number, shown, whole
 from lakemerge.errors import InputError
 from mergers.wording import argument
 
@@ -36,13 +37,20 @@ class CompactionStrategy:
     order: Order = "oldest"
 
     def __post_init__(self) -> None:
-        if self.order not in get_args(Order):
-            raise InputError(f"{argument('order')} must be one of {', '.join(get_args(Order))}, not {self.order!r}")
+        order: object = self.order
+        if not isinstance(order, str) or order not in get_args(Order):
+            known = ", ".join(get_args(Order))
+            raise InputError(f"{argument('order')} must be one of {known}, not {shown(self.order)}")
         for name, value in self.thresholds:
-            whole = name in ("after_commits", "after_bytes")
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value >= 0:
-                what = "an integer" if whole else "a number"
-                raise InputError(f"{argument(name)} must be {what} from 0 on, not {value!r}")
+            is_count = name in ("after_commits", "after_bytes")
+            try:
+                found = whole(value, name) if is_count else number(value, name)
+            except InputError:
+                found = -1
+            if found < 0:
+                what = "an integer" if is_count else "a number"
+                raise InputError(f"{argument(name)} must be {what} from 0 on, not {shown(value)}")
+            object.__setattr__(self, name, found)
 
     @property
     def thresholds(self) -> tuple[tuple[str, float], ...]:

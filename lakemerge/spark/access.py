@@ -8,7 +8,6 @@ scan of one file.
 from __future__ import annotations
 
 import importlib
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,6 +19,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.spark.transport.listing import scan_of_listed
 from lakemerge.storage import LocalStore, S3Store, Store
+from mergers.logs import logger
 
 __all__ = ["parquet_files", "why_through_arrow"]
 
@@ -27,7 +27,7 @@ _FORMAT = "org.apache.spark.sql.execution.datasources.parquet"
 """Spark's Parquet reader of its first source API, even if ``parquet`` means the second
 (``spark.sql.sources.useV1SourceList``). The second has no ``_metadata``, which tells the place of a row."""
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 _FEW_FILES = 32
 """Up to so many files Spark asks the store for their sizes one after the other; for more files it runs a job."""
 

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemerge.feed.changes import feed_plan
+from lakemerge.feed.changes import REMEDY, feed_plan
 from lakemerge.feed.difference import FeedShape, unit_batches
+from lakemerge.feed.planner import Overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
+from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.results.unwrap import carrying
@@ -28,14 +30,18 @@ def changes_dataframe(
     """See :meth:`lakemerge.LakeTable.changes_df`."""
     prepare_workers(spark)
     shape, units = feed_plan(handle, until, since, net=net, before_images=before_images, spark_names=True)
-    tasks = in_tasks(list(units), handle.settings.target_task_bytes, at_least=parallelism(spark))
-    given = [carried((shape, task)) for task in tasks]
+    start = Offset(since + 1)
+    with unless_overtaken(handle, start, until.snapshot, REMEDY):
+        planned = list(units)
+    tasks = in_tasks(planned, handle.settings.target_task_bytes, at_least=parallelism(spark))
+    overtaken = Overtaken(handle, start, None, REMEDY)
+    given = [carried((shape, task, overtaken)) for task in tasks]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                told, mine = pickle.loads(given[number])  # noqa: S301 - our own driver's bytes
-                with carrying():
+                told, mine, check = pickle.loads(given[number])  # noqa: S301 - our own driver's bytes
+                with carrying(), check.checked():
                     for unit in mine:
                         yield from unit_batches(unit, told)
 

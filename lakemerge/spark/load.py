@@ -9,7 +9,6 @@ kernel.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.upsert import Write
 from mergers import Merger
 from mergers.keys import group_starts, key_columns
+from mergers.logs import logger
 
 __all__ = ["bulk_load"]
 
@@ -48,7 +48,7 @@ _WRITER = {
     "parquet.page.row.count.limit": "32768",  # eight of Spark's batches; a scan of 20,000 takes 3 % more
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 _FILES = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

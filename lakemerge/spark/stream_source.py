@@ -14,14 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lakemerge.errors import InputError, TableDamagedError, TableReplacedError
-from lakemerge.feed.changes import check_free_names, feed_plan
+from lakemerge.errors import InputError, TableReplacedError
+from lakemerge.feed.changes import REMEDY, check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.fixed_columns import FixedColumns
-from lakemerge.feed.planner import Limits, Planner, check_not_overtaken, unless_overtaken
+from lakemerge.feed.planner import Limits, Overtaken, Planner, check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
-from lakemerge.handle import Handle
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.feed_options import FeedOptions
@@ -67,26 +66,11 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _Partition):
         return
     shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
-    with carrying():
-        try:
-            for unit in units:
-                for batch in unit_batches(unit, shape):
-                    told = batch.select(names)
-                    yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
-        except (TableDamagedError, FileNotFoundError):
-            overtaken()
-            raise
-
-
-class _Overtaken:
-    """Raises an error if a vacuum deleted files that are being read. Picklable."""
-
-    def __init__(self, handle: Handle, start: Offset) -> None:
-        self._handle = handle
-        self._start = start
-
-    def __call__(self) -> None:
-        check_not_overtaken(self._start, self._handle.log.snapshot(), _REMEDY)
+    with carrying(), overtaken.checked():
+        for unit in units:
+            for batch in unit_batches(unit, shape):
+                told = batch.select(names)
+                yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
 
 
 class FeedReader(DataSourceReader):
@@ -105,8 +89,11 @@ class FeedReader(DataSourceReader):
         if unknown := [name for name in self._names if name.lower() not in known]:
             raise InputError(f"the changes have no column(s) {', '.join(unknown)}; they have {', '.join(known)}")
         names = [known[name.lower()] for name in self._names]
-        check = _Overtaken(table.handle, Offset(options.since(table) + 1))
-        tasks = in_tasks(list(units), _TASK_BYTES, at_least=_LEAST_TASKS)
+        start = Offset(min(options.since(table), table.version) + 1)
+        with unless_overtaken(table.handle, start, table.view.snapshot, REMEDY):
+            planned = list(units)
+        check = Overtaken(table.handle, start, None, REMEDY)
+        tasks = in_tasks(planned, _TASK_BYTES, at_least=_LEAST_TASKS)
         # If this list is empty, Spark runs one task without a partition.
         return [_Partition(shape, task, names, check) for task in tasks or [[]]]
 
@@ -179,7 +166,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             units = self._planner.units(begin, Offset.of(end))
         for unit in units:
             self._check(unit)
-        check = _Overtaken(self._table.handle, begin)
+        check = Overtaken(self._table.handle, begin, None, _REMEDY)
         tasks = in_tasks(units, _TASK_BYTES, at_least=_LEAST_TASKS)
         return [_Partition(self._shape, task, self._names, check) for task in tasks]
 

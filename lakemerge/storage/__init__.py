@@ -10,11 +10,25 @@ from urllib.parse import unquote
 from lakemerge.errors import InputError
 from lakemerge.storage.base import FileStat, Put, Store, check_path
 from lakemerge.storage.local import LocalStore
+from lakemerge.storage.options import check_no_password, checked_options
 from lakemerge.storage.readonly import ReadOnlyStore
 from lakemerge.storage.s3 import S3Store
 
-__all__ = ["FileStat", "LocalStore", "Put", "ReadOnlyStore", "S3Store", "Store", "check_path", "open_store"]
+__all__ = [
+    "FileStat",
+    "LocalStore",
+    "Put",
+    "ReadOnlyStore",
+    "S3Store",
+    "Store",
+    "check_path",
+    "location_of",
+    "open_store",
+    "path_of_file_url",
+]
 
+_LONGEST_NAME = 255
+"""File systems allow no more in the name of a file or folder."""
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<slashes>/{1,2})", re.IGNORECASE)
 
 
@@ -29,17 +43,16 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     Raises :class:`InputError` if the URL is none of these, or if the store does not know an option, and
     :class:`DependencyMissingError` if the package for the scheme is not installed.
     """
-    location = os.fspath(url)
-    if not location:
-        raise InputError("the location of a table is empty: pass a path or a URL")
-    options = storage_options or {}
+    location = location_of(url)
+    options = checked_options(storage_options)
     match = _SCHEME.match(location)
     scheme = match["scheme"].lower() if match else ""
-    if scheme == "file":
-        return LocalStore(_path_of_file_url(location))
     if match is None and "::" not in location:
         return LocalStore(os.path.expanduser(location))
+    if scheme == "file":
+        return LocalStore(path_of_file_url(location))
     if match is not None and match["slashes"] == "/":
+        check_no_password(location)
         raise InputError(
             f"{location!r} looks like a URL that went through pathlib, which drops a slash: pass it as a string",
             url=location,
@@ -49,12 +62,37 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     return ReadOnlyStore(location, options)
 
 
-def _path_of_file_url(url: str) -> str:
+def location_of(url: object) -> str:
+    """A caller's path or URL as text. Raises :class:`InputError`."""
+    try:
+        location = os.fspath(url)  # type: ignore[call-overload]
+    except TypeError:
+        location = None
+    if not isinstance(location, str):
+        raise InputError(f"the location of a table must be a path or a URL, and not of the type {type(url).__name__}")
+    if not location:
+        raise InputError("the location of a table is empty: pass a path or a URL")
+    try:
+        longest = max(map(len, os.fsencode(location).split(b"/")))
+    except UnicodeEncodeError:
+        raise InputError("the location of a table holds half a surrogate pair, which no path can have") from None
+    if longest > _LONGEST_NAME:
+        raise InputError(f"a name in the location of a table has {longest} bytes, and may have {_LONGEST_NAME}")
+    if "\0" in location:
+        raise InputError("the location of a table holds a null character, which no path can have", url=location)
+    return location
+
+
+def path_of_file_url(url: str) -> str:
+    """The local path that a ``file:`` URL names. Raises :class:`InputError` if it names a host or no path."""
     rest = url[len("file:") :]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            raise InputError(f"{url!r} names the host {host!r}; a local file URL starts with 'file:///'", url=url)
+            # The host may be a user with a password.
+            raise InputError(
+                "the URL of a file names the host that has it; that of a local file starts with 'file:///'"
+            )
         rest = slash + path
     if not rest.startswith("/"):
         raise InputError(f"{url!r} has no path; a local file URL starts with 'file:///'", url=url)

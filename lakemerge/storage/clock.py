@@ -7,17 +7,17 @@ an earlier version or by another program; it is reported (:func:`is_past`), and 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
 from lakemerge.errors import StoreError
 from lakemerge.storage.base import Store
+from mergers.logs import logger
 
 __all__ = ["CLOCK_FILE", "StoreClock", "is_past", "store_time_ms"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 CLOCK_FILE: Final = "_lakemerge/.clock"
 """An empty file that is written to learn the time. It is never deleted, so that no other process misses it."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from lakemerge.errors import DependencyMissingError, InputError, StoreError
+from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError, StoreError
 from lakemerge.storage.base import FileStat, NothingCreatedError, Put, Store, check_path
+from lakemerge.storage.options import check_no_password, checked_options, without_values
 from mergers.wording import argument
 
 __all__ = ["ReadOnlyStore"]
@@ -28,11 +29,9 @@ class ReadOnlyStore(Store):
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
-        authority = url.partition("://")[2].partition("/")[0]
-        if ":" in authority.rpartition("@")[0]:
-            raise InputError(f"a URL with a password ends up in logs and metadata: use {argument('storage_options')}")
+        check_no_password(url)
         self._url = url.rstrip("/")
-        self._options = dict(storage_options or {})
+        self._options = checked_options(storage_options)
         # Directory listings must be fresh: another process commits.
         self._file_system, self._root = _connect(self._url, {**self._options, "use_listings_cache": False})
 
@@ -50,11 +49,13 @@ class ReadOnlyStore(Store):
         return f"{self._url}/{check_path(path)}"
 
     def get(self, path: str) -> bytes:
-        return bytes(self._file_system.cat_file(self._locate(path)))
+        with self._answers("read"):
+            return bytes(self._file_system.cat_file(self._locate(path)))
 
     def stat(self, path: str) -> FileStat | None:
         try:
-            info = self._file_system.info(self._locate(path))
+            with self._answers("look up"):
+                info = self._file_system.info(self._locate(path))
         except FileNotFoundError:
             return None
         return FileStat(path, int(info["size"]), _modified_ms(info)) if info["type"] == "file" else None
@@ -65,7 +66,8 @@ class ReadOnlyStore(Store):
 
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         known = {} if size_bytes is None else {"size": size_bytes}
-        return pa.PythonFile(self._file_system.open(self._locate(path), "rb", **known), mode="r")
+        with self._answers("open"):
+            return pa.PythonFile(self._file_system.open(self._locate(path), "rb", **known), mode="r")
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         self._refuse(path)
@@ -100,12 +102,28 @@ class ReadOnlyStore(Store):
             url=self._url,
         )
 
+    @contextmanager
+    def _answers(self, operation: str) -> Iterator[None]:
+        """Errors of the file system other than those of the operating system become :class:`StoreError`. Some packages
+        find only now that they do not know an option."""
+        try:
+            yield
+        except (OSError, LakeMergeError):
+            raise
+        except Exception as error:  # noqa: BLE001 - each package raises errors of its own
+            raise StoreError(
+                f"fsspec cannot {operation} files of {self._url!r}: {type(error).__name__}: "
+                f"{without_values(str(error), self._options)}. Correct the URL or {argument('storage_options')}",
+                url=self._url,
+            ) from None
+
     def _locate(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
 
     def _listed(self, top: str, start_after: bytes) -> Iterator[FileStat]:
         try:
-            found = self._file_system.find(top, detail=True)
+            with self._answers("list"):
+                found = self._file_system.find(top, detail=True)
         except FileNotFoundError:
             return
         below_root = len(self._root) + 1
@@ -117,20 +135,22 @@ class ReadOnlyStore(Store):
 
 def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
     fsspec = importlib.import_module("fsspec.core")
+    # The errors of other packages may hold values of options, so they are not kept as causes.
     try:
         file_system, root = fsspec.url_to_fs(url, **options)
     except ImportError as error:
-        raise DependencyMissingError(f"{url!r} needs another package: {error}", url=url) from error
+        reason = without_values(str(error), options)
+        raise DependencyMissingError(f"{url!r} needs another package: {reason}", url=url) from None
     except OSError as error:
-        reason = str(error).partition("\n")[0]
+        reason = without_values(str(error), options).partition("\n")[0]
         remedy = "; it needs Java, libhdfs and Hadoop's jars in CLASSPATH" if url.startswith("hdfs:") else ""
-        raise StoreError(f"fsspec cannot open {url!r}: {reason}{remedy}", url=url) from error
-    except (ValueError, TypeError) as error:
+        raise StoreError(f"fsspec cannot open {url!r}: {reason}{remedy}", url=url) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
-            f"fsspec cannot open {url!r} with these options: {error}. Correct the URL or "
+            f"fsspec cannot open {url!r} with these options: {without_values(str(error), options)}. Correct the URL or "
             f"{argument('storage_options')}; docs/guides/stores.md lists the stores",
             url=url,
-        ) from error
+        ) from None
     return file_system, str(root).rstrip("/")
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import builtins
 import io
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,11 +34,12 @@ from lakemerge.storage.s3_client import CONDITION_FAILED, S3Client
 from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.storage.s3a import S3A, s3a_of
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["S3Store"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _PROBE = "_lakemerge/.conditional-put"

@@ -16,9 +16,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from lakemerge.errors import DependencyMissingError, StoreError
+from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage.base import NothingCreatedError, Put
+from lakemerge.storage.options import secret_options, without_values
 from mergers.interrupts import is_interrupt
+from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["CONDITION_FAILED", "S3Client"]
@@ -26,7 +28,7 @@ __all__ = ["CONDITION_FAILED", "S3Client"]
 CONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
 """The codes of a store's answer if an object does not have the requested version."""
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _CONDITION_FAILED = 412
 _CONFLICT = 409
@@ -73,8 +75,8 @@ class S3Client:
         self._profile = self._options.pop("profile", None)
         self._sessions: dict[int, Any] = {}
         self._connections: dict[tuple[int, bool], Any] = {}
-        for logger in _LOGGERS_OF_REQUESTS:
-            logging.getLogger(logger).addFilter(_without_secrets)  # once: it is always the same one
+        for name in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(name).addFilter(_without_secrets)  # once: it is always the same one
 
     def call(self, operation: str, key: str = "", **arguments: object) -> dict[str, Any]:
         """Call an operation of the S3 API on the bucket, or on the object ``key``. Passing failures are retried.
@@ -200,9 +202,16 @@ class S3Client:
                     "http_session_cls": _session_that_sends_once(),
                 }
             file_system = importlib.import_module("s3fs").S3FileSystem
-            connection = file_system(
-                **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
-            )
+            try:
+                connection = file_system(
+                    **options, session=self._session(), use_listings_cache=False, skip_instance_cache=True
+                )
+                _ = connection.s3  # it makes the client, which judges client_kwargs and config_kwargs
+            except (TypeError, ValueError) as error:
+                # The other package's error may hold values of options, so it is not kept as a cause.
+                raise InputError(
+                    f"s3fs cannot use these {argument('storage_options')}: {without_values(str(error), self._options)}"
+                ) from None
             if single_request:
                 connection.retries = 1
             connection = self._connections.setdefault(slot, connection)
@@ -223,9 +232,11 @@ class S3Client:
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
         told = "" if code is None else f" ({code})"
-        raise StoreError(
-            f"{operation} {url}: {_reason(error)}{told}{_remedy(error, code)}", url=url, s3_code=code
-        ) from error
+        reason = _reason(error)
+        shown = without_values(reason, secret_options(self._options))
+        raise StoreError(f"{operation} {url}: {shown}{told}{_remedy(error, code)}", url=url, s3_code=code) from (
+            error if shown == reason else None
+        )
 
 
 def _remedy(error: BaseException, code: str | None) -> str:

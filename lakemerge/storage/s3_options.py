@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakemerge.errors import InputError
+from lakemerge.storage.options import check_no_password, checked_options, shown_name
 
 __all__ = ["s3fs_options"]
 
@@ -25,6 +26,7 @@ _MAPPINGS = frozenset({"client_kwargs", "config_kwargs", "s3_additional_kwargs"}
 _TEXTS = frozenset(
     {"key", "secret", "token", "username", "password", "endpoint_url", "profile", "region_name", "addressing_style"}
 )
+_KNOWN = frozenset({*_FLAGS, *_MAPPINGS, *_TEXTS, *_AWS_NAMES})
 _CREDENTIALS = frozenset({"key", "secret", "token", "username", "password", "profile"})
 _ADDRESSING_STYLES = ("auto", "path", "virtual")
 
@@ -41,20 +43,22 @@ def s3fs_options(storage_options: Mapping[str, object], environment: Mapping[str
     """
     options: dict[str, Any] = {}
     problems = []
-    for given, value in storage_options.items():
+    for given, value in checked_options(storage_options).items():
         name = _AWS_NAMES.get(given.upper(), given)
         if name not in _FLAGS | _MAPPINGS | _TEXTS:
-            problems.append(f"{given!r} is unknown")
+            problems.append(f"{shown_name(given, _KNOWN)} is unknown")
         elif name in options:
             problems.append(f"{given!r} is given twice, under two names")
         else:
             options[name] = _parsed(name, value)
             if options[name] is None:
                 problems.append(f"{given!r} is not {_kind(name)}")
+            elif name == "endpoint_url":
+                check_no_password(str(value))
     if problems:
-        known = sorted({*_FLAGS, *_MAPPINGS, *_TEXTS, *_AWS_NAMES})
         raise InputError(
-            f"storage options for S3: {'; '.join(problems)}. Known are: {', '.join(known)}", problems=tuple(problems)
+            f"storage options for S3: {'; '.join(problems)}. Known are: {', '.join(sorted(_KNOWN))}",
+            problems=tuple(problems),
         )
     return _nested(_completed(options, environment))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemerge._internal.arguments import mapping, shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.commits.replace import replacement
 from lakemerge.delta import (
@@ -154,8 +155,8 @@ def _protocol(schema: pa.Schema) -> Protocol:
 
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
     """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger."""
-    if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"{argument('options')} must be a mapping of names to values, not {options!r}")
+    if options is not None:
+        mapping(options, "options")
     if isinstance(merger, Merger):
         if options:
             raise InputError("give options to the merger instance, not beside it")
@@ -164,7 +165,7 @@ def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, sha
     if merger is None:
         merger = "event-time" if shape.ordering else "commit-time"
     if not isinstance(merger, str):
-        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {merger!r}")
+        raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {shown(merger)}")
     return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
 
 
@@ -227,7 +228,9 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
         if removable and value is None:
             continue
         if not isinstance(value, str):
-            problems.append(f"table property {name!r} must be a string, not {value!r}")
+            # What holds text may hold a secret under a wrong name.
+            given = shown(value) if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
+            problems.append(f"table property {name!r} must be a string, not {given}")
         elif name in SCHEDULE_DEFAULTS:
             problems += schedule_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.arguments import checked
 from lakemerge.commits.restore import restore_table
 from lakemerge.commits.savepoints import drop_savepoint, save_version
 from lakemerge.delta import HistoryEntry, Snapshot
@@ -59,6 +59,7 @@ from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
 from mergers.interrupts import is_foreign
+from mergers.logs import logger
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LakeTable"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 class LakeTable:
@@ -107,6 +108,7 @@ class LakeTable:
     # Making and opening a table
 
     @classmethod
+    @checked
     def create(
         cls,
         path: str | os.PathLike[str],
@@ -168,6 +170,7 @@ class LakeTable:
         return cls(handle, snapshot, pinned=False, spark=session)
 
     @classmethod
+    @checked
     def open(
         cls,
         path: str | os.PathLike[str],
@@ -194,6 +197,7 @@ class LakeTable:
         return cls(handle, snapshot, pinned=pinned, spark=prepared(spark))
 
     @staticmethod
+    @checked
     def check(
         path: str | os.PathLike[str],
         *,
@@ -275,6 +279,7 @@ class LakeTable:
     # Writing
 
     @observed
+    @checked
     def upsert(
         self,
         frame: object,
@@ -306,6 +311,7 @@ class LakeTable:
         return self._write(frame, request)
 
     @observed
+    @checked
     def delete(
         self, keys: object, *, txn: tuple[str, int] | None = None, info: Mapping[str, object] | None = None
     ) -> UpsertResult:
@@ -319,6 +325,7 @@ class LakeTable:
         return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
     @observed
+    @checked
     def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
         """Delete the rows that meet a SQL condition. Each delete has the ordering of its row: a later record that is
         older does not bring the row back, a newer one does.
@@ -343,6 +350,7 @@ class LakeTable:
         self._maintain_inline(result.version)
         return result
 
+    @checked
     def ingest(
         self,
         name: str,
@@ -403,6 +411,7 @@ class LakeTable:
         opened = OpenTable(self, self._writable, self._maintain_inline, self._session.of_services())
         return IngestJob(opened, check_job_name(name), settings)
 
+    @checked
     def write_stream(
         self,
         frame: DataFrame,
@@ -436,6 +445,7 @@ class LakeTable:
             frame, writer, checkpoint=checkpoint, trigger=chosen, output_mode=output_mode, query_name=query_name
         )
 
+    @checked
     def batch_writer(
         self, app: str | None = None, *, kind_column: str | None = None, merge_schema: bool = False
     ) -> Callable[[DataFrame, int], None]:
@@ -454,6 +464,7 @@ class LakeTable:
     # Reading
 
     @observed
+    @checked
     def to_arrow(
         self,
         *,
@@ -473,6 +484,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return read_arrow(self._handle, view, columns=columns, filter=filter)
 
+    @checked
     def scan(
         self,
         *,
@@ -491,6 +503,7 @@ class LakeTable:
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
 
     @observed
+    @checked
     def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
@@ -507,6 +520,7 @@ class LakeTable:
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
+    @checked
     def query(self, sql: str, *, sandbox: bool = False) -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
@@ -527,6 +541,7 @@ class LakeTable:
             return query(self._handle, view, sql, sandbox=sandbox)
 
     @observed
+    @checked
     def to_df(
         self,
         *,
@@ -552,10 +567,12 @@ class LakeTable:
         view = in_mode(self._current(), mode)
         return read_dataframe(spark, self._handle, view, columns=columns, filter=filter)
 
+    @checked
     def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns).createOrReplaceTempView(name)
 
+    @checked
     def explain_read(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
     ) -> ReadPlan:
@@ -565,6 +582,7 @@ class LakeTable:
 
     # Following what changed
 
+    @checked
     def changes(
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> pa.RecordBatchReader:
@@ -586,6 +604,7 @@ class LakeTable:
         reader = read_changes(self._handle, end, since, net=net, before_images=before_images)
         return guarded(reader, self._handle.log, end.snapshot)
 
+    @checked
     def changes_df(
         self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
     ) -> DataFrame:
@@ -597,6 +616,7 @@ class LakeTable:
         end = self._until(until)
         return changes_dataframe(spark, self._handle, end, since, net=net, before_images=before_images)
 
+    @checked
     def follow(
         self,
         consumer: str | None = None,
@@ -637,6 +657,7 @@ class LakeTable:
     # Who won and why
 
     @observed
+    @checked
     def explain(self, key: Mapping[str, object], since: int | None = None) -> Explanation:
         """Every record of a key: where it came from, what it did to the row, and why.
 
@@ -656,6 +677,7 @@ class LakeTable:
             return explain_key(self._handle, view, key, since)
 
     @observed
+    @checked
     def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
         """How the rows of a version, or of one key, came from source files to base files, as events.
 
@@ -669,6 +691,7 @@ class LakeTable:
         with unless_replaced(self._handle.log, view.snapshot):
             return lineage_of(self._handle, view, version, key)
 
+    @checked
     def what_if(
         self,
         merger: str | Merger | None = None,
@@ -691,6 +714,7 @@ class LakeTable:
             return what_if(self._handle, view, merger, options, since, self._session)
 
     @observed
+    @checked
     def replay(
         self,
         into: str | os.PathLike[str],
@@ -729,6 +753,7 @@ class LakeTable:
     # Changing the definition
 
     @observed
+    @checked
     def alter(
         self,
         *,
@@ -778,6 +803,7 @@ class LakeTable:
 
     # Earlier versions
 
+    @checked
     def history(self, *, limit: int | None = None) -> list[HistoryEntry]:
         """What each commit did, newest first.
 
@@ -786,6 +812,7 @@ class LakeTable:
         self._handle.log.check_holds(self._view.snapshot)
         return self._handle.log.history(limit=limit, known=self._view.version)
 
+    @checked
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
         """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
         ``LakeTable.open(path, savepoint=name)`` opens it.
@@ -801,6 +828,7 @@ class LakeTable:
         """All present savepoints, oldest version first."""
         return list(savepoints_of(self._tip().snapshot).values())
 
+    @checked
     def drop_savepoint(self, name: str) -> None:
         """Remove a savepoint. The next vacuum may delete the files that only the savepoint needed.
 
@@ -810,6 +838,7 @@ class LakeTable:
         self._follow()
 
     @observed
+    @checked
     def restore(
         self,
         *,
@@ -867,6 +896,7 @@ class LakeTable:
     ) -> CompactionPlan: ...
 
     @observed
+    @checked
     def compact(
         self,
         *,
@@ -919,6 +949,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def compact_logs(self, *, size_ratio: float = 2.0) -> LogCompactionResult:
         """Merge the logs of many commits into few consolidated logs, without touching base files. Hundreds of
         small commits then stay cheap to read, at the price of rewriting their rows once.
@@ -943,6 +974,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def rescale(self, *, buckets: int) -> RescaleResult:
         """Change the number of buckets: more for a table that grew, fewer for a table that shrank. Readers and
         writers continue meanwhile, under the old count or the new one.
@@ -967,6 +999,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def expire_tombstones(self, *, retention: dt.timedelta | None = None) -> ExpiryResult:
         """Forget old deletes, so that tombstones do not grow for ever. If a record arrives later that is older than
         a forgotten delete, it is taken as new.
@@ -986,6 +1019,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def vacuum(
         self, *, dry_run: bool = True, retention: dt.timedelta | None = None, enforce_retention: bool = True
     ) -> VacuumResult:
@@ -1018,6 +1052,7 @@ class LakeTable:
         return result
 
     @observed
+    @checked
     def maintain(self, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
         """Run the services that are due by the table's schedule: full or minor compaction, log compaction, expiry of
         tombstones, vacuum. Call it as often as you like: if nothing is due, it only reads metadata.

@@ -6,7 +6,6 @@ other files that no version names are left to vacuum, whose fence is a proof of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 from itertools import takewhile
 from typing import Final
@@ -15,6 +14,7 @@ from lakemerge.delta import Transaction
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, TOMBSTONE_FOLDER
 from lakemerge.storage.base import Store, is_own_failure
+from mergers.logs import logger
 
 __all__ = ["ROWS_FOLDERS", "discard", "discard_packed", "discard_rejects"]
 
@@ -22,7 +22,7 @@ ROWS_FOLDERS: Final = (TOMBSTONE_FOLDER, BASE_FOLDER, MERGED_FOLDER)
 """Where base, winner, positions and tombstone files are."""
 _FOLDERS: Final = (LOG_FOLDER, *ROWS_FOLDERS, INGEST_FOLDER)
 
-_logger = logging.getLogger(__name__)
+_logger = logger(__name__)
 
 
 def discard(

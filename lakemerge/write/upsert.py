@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
+from lakemerge._internal.arguments import shown
 from lakemerge.commits.base import check_not_overtaken
 from lakemerge.commits.provenance import Along, Provenance
 from lakemerge.commits.records import NotEmptyError, commit_load, commit_logs
@@ -355,7 +356,7 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     whole = type(number) is not bool and isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
     if not (isinstance(app, str) and app and whole):
         wanted = "(application id, number from 0 on), such as ('nightly-load', 42)"
-        raise FrameError(f"{argument('txn')} must be {wanted}, not {txn!r}")
+        raise FrameError(f"{argument('txn')} must be {wanted}, not {shown(txn)}")
     if app.startswith("lakemerge."):
         raise FrameError(
             f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours: take another "

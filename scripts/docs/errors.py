@@ -85,6 +85,22 @@ except lakemerge.MergeOverflowError as error:
 It is a decorator, too. `lakemerge.unwrap_error(exception)` returns the error, or `None`; for a streaming query:
 `lakemerge.unwrap_error(query.exception())`.
 
+## Other exceptions
+
+A public call raises these, and no others:
+
+- **`OSError`**: the file system or the network fails while files are read, or local source files are listed.
+- **What your own code raises**: iterators and frames that you pass, mergers, `transform`, `stop`, functions that list
+  files, signal handlers. A write that such an exception interrupts has committed nothing and leaves no file.
+- **`KeyboardInterrupt`**, **`SystemExit`**, **`MemoryError`** and **`RecursionError`**: of Python itself.
+- **`TypeError`** if a parameter does not exist or an argument is missing, as for any function of Python. A value of a
+  wrong kind is an `InputError` that names the parameter. Integers, numbers, flags and text of numpy and pandas count as
+  Python's.
+- Spark's exceptions, from Spark's own actions (see above).
+
+Control characters of names and values are escaped in the text of an error; `error.facts` has them as they are. No error
+shows the value of a storage option.
+
 ## Groups and exit codes
 """
 

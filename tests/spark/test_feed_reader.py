@@ -155,6 +155,28 @@ def test_a_stream_that_a_vacuum_overtakes_says_so(tmp_path: Path) -> None:
             doing()
 
 
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("net", ["false", "true"])
+def test_a_batch_that_a_vacuum_overtakes_says_so(planned: bool, net: str, tmp_path: Path) -> None:
+    """Between the look at the table and the plan, and between the plan and the read."""
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
+    for at in range(3):
+        table.upsert(frame([(1, at, f"v{at}"), (2, at, "x")]))
+    mode = {"deduplicationMode": "netChanges"} if net == "true" else {}
+    options = {"path": str(tmp_path / "t"), "readChangeFeed": "true", "startingVersion": "2", **mode}
+    batch: Any = LakeMergeDataSource(options).reader(COLUMNS)
+    parts = batch.partitions() if planned else []
+    table.compact()
+    table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
+
+    def read() -> None:
+        for part in parts or batch.partitions():
+            list(batch.read(part))
+
+    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*begin anew from the present rows"):
+        read()
+
+
 def test_a_checkpoint_of_another_table(tmp_path: Path) -> None:
     create(tmp_path / "t").upsert(frame([(1, 1, "a")]))
     create(tmp_path / "u").upsert(frame([(1, 1, "a")]))

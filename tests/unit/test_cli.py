@@ -142,7 +142,7 @@ def test_vacuum_says_what_it_would_delete(path: str, capsys: Captured) -> None:
         (["compact", "{path}", "--max-bytes", "much"], 2, "'much' is no size; write"),
         (["maintain", "{path}", "--every", "5"], 2, "'5' is no duration; write"),
         (["vacuum", "{path}", "--retention", "0s"], 2, "Pass --no-enforce-retention if there are none"),
-        (["show", "{path}", "-o", "nonsense"], 2, "'nonsense' is not NAME=VALUE"),
+        (["show", "{path}", "-o", "nonsense"], 2, "storage option number 1 is not NAME=VALUE"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(
@@ -194,6 +194,24 @@ def test_a_home_folder_is_found_by_every_door(
     shown = capsys.readouterr().out
     assert [shown.count(str(tmp_path / name)) for name in "tu"] == [1, 1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "u"]
+
+
+def test_an_error_of_another_kind_is_one_line_too(path: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of a merger that an installed package brought."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("first line\nsecond \x1b[2J line")
+
+    monkeypatch.setattr(LakeTable, "detail", fail)
+    assert main(["show", path, "--json"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("lakemerge: KeyError: ")
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+    assert "LAKEMERGE_TRACEBACK=1 shows where it happened" in err
+    monkeypatch.setenv("LAKEMERGE_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        main(["show", path, "--json"])
 
 
 def test_wrong_usage_is_refused(capsys: Captured) -> None:

@@ -351,7 +351,7 @@ def test_what_it_refuses_and_what_is_nothing_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="size_ratio must be a number from 0 on, not -1"):
         table.compact_logs(size_ratio=-1)
     for odd in ("a", None, True):
-        with pytest.raises(InputError, match="size_ratio must be a number from 0 on"):
+        with pytest.raises(InputError, match="size_ratio must be a number"):
             table.compact_logs(size_ratio=cast("float", odd))
     with pytest.raises(InputError, match="read-only"):
         LakeTable.open(tmp_path / "t", version=1).compact_logs()

@@ -58,7 +58,7 @@ def test_what_commits_say(tmp_path: Path) -> None:
     assert [entry.version for entry in LakeTable.open(tmp_path).history(limit=2)] == [6, 5]
     assert LakeTable.open(tmp_path).history(limit=0) == []
     for wrong in (-1, "2"):
-        with pytest.raises(InputError, match="limit must be a number of commits"):
+        with pytest.raises(InputError, match="limit must be"):
             LakeTable.open(tmp_path).history(limit=wrong)  # type: ignore[arg-type]
 
 

@@ -129,7 +129,7 @@ CREATING = [
     Mistake("no key", lambda f: create(f, key=[]), SchemaError,
         "at least one", "key column", "such as ['id']"),
     Mistake("key as a text", lambda f: create(f, key="id"), InputError,
-        "must be a list", "key columns", "did you mean ['id']?"),
+        "must be a list", "key", "did you mean ['id']?"),
     Mistake("wrong ordering", lambda f: create(f, ordering=["sq"]), SchemaError,
         "not in the schema", "ordering column 'sq'", "did you mean 'seq'?"),
     Mistake("ordering is the key", lambda f: create(f, ordering=["id"]), SchemaError,
@@ -321,7 +321,7 @@ READING = [
     Mistake("a consumer and a version", lambda f: table(f).follow("c", since=1), InputError,
         "not both", "a consumer has a position of its own", "give a consumer or a version"),
     Mistake("an explanation of a value", lambda f: table(f).explain(7), InputError,  # type: ignore[arg-type]
-        "not 7", "key", "a mapping such as {'id': 7}"),
+        "not 7", "key", "a mapping of names to values"),
 ]  # fmt: skip
 
 SERVICES = [

@@ -126,6 +126,8 @@ def parse_filter(
     """
     if filter is None:
         return None
+    if not isinstance(filter, str | pc.Expression):
+        raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     if isinstance(filter, pc.Expression):
         long = compile_long(filter, schema)
         if long is not None:
@@ -147,8 +149,6 @@ def parse_filter(
             may_fail=found.may_fail,
             computed=found.computed,
         )
-    if not isinstance(filter, pc.Expression):
-        raise FilterError(f"a filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}")
     columns = _columns_of(filter, schema)
     own = _select(schema, columns)
     ready = Filter(filter, columns, own, None, points=points_of(filter, own))

@@ -67,7 +67,11 @@ def _key_bounds(group: Any, leaves: Sequence[tuple[pa.DataType, int | None]]) ->
         bounds = None if index is None else _bounds(group.column(index))
         if bounds is None:
             break
-        low, high = keys_at((pa.array(bounds, kind),), [0, 1])
+        try:
+            typed = pa.array(bounds, kind)
+        except (pa.ArrowException, OverflowError):
+            break  # the file's column is of another type, which is said where its values are read
+        low, high = keys_at((typed,), [0, 1])
         least, greatest = least + low, greatest + high
         if low != high:
             break

@@ -44,8 +44,8 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
         if valued and all(chunk.has_min_max for chunk in valued) and not pa.types.is_binary(field.type):
             try:
                 low, high = min(chunk.min for chunk in valued), max(chunk.max for chunk in valued)
-            except (OverflowError, ValueError):
-                continue  # instants that Python's datetime cannot hold get no bounds
+            except (OverflowError, ValueError, TypeError):
+                continue  # instants that Python's datetime cannot hold get no bounds, nor do values without an order
             _bound(lows, field.name, low, upper=False)
             _bound(highs, field.name, high, upper=True)
     body = {"numRecords": footer.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
@@ -53,8 +53,8 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema) -> str:
 
 
 def _bound(into: dict[str, object], name: str, value: object, *, upper: bool) -> None:
-    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-        return
+    if isinstance(value, bool | bytes) or (isinstance(value, float) and not math.isfinite(value)):
+        return  # bytes are of a file whose column is not what the schema says
     if isinstance(value, str) and len(value) > _PREFIX:
         if upper and value[_PREFIX] == _HIGHEST:
             return  # no short text is an upper bound
