@@ -181,7 +181,8 @@ class Merger(ABC):
         return Laws()
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
-        """The columns that the fold must see to compute ``columns``. Key and ordering columns are always given."""
+        """The columns that the fold must see to compute ``columns``. Key and ordering columns are always given. The
+        answer for these columns is no more than they are: a fold may be continued from a state that has only them."""
         return frozenset(shape.schema.names)
 
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:  # noqa: B027 - a hook

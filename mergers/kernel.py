@@ -11,16 +11,16 @@ replace them, and the tombstones. Base rows whose key is in no log are searched,
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
-from mergers.errors import MergerContractError, MergeValueError
-from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
+from mergers.errors import MergeOverflowError, MergerContractError, MergeValueError
+from mergers.keys import group_starts, key_columns, locate, sort_order
+from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
 
 __all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
 
@@ -88,7 +88,38 @@ def fold(
         its place, and all records of a version are in one such frame.
     :param columns: the columns of the result's rows. The result has them in the schema's order.
 
-    Raises :class:`MergeValueError` if a merged row has null in a NOT NULL column.
+    Large records (:func:`mergers.portions.is_large`) are folded in portions of keys. If the records of one key are
+    large, its state after some of them is what the next ones are folded onto. That is right because a state is a left
+    fold.
+
+    Raises :class:`MergeValueError` if a merged row has null in a NOT NULL column, and :class:`MergeOverflowError` if a
+    value does not fit its column.
+    """
+    limit = portion_bytes()
+    if not frames or not is_large(base, tombstones, *(frame.rows for frame in frames)):
+        try:
+            return _fold(merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns)
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            # What some functions make is larger than what they are given.
+            if not is_overflow(error):
+                raise
+            limit = sum(frame.rows.nbytes for frame in frames) // 2
+    return _fold_portions(merger, shape, base=base, tombstones=tombstones, frames=frames, columns=columns, limit=limit)
+
+
+def _fold(
+    merger: Merger,
+    shape: TableShape,
+    *,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    columns: Collection[str],
+    check_nulls: bool = True,
+) -> Folded:
+    """The same as :func:`fold`, at once.
+
+    :param check_nulls: whether null in a NOT NULL column is an error. It is none between two portions of a key.
     """
     there = frozenset(base.column_names)
     needed = [name for name in shape.schema.names if name in there or name in columns]
@@ -149,7 +180,7 @@ def fold(
     out_columns = [name for name in shape.schema.names if name in columns]
     return Folded(
         superseded=at[in_base & ~unchanged],
-        rows=_rows(groups, merged, written, out_columns),
+        rows=_rows(groups, merged, written, out_columns, check_nulls=check_nulls),
         insert_at=at[written],
         records=None if merged.columns else groups.order[merged.winner[written]] - n_base - n_tombs,
         tombstones=_tombstones(groups, merged, tombstones, tomb_at[in_tombs], all_versions),
@@ -169,8 +200,8 @@ def overlay_rows(base: pa.Table, folded: Folded, columns: Sequence[str], *, sort
     positions = np.flatnonzero(keep)
     # Merges two sorted runs: a folded row goes before the base row at its insertion point.
     order = np.argsort(np.concatenate([2 * positions + 1, 2 * folded.insert_at]), kind="stable")
-    gather = np.concatenate([positions, base.num_rows + np.arange(rows.num_rows)])[order]
-    return pa.concat_tables([kept, rows]).combine_chunks().take(pa.array(gather))
+    places = np.concatenate([positions, base.num_rows + np.arange(rows.num_rows)])[order]
+    return gather(pa.concat_tables([kept, rows]), places)
 
 
 def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> Bools | None:
@@ -182,7 +213,11 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
     starts = group_starts(key_columns(rows, shape.key))
     if len(starts) == rows.num_rows:
         return None
-    kinds = frame.kinds
+    return _combine_portions(merger, shape, frame, starts) if is_large(rows) else _combine(merger, shape, frame, starts)
+
+
+def _combine(merger: Merger, shape: TableShape, frame: Frame, starts: Ints) -> Bools | None:
+    rows, kinds = frame.rows, frame.kinds
     groups = Groups(
         shape=shape,
         offsets=np.append(starts, rows.num_rows),
@@ -195,6 +230,279 @@ def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> B
         versions=_versions_of(frame),
     )
     return merger.combine(groups)
+
+
+def _combine_portions(merger: Merger, shape: TableShape, frame: Frame, starts: Ints) -> Bools:
+    """Which rows of a large frame to keep. A key that is large itself is combined portion by portion, and then what is
+    left of it, as long as there is less each time."""
+    keep = np.ones(frame.rows.num_rows, dtype=np.bool_)
+    sizes = row_bytes(frame.rows)
+    offsets = np.append(starts, len(sizes))
+    for first, last in spans(np.add.reduceat(sizes, starts), portion_bytes()):
+        left = np.arange(offsets[first], offsets[last])
+        inner = offsets[first:last] - offsets[first]
+        while True:
+            before = len(left)
+            cuts = list(spans(sizes[left], portion_bytes())) if last - first == 1 else [(0, before)]
+            kept = []
+            for start, end in cuts:
+                (part,), _ = _chosen([frame], left[start:end])
+                own = _combine(merger, shape, part, inner if last - first > 1 else np.zeros(1, dtype=np.int64))
+                kept.append(left[start:end] if own is None else left[start:end][own])
+            left = np.concatenate(kept)
+            if len(cuts) == 1 or len(left) == before:
+                break
+        keep[offsets[first] : offsets[last]] = False
+        keep[left] = True
+    return keep
+
+
+def _fold_portions(
+    merger: Merger,
+    shape: TableShape,
+    *,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    columns: Collection[str],
+    limit: int,
+) -> Folded:
+    """Fold some keys at a time: with at most ``limit`` bytes, or one key."""
+    keys = pa.concat_tables([frame.rows.select(shape.key) for frame in frames], promote_options="permissive")
+    log_keys = key_columns(keys, shape.key)
+    order = sort_order(log_keys)
+    log_keys = tuple(column.take(pa.array(order)) for column in log_keys)
+    starts = group_starts(log_keys)
+    touched = tuple(column.take(pa.array(starts)) for column in log_keys)
+    at, in_base = locate(key_columns(base, shape.key), touched)
+    tomb_at, in_tombs = locate(key_columns(tombstones, shape.key), touched)
+    if any(isinstance(frame.version, np.ndarray) for frame in frames):
+        versions = np.concatenate([_versions_of(frame) for frame in frames])
+        groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+        order = order[np.lexsort((versions[order], groups))]
+    sizes = np.concatenate([row_bytes(frame.rows) for frame in frames])[order]
+    group_sizes = np.add.reduceat(sizes, starts) if len(starts) else np.empty(0, dtype=np.int64)
+    group_sizes[in_base] += row_bytes(base)[at[in_base]]
+    offsets = np.append(starts, len(order))
+    keyed = [*dict.fromkeys([*shape.key, *columns])]
+    parts: list[Folded] = []
+    superseded = [np.empty(0, dtype=np.int64)]
+    for first, last in spans(group_sizes, limit):
+        own = at[first:last][in_base[first:last]]
+        held = gather(base, own)
+        kept = gather(tombstones, tomb_at[first:last][in_tombs[first:last]])
+        records = order[offsets[first] : offsets[last]]
+        if last - first == 1:
+            own_sizes = sizes[offsets[first] : offsets[last]]
+            part = _fold_key(merger, shape, held, kept, frames, records, own_sizes, keyed)
+        else:
+            half = int(group_sizes[first:last].sum()) // 2
+            part = _fold_keys(merger, shape, held, kept, frames, records, half, keyed)
+        superseded.append(own[part.superseded])
+        parts.append(part)
+    untouched = np.ones(tombstones.num_rows, dtype=np.bool_)
+    untouched[tomb_at[in_tombs]] = False
+    rows = pa.concat_tables([_none(shape, keyed), *(part.rows for part in parts)])
+    left = pa.concat_tables([tombstones.filter(pa.array(untouched)), *(part.tombstones for part in parts)])
+    known = [part.records for part in parts if part.records is not None]
+    return Folded(
+        superseded=np.concatenate(superseded),
+        rows=rows.select([name for name in shape.schema.names if name in columns]),
+        insert_at=locate(key_columns(base, shape.key), key_columns(rows, shape.key))[0],
+        records=np.concatenate([np.empty(0, dtype=np.int64), *known]) if len(known) == len(parts) else None,
+        tombstones=_by_key(left, shape),
+    )
+
+
+def _fold_keys(
+    merger: Merger,
+    shape: TableShape,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    records: Ints,
+    limit: int,
+    columns: Sequence[str],
+) -> Folded:
+    """Fold the records of some keys at once or, if the result does not fit, with ``limit`` bytes at a time.
+
+    :param records: the numbers of the records, counted through all frames. The result has these numbers, too.
+    """
+    some, found = _chosen(frames, records)
+    try:
+        folded = _fold(merger, shape, base=base, tombstones=tombstones, frames=some, columns=columns)
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        if not is_overflow(error):
+            raise
+        folded = _fold_portions(
+            merger, shape, base=base, tombstones=tombstones, frames=some, columns=columns, limit=limit
+        )
+    return replace(folded, records=None if folded.records is None else found[folded.records])
+
+
+def _fold_key(
+    merger: Merger,
+    shape: TableShape,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    records: Ints,
+    sizes: Ints,
+    columns: Sequence[str],
+) -> Folded:
+    """Fold the records of one key: at once or, if they are large, some at a time.
+
+    A total may leave the range of its column and come back. So the columns of fixed width are folded at once, without
+    the others, if the merger can do that.
+
+    :param base: the row of the key, if it has one. Likewise ``tombstones``.
+    :param records: the numbers of the records, counted through all frames, in fold order. The result has the number of
+        one of them.
+    :param sizes: the bytes of each of them.
+    """
+    narrow = _narrow_columns(merger, shape, columns)
+    if (
+        len(list(spans(sizes, portion_bytes()))) == 1
+        or not narrow
+        or not frozenset(columns) <= frozenset(base.column_names)
+    ):
+        return _fold_run(merger, shape, base, tombstones, frames, records, sizes, columns)
+    rest = [name for name in columns if name not in narrow]
+    parts: list[Folded] = []
+    for names, own_sizes in ((narrow, np.zeros_like(sizes)), (rest, sizes)):
+        needed = merger.needs(shape, names) | frozenset((*shape.key, *shape.ordering))
+        held = base.select([name for name in base.column_names if name in needed])
+        told = [_projected(frame, needed) for frame in frames]
+        parts.append(_fold_run(merger, shape, held, tombstones, told, records, own_sizes, names))
+    made = [part for part in parts if part.rows.num_rows]
+    if not made:
+        return replace(parts[1], rows=_none(shape, columns))
+    # A part without a row changed nothing.
+    sources = {name: parts[name in rest].rows for name in columns}
+    values = {name: (rows if rows.num_rows else base).column(name) for name, rows in sources.items()}
+    fields = [field.with_nullable(True) for field in shape.schema if field.name in values]
+    return Folded(
+        superseded=np.arange(base.num_rows, dtype=np.int64),
+        rows=pa.table([values[field.name] for field in fields], schema=pa.schema(fields)),
+        insert_at=made[-1].insert_at,
+        records=None if any(part.records is None for part in made) else made[-1].records,
+        tombstones=parts[1].tombstones,
+    )
+
+
+def _narrow_columns(merger: Merger, shape: TableShape, columns: Sequence[str]) -> list[str]:
+    """Those of the columns that are of fixed width, and that the merger makes from such columns alone."""
+    bare = frozenset((*shape.key, *shape.ordering))
+    wide = frozenset(field.name for field in shape.schema if not _is_narrow(field.type)) - bare
+    narrow = [name for name in columns if name not in wide and name not in bare]
+    return narrow if wide.isdisjoint(merger.needs(shape, narrow)) else []
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    return pa.types.is_primitive(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
+
+
+def _projected(frame: Frame, names: Collection[str]) -> Frame:
+    columns = frozenset(frame.rows.column_names) if frame.columns is None else frame.columns
+    return replace(frame, rows=frame.rows.select([n for n in frame.rows.column_names if n in names]), columns=columns)
+
+
+def _fold_run(
+    merger: Merger,
+    shape: TableShape,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    records: Ints,
+    sizes: Ints,
+    columns: Sequence[str],
+) -> Folded:
+    """Fold the records of one key, some at a time. Each time the state so far is what they are folded onto."""
+    stored = [name for name in shape.schema.names if name in base.column_names]
+    # A state has what is requested, and what the merger needs to go on.
+    made = [name for name in shape.schema.names if name in stored or name in columns]
+    row, made_row = base.select(stored), _none(shape, made)
+    numbers: Ints | None = np.empty(0, dtype=np.int64)
+    is_stored, start = True, 0
+    while start < len(records):
+        limit = min(portion_bytes(), ARRAY_BYTES - row.nbytes)
+        end = start + next(spans(sizes[start:], limit))[1]
+        if end < len(records):
+            _check_needs(merger, shape, stored)
+        some, found = _chosen(frames, records[start:end])
+        try:
+            folded = _fold(merger, shape, base=row, tombstones=tombstones, frames=some, columns=made, check_nulls=False)
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            if not is_overflow(error):
+                raise
+            raise _too_large(shape, row, some) from error
+        if len(folded.superseded) or folded.rows.num_rows:
+            is_stored = False
+            made_row, row = folded.rows, folded.rows.select(stored)
+            numbers = None if folded.records is None else found[folded.records]
+        tombstones, start = folded.tombstones, end
+    for field in shape.schema:
+        if not field.nullable and field.name in columns and made_row.column(field.name).null_count:
+            raise _null_refused(_key_of(shape, made_row), field.name, 1)
+    return Folded(
+        superseded=np.arange(base.num_rows if not is_stored else 0, dtype=np.int64),
+        rows=made_row.select([name for name in made if name in columns]),
+        insert_at=np.zeros(made_row.num_rows, dtype=np.int64),
+        records=numbers,
+        tombstones=tombstones,
+    )
+
+
+def _check_needs(merger: Merger, shape: TableShape, stored: Sequence[str]) -> None:
+    """A state with the columns ``stored`` must be enough to fold records onto it."""
+    if lacking := merger.needs(shape, stored) - frozenset(stored):
+        raise MergerContractError(
+            f"merger {merger.name!r} needs column(s) {', '.join(sorted(lacking))} for columns that it needs itself; "
+            "its needs() must name them, too",
+            merger=merger.name,
+        )
+
+
+def _too_large(shape: TableShape, row: pa.Table, frames: Sequence[Frame]) -> MergeOverflowError:
+    """The error for a state that has a value that is too large for any array."""
+    key = _key_of(shape, frames[0].rows)
+    sizes = dict.fromkeys(shape.values, 0)
+    for rows in (row, *(frame.rows for frame in frames)):
+        for name in shape.values:
+            sizes[name] += rows.column(name).nbytes if name in rows.column_names else 0
+    column = max(sizes, key=lambda name: sizes[name])
+    return MergeOverflowError(
+        f"the merge makes a value of more than 2 GiB in column {column!r} for key {key}, which no file can hold, so "
+        "the row cannot be read or compacted. Nothing is lost: a record that deletes or shortens it makes it readable.",
+        key=key,
+        column=column,
+        keys=1,
+    )
+
+
+def _key_of(shape: TableShape, rows: pa.Table) -> dict[str, object]:
+    return {name: rows.column(name)[0].as_py() for name in shape.key}
+
+
+def _none(shape: TableShape, columns: Collection[str]) -> pa.Table:
+    fields = [field.with_nullable(True) for field in shape.schema if field.name in columns]
+    return pa.schema(fields).empty_table()
+
+
+def _chosen(frames: Sequence[Frame], positions: Ints) -> tuple[list[Frame], Ints]:
+    """The records of these numbers, counted through all frames, and their numbers, ascending."""
+    wanted = np.sort(positions)
+    first, found = 0, []
+    for frame in frames:
+        end = first + frame.rows.num_rows
+        own = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, end)] - first
+        if len(own):
+            kinds = None if frame.kinds is None else frame.kinds[own]
+            version = frame.version if isinstance(frame.version, int) else frame.version[own]
+            columns = frozenset(frame.rows.column_names) if frame.columns is None else frame.columns
+            found.append(Frame(gather(frame.rows, own), kinds, version, columns))
+        first = end
+    return found, wanted
 
 
 def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -268,7 +576,7 @@ def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
     return merged
 
 
-def _rows(groups: Groups, merged: Merged, written: Ints, columns: Sequence[str]) -> pa.Table:
+def _rows(groups: Groups, merged: Merged, written: Ints, columns: Sequence[str], *, check_nulls: bool) -> pa.Table:
     gather = pa.array(groups.order[merged.winner[written]])
     plain = [name for name in columns if name not in merged.columns]
     taken = groups.rows.select(plain).take(gather)
@@ -277,20 +585,20 @@ def _rows(groups: Groups, merged: Merged, written: Ints, columns: Sequence[str])
     fields = [groups.shape.schema.field(name) for name in columns]
     rows = pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in fields]))
     for field in fields:
-        if not field.nullable and rows.column(field.name).null_count:
-            _refuse_nulls(groups, merged, written, field.name, rows.column(field.name))
+        missing = rows.column(field.name).null_count
+        if check_nulls and missing and not field.nullable:
+            at = int(groups.order[merged.winner[written[rows.column(field.name).is_null().to_numpy().argmax()]]])
+            raise _null_refused(_key_of(groups.shape, groups.rows.slice(at, 1)), field.name, missing)
     return rows
 
 
-def _refuse_nulls(groups: Groups, merged: Merged, written: Ints, name: str, values: pa.ChunkedArray) -> NoReturn:
-    at = groups.order[merged.winner[written[values.is_null().to_numpy().argmax()]]]
-    key = {column: groups.rows.column(column)[int(at)].as_py() for column in groups.shape.key}
-    raise MergeValueError(
+def _null_refused(key: dict[str, object], name: str, count: int) -> MergeValueError:
+    return MergeValueError(
         f"column {name!r} is NOT NULL, and the merge leaves null in it for key {key}, so the row cannot be read or "
         "compacted. Nothing is lost: a record that sets the column makes it readable.",
         key=key,
         column=name,
-        keys=values.null_count,
+        keys=count,
     )
 
 
@@ -304,6 +612,8 @@ def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints,
         return fresh
     keep = np.ones(before.num_rows, dtype=np.bool_)
     keep[touched] = False
-    both = pa.concat_tables([before.filter(pa.array(keep)), fresh]).combine_chunks()
-    keys: KeyColumns = key_columns(both, groups.shape.key)
-    return both.take(pa.array(sort_order(keys)))
+    return _by_key(pa.concat_tables([before.filter(pa.array(keep)), fresh]), groups.shape)
+
+
+def _by_key(rows: pa.Table, shape: TableShape) -> pa.Table:
+    return gather(rows, sort_order(key_columns(rows, shape.key)))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mergers import portions
 from mergers.contract import Bools, Ints
 from mergers.ordering import plain_integers
 
@@ -21,10 +22,12 @@ __all__ = ["KeyColumns", "group_starts", "key_columns", "locate", "sort_order"]
 KeyColumns = tuple[pa.Array, ...]
 
 _CODE_SPACE = 2**63
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def key_columns(table: pa.Table | pa.RecordBatch, key: Sequence[str]) -> KeyColumns:
-    """The key columns of a table, each as one contiguous array."""
+    """The key columns of a table, each as one contiguous array. Texts and binary values that are too long for one array
+    of their type are of Arrow's large types."""
     return tuple(_contiguous(table.column(name)) for name in key)
 
 
@@ -138,5 +141,10 @@ def _pack(columns: Sequence[Ints], lows: Sequence[int], spans: Sequence[int]) ->
 
 def _contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        wide = _WIDE.get(column.type)
+        if wide is not None and column.nbytes > portions.LARGEST_BYTES:
+            column = column.cast(wide)
+        return column.combine_chunks()
     return column

@@ -21,13 +21,14 @@ from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.read.runs import Run, key_ranges
+from lakemerge.read.runs import block_run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream, check_keys
 from lakemerge.write.pack import stored_bound
 from lakemerge.write.parquet.output import ParquetOutput
 from mergers import Frame, RowKind
 from mergers.kernel import VERSION_COLUMN, combine
 from mergers.keys import key_columns, sort_order
+from mergers.portions import gather, together
 
 __all__ = ["BucketLogs", "PackJob", "PackLogsSpec", "PackedLogs", "pack_logs"]
 
@@ -135,8 +136,11 @@ class _Loaded(ParquetFiles):
                 groups = [group for block in ordered for group in block.groups]
                 schema = block_schema(_nullable(merge.config.schema), ordered[0])
                 budget = merge.settings.merge_budget_bytes
-                streamed = files.stream(stored, schema=schema, budget_bytes=budget, row_groups=groups)
-                table = pa.concat_tables([table for table, _, _ in streamed]).combine_chunks()
+                row_bytes = sum(block.data_bytes for block in ordered) / max(1, sum(block.rows for block in ordered))
+                streamed = files.stream(
+                    stored, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes
+                )
+                table = together(pa.concat_tables([table for table, _, _ in streamed]))
                 check_keys(table, merge.config.key, file.path)
                 at = 0
                 for block in ordered:
@@ -167,18 +171,21 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
     schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
     runs = [
-        Run(block_stream(block, schema, file_slice, config, files, per_block), schema, config.key, path=block.file.path)
+        block_run(
+            block_stream(block, schema, file_slice, config, files, per_block), schema, config.key, block, per_block
+        )
         for block, schema in zip(part.blocks, schemas, strict=True)
     ]
     alone = len({frozenset(block.file.columns) for block in part.blocks}) == 1
-    for tables in key_ranges(runs, at_once=merge.store.reads_at_once):
+    step_bytes = merge.settings.merge_budget_bytes
+    for tables in key_ranges(runs, at_once=merge.store.reads_at_once, budget_bytes=step_bytes):
         by_columns: dict[Columns, list[pa.Table]] = {}
         for block, table in zip(part.blocks, tables, strict=True):
             if table.num_rows:
                 by_columns.setdefault(frozenset(block.file.columns), []).append(_told(table, block))
         for columns, found in by_columns.items():
-            rows = pa.concat_tables(found).combine_chunks()
-            rows = rows.take(pa.array(sort_order(key_columns(rows, config.key))))
+            rows = pa.concat_tables(found)
+            rows = gather(rows, sort_order(key_columns(rows, config.key)))
             kept = _deciding(rows, columns, merge) if alone else rows
             if kept.num_rows:
                 yield columns, kept

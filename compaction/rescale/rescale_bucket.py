@@ -26,6 +26,7 @@ from lakemerge.results.results import SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec, write_base_files
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns, sort_order
+from mergers.portions import gather, together
 
 __all__ = ["BucketJob", "RescaledBucket", "write_bucket"]
 
@@ -75,7 +76,8 @@ def _ranges(job: BucketJob, merge: MergeSpec, files: ParquetFiles) -> Iterator[M
     if len(streams) == 1:
         steps: Iterator[Sequence[pa.Table]] = ([table] for table, _ in streams[0])
     else:
-        steps = key_ranges([Run(stream, schema, config.key) for stream in streams])
+        budget = merge.settings.merge_budget_bytes * len(streams)
+        steps = key_ranges([Run(stream, schema, config.key) for stream in streams], budget_bytes=budget)
     for tables in steps:
         entries = _by_key(pa.concat_tables(tables), config.key) if len(tables) > 1 else tables[0]
         is_row = pc.is_null(entries.column(VERSION_COLUMN))
@@ -99,9 +101,8 @@ def _entries(
             if file_slice.buckets < job.buckets:
                 keys = [entries.column(name) for name in config.key]
                 entries = entries.filter(pa.array(bucket_numbers(keys, job.buckets) == job.target.bucket))
-            yield entries.combine_chunks(), False
+            yield together(entries), False
 
 
 def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    whole = rows.combine_chunks()
-    return whole.take(pa.array(sort_order(key_columns(whole, key))))
+    return gather(rows, sort_order(key_columns(rows, key)))

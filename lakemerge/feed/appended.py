@@ -23,14 +23,42 @@ from lakemerge.schema.nested import settled
 from mergers import Frame, fold
 from mergers.kernel import Folded, overlay_rows, tombstone_schema
 from mergers.keys import KeyColumns, key_columns, locate, sort_order
+from mergers.portions import gather, together
 
-__all__ = ["before_and_after"]
+__all__ = ["Allowance", "OverAllowanceError", "before_and_after"]
+
+
+class OverAllowanceError(Exception):
+    """The rows of some keys are more than may be held."""
+
+
+class Allowance:
+    """How many bytes of rows may be held.
+
+    :param limit: the bytes; ``None`` if it does not matter.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+
+    def take(self, rows: pa.Table) -> pa.Table:
+        """The rows, which are held from now on. Raises :class:`OverAllowanceError`."""
+        if self._left is not None:
+            self._left -= rows.nbytes
+            if self._left < 0:
+                raise OverAllowanceError
+        return rows
 
 
 def before_and_after(
-    spec: MergeSpec, before: FileSlice, brought: Sequence[LogBlock], keys: pa.Table, files: ParquetFiles
+    spec: MergeSpec,
+    before: FileSlice,
+    brought: Sequence[LogBlock],
+    keys: pa.Table,
+    files: ParquetFiles,
+    allowance: Allowance,
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of these keys in both versions, with all columns, sorted by key.
+    """The rows of these keys in both versions, with all columns, sorted by key. Raises :class:`OverAllowanceError`.
 
     :param before: the file slice without the records of the commit.
     :param keys: the keys of the commit's records in the file slice, sorted, each once.
@@ -39,7 +67,7 @@ def before_and_after(
     if not keys.num_rows:
         return schema.empty_table(), schema.empty_table()
     sought = key_columns(keys, spec.config.key)
-    looked = _Looked(spec, _narrowed(before, sought), sought, schema, files)
+    looked = _Looked(spec, _narrowed(before, sought), sought, schema, files, allowance)
     rows, tombstones = looked.state()
     folded = looked.fold(rows, tombstones, looked.frames(brought))
     return rows, looked.rows(rows, folded)
@@ -54,6 +82,7 @@ class _Looked:
     sought: KeyColumns
     schema: pa.Schema
     files: ParquetFiles
+    allowance: Allowance
 
     def state(self) -> tuple[pa.Table, pa.Table]:
         """The rows and the tombstones of the keys."""
@@ -98,16 +127,15 @@ class _Looked:
     def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
         """The rows of the tables with these keys, sorted by key."""
         key = self.spec.config.key
-        found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)]).combine_chunks()
-        return found.take(pa.array(sort_order(key_columns(found, key)))) if found.num_rows else found
+        found = pa.concat_tables([schema.empty_table(), *self._parts(tables, key)])
+        return gather(found, sort_order(key_columns(found, key))) if found.num_rows else found
 
     def _parts(self, tables: Iterable[pa.Table], key: tuple[str, ...]) -> Iterator[pa.Table]:
         for table in tables:
             if table.num_rows:
                 check_keys(self.file_slice, key, [table])
-                plain = table.combine_chunks()
-                _, among = locate(self.sought, key_columns(plain, key))
-                yield plain.filter(pa.array(among))
+                _, among = locate(self.sought, key_columns(table, key))
+                yield self.allowance.take(together(table).filter(pa.array(among)))
 
 
 def _narrowed(file_slice: FileSlice, sought: KeyColumns) -> FileSlice:

@@ -7,23 +7,25 @@ other read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.feed.appended import before_and_after
+from lakemerge.feed.appended import Allowance, OverAllowanceError, before_and_after
 from lakemerge.feed.units import FeedUnit, Side
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.prune import narrowed_to_keys
 from lakemerge.read.merge import merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.runs import Run, key_ranges
 from lakemerge.read.sources import MergeSpec, block_stream
 from mergers import RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints
 from mergers.keys import group_starts, key_columns, locate, sort_order
+from mergers.portions import bounded_batches, gather, together
 
 __all__ = [
     "CHANGE_TYPE",
@@ -80,7 +82,7 @@ def unit_batches(unit: FeedUnit, shape: FeedShape) -> Iterator[pa.RecordBatch]:
     with ParquetFiles(unit.after.spec.store) as files:
         for rows, kinds in _changes(unit, shape, files):
             if rows.num_rows:
-                yield from _told(unit, shape, rows, kinds).combine_chunks().to_batches()
+                yield from bounded_batches(together(_told(unit, shape, rows, kinds)), rows=rows.num_rows)
 
 
 def _changes(unit: FeedUnit, shape: FeedShape, files: ParquetFiles) -> Iterator[tuple[pa.Table, Ints]]:
@@ -91,21 +93,62 @@ def _changes(unit: FeedUnit, shape: FeedShape, files: ParquetFiles) -> Iterator[
                 rows = shape.columns.shaped(part.rows)
                 yield rows, np.full(rows.num_rows, RowKind.INSERT, dtype=np.int64)
         return
-    key = unit.after.spec.config.key
-    if unit.keys is None:
-        old, new = _rows(unit.before, None, files), _rows(unit.after, None, files)
-        keys = _all_keys(unit, old, new)
-    else:
-        keys = _keys(unit, files)
-        old, new = _rows_of_keys(unit, keys, files)
-    yield row_changes(shape.columns, key, keys, old, new, before_images=shape.before_images)
+    key, before_images = unit.after.spec.config.key, shape.before_images
+    for keys, old, new in _ranges(unit, files) if unit.keys is None else _portions(unit, files):
+        yield row_changes(shape.columns, key, keys, old, new, before_images=before_images)
 
 
-def _rows_of_keys(unit: FeedUnit, keys: pa.Table, files: ParquetFiles) -> tuple[pa.Table, pa.Table]:
+def _portions(unit: FeedUnit, files: ParquetFiles) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+    """The keys of the unit's records, and their rows before and after. If these exceed the merge budget, they come some
+    keys at a time. How large rows are is not known before they are read."""
+    left = [_keys(unit, files)]
+    while left:
+        keys = left.pop()
+        allowance = Allowance(unit.after.spec.settings.merge_budget_bytes if keys.num_rows > 1 else None)
+        try:
+            old, new = _rows_of_keys(unit, keys, files, allowance)
+        except OverAllowanceError:
+            half = keys.num_rows // 2
+            left += [keys.slice(half), keys.slice(0, half)]
+            continue
+        yield keys, old, new
+
+
+def _rows_of_keys(
+    unit: FeedUnit, keys: pa.Table, files: ParquetFiles, allowance: Allowance
+) -> tuple[pa.Table, pa.Table]:
     if unit.keys is not None and unit.is_one_commit:
         (before,) = unit.before.file_slices
-        return before_and_after(unit.after.spec, before, unit.keys[1], keys, files)
-    return _rows(unit.before, keys, files), _rows(unit.after, keys, files)
+        return before_and_after(unit.after.spec, before, unit.keys[1], keys, files, allowance)
+    return _rows(unit.before, keys, files, allowance), _rows(unit.after, keys, files, allowance)
+
+
+def _ranges(unit: FeedUnit, files: ParquetFiles) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+    """All keys of a unit and their rows before and after, some keys at a time."""
+    count = len(unit.before.file_slices)
+    budget = unit.after.spec.settings.merge_budget_bytes
+    share = max(1, budget // max(1, count + len(unit.after.file_slices)))
+    runs: list[Run] = []
+    schemas: list[pa.Schema] = []
+    for side in (unit.before, unit.after):
+        spec = replace(side.spec, settings=replace(side.spec.settings, merge_budget_bytes=share))
+        schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
+        schemas.append(schema)
+        streams = (_stream(spec, file_slice, schema, files) for file_slice in side.file_slices)
+        runs += (Run(stream, schema, spec.config.key) for stream in streams)
+    for parts in key_ranges(runs, budget_bytes=budget):
+        old, new = (
+            _by_key(pa.concat_tables([schema.empty_table(), *found]), unit.after.spec.config.key)
+            for schema, found in zip(schemas, (parts[:count], parts[count:]), strict=True)
+        )
+        yield _all_keys(unit, old, new), old, new
+
+
+def _stream(
+    spec: MergeSpec, file_slice: FileSlice, schema: pa.Schema, files: ParquetFiles
+) -> Iterator[tuple[pa.Table, bool]]:
+    for part in merge_file_slice(spec, file_slice, columns=schema.names, sort=True, files=files):
+        yield part.rows.cast(schema), False
 
 
 def _told(unit: FeedUnit, shape: FeedShape, rows: pa.Table, kinds: Ints) -> pa.Table:
@@ -139,28 +182,28 @@ def _all_keys(unit: FeedUnit, old: pa.Table, new: pa.Table) -> pa.Table:
 
 def _unique(keys: pa.Table, key: tuple[str, ...]) -> pa.Table:
     ordered = _by_key(keys, key)
-    return ordered.take(pa.array(group_starts(key_columns(ordered, key)))) if ordered.num_rows else ordered
+    return gather(ordered, group_starts(key_columns(ordered, key))) if ordered.num_rows else ordered
 
 
-def _rows(side: Side, keys: pa.Table | None, files: ParquetFiles) -> pa.Table:
-    """The rows of a version, for these keys or for all, sorted by key."""
+def _rows(side: Side, keys: pa.Table, files: ParquetFiles, allowance: Allowance) -> pa.Table:
+    """The rows of a version for these keys, sorted by key."""
     spec = side.spec
     names = spec.config.schema.names
     schema = pa.schema([field.with_nullable(True) for field in spec.config.schema])
     found = [schema.empty_table()]
     for file_slice in side.file_slices:
-        wanted = file_slice if keys is None else narrowed_to_keys(file_slice, key_columns(keys, spec.config.key))
+        wanted = narrowed_to_keys(file_slice, key_columns(keys, spec.config.key))
         if wanted is not None:
-            found += (rows.cast(schema) for rows in _of_tile(spec, wanted, keys, names, files))
+            found += (allowance.take(rows.cast(schema)) for rows in _of_tile(spec, wanted, keys, names, files))
     return _by_key(pa.concat_tables(found), spec.config.key)
 
 
 def _of_tile(
-    spec: MergeSpec, file_slice: FileSlice, keys: pa.Table | None, names: list[str], files: ParquetFiles
+    spec: MergeSpec, file_slice: FileSlice, keys: pa.Table, names: list[str], files: ParquetFiles
 ) -> Iterator[pa.Table]:
     for part in merge_file_slice(spec, file_slice, columns=names, sort=False, files=files):
         rows = part.rows
-        if keys is not None and rows.num_rows:
+        if rows.num_rows:
             _, among = locate(key_columns(keys, spec.config.key), key_columns(rows, spec.config.key))
             rows = rows.filter(pa.array(among))
         yield rows
@@ -177,7 +220,7 @@ def row_changes(
     old_at, was = locate(key_columns(old, key), sought)
     new_at, now = locate(key_columns(new, key), sought)
     # The versions may differ in columns, fields and types. A new column or field was null before.
-    both = pa.concat_tables([columns.shaped(old), columns.shaped(new)]).combine_chunks()
+    both = together(pa.concat_tables([columns.shaped(old), columns.shaped(new)]))
     new_at = new_at + old.num_rows
     changed = was != now
     kept = np.flatnonzero(was & now)
@@ -186,13 +229,12 @@ def row_changes(
     # Two places for each key: its row before, and its row after.
     told_before = was & changed if before_images else was & changed & ~now
     there = np.stack([told_before, now & changed], axis=1).ravel()
-    rows = both.take(pa.array(np.stack([old_at, new_at], axis=1).ravel()[there]))
+    rows = gather(both, np.stack([old_at, new_at], axis=1).ravel()[there])
     return rows, np.stack(images, axis=1).ravel()[there]
 
 
 def _by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    plain = rows.combine_chunks()
-    return plain.take(pa.array(sort_order(key_columns(plain, key))))
+    return gather(rows, sort_order(key_columns(rows, key)))
 
 
 def _differ(rows: pa.Table, left: Ints, right: Ints) -> Bools:

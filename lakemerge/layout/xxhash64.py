@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
+from mergers.portions import is_large
 
 __all__ = ["buckets", "hash_columns", "is_hashable"]
 
@@ -41,6 +42,11 @@ def hash_columns(columns: Sequence[_Column]) -> npt.NDArray[np.int64]:
     """
     if not columns:
         raise SchemaError("a key needs at least one column")
+    if any(isinstance(column, pa.ChunkedArray) for column in columns):
+        table = pa.table(list(columns), names=[str(place) for place in range(len(columns))])
+        if is_large(table):
+            hashed = [hash_columns(batch.columns) for batch in table.to_batches()]
+            return np.concatenate([np.empty(0, dtype=np.int64), *hashed])
     arrays = [_contiguous(column) for column in columns]
     rows = len(arrays[0])
     hashes = np.full(rows, _SEED, dtype=np.uint64)

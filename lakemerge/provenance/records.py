@@ -19,6 +19,7 @@ from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from mergers import RowKind
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
+from mergers.portions import together
 
 __all__ = ["KeyRecord", "KeyState", "nullable", "read_records", "read_state"]
 
@@ -80,7 +81,7 @@ def read_state(handle: Handle, view: TableView, file_slice: FileSlice) -> KeySta
                     rows, path = table, name
         found = [table for table, _ in tombstone_stream(spec, file_slice, files)]
     forgotten = tombstone_schema(view.config.shape).empty_table()
-    return KeyState(rows, pa.concat_tables([forgotten, *found]).combine_chunks(), path)
+    return KeyState(rows, together(pa.concat_tables([forgotten, *found])), path)
 
 
 def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int], TableConfig]) -> list[KeyRecord]:

@@ -44,7 +44,10 @@ def records_of(
         with ParquetFiles(handle.store) as files:
             for block in log.blocks:
                 file = StoredFile(block.file.path, block.file.size_bytes)
-                stream = files.stream(file, schema=stored, budget_bytes=budget, row_groups=block.groups)
+                row_bytes = block.data_bytes / max(1, block.rows)
+                stream = files.stream(
+                    file, schema=stored, budget_bytes=budget, row_groups=block.groups, row_bytes=row_bytes
+                )
                 for table, _, _ in stream:
                     check_keys(table, config.key, block.file.path)
                     kinds = table.column(KIND_COLUMN).fill_null(int(RowKind.UPDATE_AFTER))

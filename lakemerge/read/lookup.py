@@ -20,6 +20,7 @@ from lakemerge.read.scan import asked_columns
 from lakemerge.read.sources import MergeSpec
 from lakemerge.schema.casts import castable, safe_cast
 from mergers.keys import group_starts, key_columns, locate, sort_order
+from mergers.portions import gather, together
 
 __all__ = ["find_rows", "look_up", "sorted_keys"]
 
@@ -83,10 +84,10 @@ def sorted_keys(keys: object, config: TableConfig) -> pa.Table:
             raise FrameError(f"key column {field.name!r} is {field.type}, not {column.type}", column=field.name)
         if column.null_count:
             raise FrameError(f"key column {field.name!r} is null in {column.null_count} key(s)", column=field.name)
-    batches = given.select(list(config.key)).combine_chunks().to_batches()
-    table = pa.Table.from_batches([safe_cast(batch, schema) for batch in batches], schema=schema).combine_chunks()
-    ordered = table.take(pa.array(sort_order(key_columns(table, config.key))))
-    return ordered.take(pa.array(group_starts(key_columns(ordered, config.key))))
+    batches = together(given.select(list(config.key))).to_batches()
+    table = pa.Table.from_batches([safe_cast(batch, schema) for batch in batches], schema=schema)
+    ordered = gather(table, sort_order(key_columns(table, config.key)))
+    return gather(ordered, group_starts(key_columns(ordered, config.key)))
 
 
 def _as_table(keys: object, config: TableConfig) -> pa.Table:

@@ -22,12 +22,13 @@ from lakemerge.read.expiry import expire
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds, matching
-from lakemerge.read.runs import Run, each_file, key_ranges
+from lakemerge.read.runs import Run, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.schema.nested import settled
 from mergers import Frame, RowKind, fold
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
+from mergers.portions import gather
 
 __all__ = [
     "ChangedRange",
@@ -254,8 +255,9 @@ def _fold_ranges(
     for number, block in enumerate(file_slice.blocks):
         schema = block_schema(logged, block)
         stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
-        runs.append(Run(stream, schema, shape.key, path=block.file.path))
-    for parts in key_ranges(runs, at_once=spec.store.reads_at_once):
+        runs.append(block_run(stream, schema, shape.key, block, per_block))
+    step_bytes = spec.settings.merge_budget_bytes
+    for parts in key_ranges(runs, at_once=spec.store.reads_at_once, budget_bytes=step_bytes):
         base = _interleaved([part.select(stored.names) for part in parts[:count]], stored, shape.key)
         kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
         tombstones, logs = parts[count], parts[count + 1 :]
@@ -297,8 +299,8 @@ def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, key: Sequence[str
     filled = [part for part in parts if part.num_rows]
     if len(filled) <= 1:
         return filled[0] if filled else schema.empty_table()
-    both = pa.concat_tables(filled).combine_chunks()
-    return both.take(pa.array(sort_order(key_columns(both, key))))
+    both = pa.concat_tables(filled)
+    return gather(both, sort_order(key_columns(both, key)))
 
 
 def check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Table]) -> None:

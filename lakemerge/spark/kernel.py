@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.functions import arrow_udf
 
 from lakemerge._internal.collector import collector_paused
+from lakemerge.errors import TableError
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergeSpec
@@ -31,6 +32,7 @@ from lakemerge.spark.transport.jobs import even_tasks, parallelism
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
+from mergers.portions import bounded_batches, is_large
 
 __all__ = ["scan_merging"]
 
@@ -95,7 +97,7 @@ def _by_task(spark: SparkSession, reading: _Reading, tasks: Sequence[list[Part]]
                 parts = pickle.loads(given[number // together])[number % together]  # noqa: S301 - our own bytes
                 for part in parts:
                     for table in reading.tables(part):
-                        yield from table.to_batches(max_chunksize=_BATCH_ROWS)
+                        yield from bounded_batches(table, rows=_BATCH_ROWS)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(reading.schema))
 
@@ -204,6 +206,11 @@ class _Lists:
         return self._group[1][number % self._together]
 
     def _as_list(self, table: pa.Table) -> pa.Array:
+        if is_large(table):
+            raise TableError(
+                f"a list of {table.num_rows} rows for Spark has {table.nbytes:,} bytes, because the rows are much "
+                "larger than their files say; read one partition at a time, with a filter on the partition columns"
+            )
         columns = [pa.concat_arrays(column.chunks) for column in table.columns]
         rows = pa.StructArray.from_arrays(columns, fields=list(self._row))
         return pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows, type=self._kind)

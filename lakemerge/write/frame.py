@@ -22,6 +22,7 @@ from lakemerge.schema.schema import castable, safe_cast
 from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
+from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.wording import argument, in_python
 
 __all__ = ["FramePlan", "plan_frame"]
@@ -63,6 +64,7 @@ class FramePlan:
         """
         kind = [] if self.kind_column is None else [self.kind_column]
         check_sound(batch.select([*self.sources, *kind]), first_row)
+        _check_lengths(batch.select(list(self.sources)), first_row)
         given = batch.select(list(self.sources)).rename_columns(self.schema.names)
         rows = safe_cast(given, self.schema, first_row)
         check_map_keys(rows, first_row)
@@ -195,6 +197,19 @@ def plan_frame(
         lacking=lacking,
         missing=unfilled,
     )
+
+
+def _check_lengths(batch: pa.RecordBatch, first_row: int) -> None:
+    """Raise :class:`FrameError` for a value that is too large to be merged with another one."""
+    for name in batch.schema.names:
+        column = batch.select([name])
+        if is_large(column, than=VALUE_BYTES) and (sizes := row_bytes(column)).max() > VALUE_BYTES:
+            row = int(sizes.argmax())
+            raise FrameError(
+                f"column {name!r} holds a value of {int(sizes[row]):,} bytes in row {first_row + row}; a value has at "
+                f"most {VALUE_BYTES:,} bytes: divide it, or store it as a file",
+                column=name,
+            )
 
 
 def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:

@@ -28,6 +28,7 @@ from lakemerge.write.pack import PackSpec, joined
 from mergers import Frame, fold
 from mergers.contract import Ints, Kinds
 from mergers.kernel import tombstone_schema
+from mergers.portions import plain_bytes, together
 
 __all__ = ["HeldRecords", "hold", "load_file_slice", "load_held", "read_ahead"]
 
@@ -81,7 +82,7 @@ def read_ahead(
     left = iter(reader)
     for batch in left:
         batches.append(batch)
-        size += batch.nbytes
+        size += plain_bytes(batch)
         if size > limit:
             return None, chain(batches, left)
     return batches, iter(batches)
@@ -99,7 +100,7 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
     Raises the errors of :meth:`lakemerge.write.frame.FramePlan.convert`, and :class:`lakemerge.FrameError` for values
     that no partition can have.
     """
-    config, size = spec.config, sum(batch.nbytes for batch in batches)
+    config, size = spec.config, sum(plain_bytes(batch) for batch in batches)
     records: list[pa.RecordBatch] = []
     kinds: list[Kinds | None] = []
     first_row = 0
@@ -111,7 +112,7 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
     if not first_row:
         return None
     names = list(dict.fromkeys([*config.key, *config.partition_by]))
-    keys = pa.Table.from_batches([batch.select(names) for batch in records]).combine_chunks()
+    keys = together(pa.Table.from_batches([batch.select(names) for batch in records]))
     slots, partitions = place_rows(keys, config, spec.buckets)
     # A stable sort of small integers is a radix sort in numpy.
     small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots

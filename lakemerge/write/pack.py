@@ -26,10 +26,12 @@ from lakemerge.schema.nested import settled
 from lakemerge.storage.base import Store
 from lakemerge.write.frame import FramePlan
 from lakemerge.write.parquet.encoding import writer_options
+from lakemerge.write.parquet.output import write_groups
 from mergers import Frame, Merger, RowKind
 from mergers.contract import Ints, Kinds
 from mergers.kernel import combine
 from mergers.keys import key_columns, sort_order
+from mergers.portions import gather, plain_bytes, row_bytes, spans, together
 
 __all__ = ["PackSpec", "Packed", "joined", "pack", "stored_bound"]
 
@@ -105,17 +107,19 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
 
 
 def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in batches not much larger than the budget. A table in memory may come as a
-    single batch."""
+    """The same rows in the same order, in batches not larger than the budget, or of one row. A table in memory may come
+    as a single batch."""
     for batch in batches:
-        rows = max(1, batch.num_rows * budget_bytes // max(1, batch.nbytes))
-        yield batch.slice(0, rows)
-        yield from (batch.slice(start, rows) for start in range(rows, batch.num_rows, rows))
+        if plain_bytes(batch) <= budget_bytes:
+            yield batch
+            continue
+        for start, end in spans(row_bytes(batch), budget_bytes):
+            yield batch.slice(start, end - start)
 
 
 def joined(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tuple[pa.Table, Kinds | None]:
     """Batches of records, with their kinds, as one table; the kinds are ``None`` if all records are upserts."""
-    table = settled(pa.Table.from_batches(held).combine_chunks())
+    table = settled(together(pa.Table.from_batches(held)))
     # Deletes may hold null where the table's rows may not.
     table = table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
     if all(part is None for part in kinds):
@@ -144,8 +148,7 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=bounded)
     with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
         for start, end in zip(starts.tolist(), ends, strict=True):
-            writer.write_table(table.slice(start, end - start), row_group_size=limit)
-            count = -(-(end - start) // limit)
+            count = write_groups(writer, table.slice(start, end - start), group_rows=limit)
             written.append((groups, count))
             groups += count
         writer.close()
@@ -178,7 +181,7 @@ def _arrange(
     # A stable sort of small integers is a radix sort in numpy.
     small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
     order = order[np.argsort(small[order], kind="stable")]
-    table = table.take(pa.array(order))
+    table = gather(table, order)
     slots = slots[order]
     kinds = None if kinds is None else kinds[order]
     keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=spec.frame.full)

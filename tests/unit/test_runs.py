@@ -66,6 +66,72 @@ def test_a_run_is_read_no_further_than_needed() -> None:
     assert read == [0]
 
 
+def _waiting(first: int, *others: int, log: list[int], size: int = 8) -> Run:
+    """A run of which the first key is known, and that notes it when it is opened."""
+
+    def stream() -> Iterator[tuple[pa.Table, bool]]:
+        log.append(first)
+        yield pa.table({"k": pa.array([first, *others], pa.int64())}), True
+
+    return Run(stream(), SCHEMA, ("k",), first_key=(first,), first_bytes=size)
+
+
+def test_runs_are_opened_when_their_turn_comes() -> None:
+    """Five runs of 8 bytes with a budget of 16: two are open at a time. A run whose rows come late waits longest."""
+    opened: list[int] = []
+    runs = [_waiting(key, log=opened) for key in (50, 10, 30, 20, 40)]
+    ranges = key_ranges(runs, budget_bytes=16)
+    seen = [(sorted(key for table in step for key in table.column("k").to_pylist()), list(opened)) for step in ranges]
+    assert seen == [([10, 20], [10, 20]), ([30, 40], [10, 20, 30, 40]), ([50], [10, 20, 30, 40, 50])]
+
+
+def test_a_key_is_not_divided_between_open_and_waiting_runs() -> None:
+    """Three runs begin with the same key, and the budget is for one of them. Another one reaches beyond those that
+    wait."""
+    opened: list[int] = []
+    runs = [_waiting(1, 5, 9, log=opened), _waiting(5, 6, log=opened), _waiting(5, log=opened), run([0], [5, 7])]
+    steps = [[table.column("k").to_pylist() for table in step] for step in key_ranges(runs, budget_bytes=8)]
+    assert steps == [
+        [[], [], [], [0]],
+        [[1], [], [], []],
+        [[5], [5], [5], [5]],
+        [[], [6], [], []],
+        [[], [], [], [7]],
+        [[9], [], [], []],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (1, [[1], [2], [3], [8]]),
+        (16, [[1], [2], [3], [8]]),
+        (40, [[1, 2], [3, 8]]),
+        (1000, [[1, 2, 3, 8]]),
+    ],
+)
+def test_a_step_is_divided_down_to_keys(budget: int, expected: list[list[int]]) -> None:
+    """A row has 8 bytes. The key 2 has four rows, which come together."""
+    step = [[1, 2, 2, 2, 3], [2, 3, 8], [], [8]]
+    ranges = key_ranges([run(keys) for keys in step], budget_bytes=budget)
+    parts = [[table.column("k").to_pylist() for table in part] for part in ranges]
+    assert [sorted({key for keys in part for key in keys}) for part in parts] == expected
+    assert [[key for part in parts for key in part[place]] for place in range(4)] == step
+
+
+def test_a_run_that_is_read_to_its_end_holds_nothing() -> None:
+    before = pa.total_allocated_bytes()
+
+    def stream(key: int) -> Iterator[tuple[pa.Table, bool]]:
+        table = pa.table({"k": pa.array(np.arange(key, key + 10_000))})
+        yield table, True
+
+    runs = [Run(stream(key), SCHEMA, ("k",)) for key in range(0, 100_000, 10_000)]
+    for step in key_ranges(runs):
+        del step
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
 _PATIENCE_S = 60
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -117,20 +117,27 @@ class ParquetFiles:
             left = sum(starts[group + 1] - starts[group] for group in groups)
             growth = {name: _growth(stored_schema.field(name).type, schema.field(name).type) for name in columns}
             size = partial(self._bytes, stored, columns=growth, row_bytes=row_bytes)
+            longest = 0 if row_bytes else self._longest_value(stored, groups, columns)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
-            if adjacent and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes):
+            if (
+                longest * left <= budget_bytes
+                and adjacent
+                and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes)
+            ):
                 self._announce(stored, groups, columns)
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
                 yield shaped(table, schema), starts[groups[0]] if groups else 0, True
                 return
             batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
+            batch_rows = max(1, min(batch_rows, budget_bytes // longest)) if longest else batch_rows
             for portion in _portions(groups, size, budget_bytes):
                 self._announce(stored, portion, columns)
                 at = starts[portion[0]]
-                for batch in file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False):
-                    left -= batch.num_rows
-                    yield shaped(pa.Table.from_batches([batch]), schema), at, left == 0
-                    at += batch.num_rows
+                batches = file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False)
+                for table in _collected(batches, budget_bytes) if longest else map(_table, batches):
+                    left -= table.num_rows
+                    yield shaped(table, schema), at, left == 0
+                    at += table.num_rows
         except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
             if not _is_damage(error):
                 raise
@@ -172,6 +179,23 @@ class ParquetFiles:
         leaves = [i for i, path in enumerate(paths) if path in wanted or path.partition(".")[0] in wanted]
         source.will_read([_chunk_range(footer.row_group(group).column(leaf)) for group in groups for leaf in leaves])
 
+    def _longest_value(self, stored: StoredFile, groups: Sequence[int], columns: Collection[str]) -> int:
+        """The most bytes that a text or binary value can have, if the footer does not tell how many such values have:
+        in a dictionary, a long value is small however often it comes. 0 if there is no such column.
+
+        Arrow's and Spark's writers give no bounds of values of more than some KiB.
+        """
+        footer, wanted = self.column_footer(stored), frozenset(columns)
+        longest = 0
+        for group in groups:
+            chunks = footer.row_group(group)
+            for index in range(chunks.num_columns):
+                chunk = chunks.column(index)
+                named = chunk.path_in_schema in wanted or chunk.path_in_schema.partition(".")[0] in wanted
+                if named and chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page and not _bounded(chunk):
+                    longest = max(longest, chunk.total_uncompressed_size)
+        return longest
+
     def _bytes(
         self, stored: StoredFile, groups: Sequence[int], *, columns: Mapping[str, float], row_bytes: float
     ) -> int:
@@ -204,6 +228,30 @@ def _tail(source: pa.NativeFile) -> bytes:
     found = source.read_at(min(size, _TAIL), max(0, size - _TAIL))
     wanted = int.from_bytes(found[-END:][:4], "little") + END
     return found[-wanted:] if wanted <= min(size, _TAIL) else source.read_at(min(wanted, size), max(0, size - wanted))
+
+
+def _bounded(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether the statistics tell of the length of the values, or that there are none."""
+    bounds = chunk.statistics
+    return bounds is not None and (bounds.has_min_max or bounds.null_count == chunk.num_values)
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _collected(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.Table]:
+    """The batches in tables of about the budget."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if held and size + batch.nbytes > budget_bytes:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _portions(groups: Sequence[int], size: Callable[[Sequence[int]], int], budget_bytes: int) -> Iterator[list[int]]:

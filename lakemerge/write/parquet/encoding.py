@@ -21,11 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mergers.portions import gather
+
 __all__ = ["leaves", "writer_options"]
 
 _T = TypeVar("_T", pa.Table, pa.Array)
 
 _SAMPLE_ROWS = 4 * 1024
+_SAMPLE_BYTES = 64 * 2**20
 _DISTINCT_SHARE = 0.83
 """At this share of distinct values in a sample (about 11,000 values) and above, a dictionary does not pay."""
 
@@ -37,7 +40,7 @@ def writer_options(rows: pa.Table, *, group_rows: int, bounded: Collection[str] 
     :param group_rows: about how many rows a row group has. Each row group has its own dictionaries.
     :param bounded: the columns whose statistics are needed. ``None`` means all columns, for files that engines scan.
     """
-    count = min(group_rows, _SAMPLE_ROWS)
+    count = min(group_rows, _SAMPLE_ROWS, max(1, rows.num_rows * _SAMPLE_BYTES // max(1, rows.nbytes)))
     sample = _sample(rows, count).combine_chunks()
     values = [leaf for name in rows.column_names for leaf in _values(name, _one(sample.column(name)))]
     # By path. A column "s.x" and the field x of a struct s have the same path.
@@ -57,7 +60,8 @@ def _sample(rows: _T, count: int) -> _T:
     """Rows from all over the table, because neighbours in sorted rows are too similar."""
     if len(rows) <= count:
         return rows
-    return rows.take(pa.array(np.linspace(0, len(rows) - 1, count, dtype=np.int64)))
+    places = np.linspace(0, len(rows) - 1, count, dtype=np.int64)
+    return gather(rows, places) if isinstance(rows, pa.Table) else rows.take(pa.array(places))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -11,14 +11,29 @@ import pyarrow.parquet as pq
 
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.encoding import writer_options
+from mergers.portions import is_large, row_bytes, spans
 
-__all__ = ["ParquetOutput"]
+__all__ = ["ParquetOutput", "write_groups"]
+
+GROUP_BYTES = 128 * 2**20
+"""About the most bytes of a row group, as Arrow data. Readers hold a row group, and a page of one ends at 2 GiB."""
+
+
+def write_groups(writer: pq.ParquetWriter, rows: pa.Table, *, group_rows: int) -> int:
+    """Append rows as row groups of at most ``group_rows`` rows and about :data:`GROUP_BYTES`, or of one row. Returns
+    how many there are."""
+    cuts = [(0, rows.num_rows)]
+    if rows.num_rows and is_large(rows, than=GROUP_BYTES):
+        cuts = list(spans(row_bytes(rows), GROUP_BYTES))
+    for start, end in cuts:
+        writer.write_table(rows.slice(start, end - start), row_group_size=group_rows)
+    return sum(-(-(end - start) // group_rows) for start, end in cuts)
 
 
 class ParquetOutput:
     """One file being written. End it with :meth:`close` or :meth:`abandon`.
 
-    :param group_rows: a row group has at most this many rows.
+    :param group_rows: a row group has at most this many rows, and about :data:`GROUP_BYTES`.
     :param bounded: the columns whose statistics are needed. ``None`` means all.
     """
 
@@ -43,9 +58,8 @@ class ParquetOutput:
         if self._writer is None:
             options = writer_options(rows, group_rows=self._group_rows, bounded=self._bounded)
             self._writer = pq.ParquetWriter(self._sink, rows.schema, **options)
-        self._writer.write_table(rows, row_group_size=self._group_rows)
+        self.row_groups += write_groups(self._writer, rows, group_rows=self._group_rows)
         self.rows += rows.num_rows
-        self.row_groups += -(-rows.num_rows // self._group_rows)
 
     def close(self) -> pq.FileMetaData:
         """Finish the file and return its footer. Something must have been written to it."""

@@ -17,7 +17,21 @@ from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Groups, Ints
 from mergers.errors import MergeOverflowError, MergeValueError
 
-__all__ = ["ColumnEvents", "Function"]
+__all__ = ["ColumnEvents", "Function", "list_offsets"]
+
+_MOST_ELEMENTS = 2**31 - 1
+
+
+def list_offsets(counts: Ints) -> pa.Array:
+    """The offsets of lists or maps with so many elements each.
+
+    Raises ``pa.ArrowCapacityError``, as Arrow does, if one array cannot hold all of them. The kernel then folds fewer
+    keys at a time.
+    """
+    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    if ends[-1] > _MOST_ELEMENTS:
+        raise pa.ArrowCapacityError(f"array cannot contain more than {_MOST_ELEMENTS} elements, have {ends[-1]}")
+    return pa.array(ends.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.base import ColumnEvents, Function, list_offsets
 from mergers.builtin.functions.equal import equality_codes
 from mergers.builtin.functions.picks import settle
 from mergers.builtin.functions.slots import slots_of
@@ -56,7 +56,7 @@ class _Entries:
         counts = np.bincount(self.group[chosen], minlength=len(there))
         taken = pa.array(picks[chosen])
         return pa.MapArray.from_arrays(
-            pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
+            list_offsets(counts),
             self.keys.take(taken),
             self.items.take(taken),
             type=kind,

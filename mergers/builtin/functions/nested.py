@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.base import ColumnEvents, Function, list_offsets
 from mergers.builtin.functions.equal import equality_codes, grouped
 from mergers.builtin.functions.picks import settle
 from mergers.builtin.functions.slots import slots_of
@@ -44,7 +44,7 @@ class _Arrays(Function):
         places, values = self.standing(events, elements, record)
         counts = np.bincount(segments.group[record[places]], minlength=len(segments.sizes))
         return pa.ListArray.from_arrays(
-            pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
+            list_offsets(counts),
             elements.take(pa.array(values[np.argsort(places)])),
             type=self.kind,
             mask=pa.array(~segments.any(added)),

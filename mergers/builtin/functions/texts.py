@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.base import ColumnEvents, Function, list_offsets
 from mergers.contract import Bools, Ints
 
 __all__ = ["Listagg"]
@@ -57,7 +57,7 @@ class Listagg(Function):
         parts = texts.take(pa.array(chosen))
         if self.distinct:
             parts, counts = self._first_of_each(parts, group, len(counts))
-        lists = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), parts)
+        lists = pa.ListArray.from_arrays(list_offsets(counts), parts)
         joined = pc.binary_join(lists, self.delimiter)
         return pc.if_else(pa.array(counts > 0), joined, pa.scalar(None, self.kind))
 
@@ -79,7 +79,7 @@ class Listagg(Function):
         parts, counts = self._first_of_each(
             events.values.take(pa.array(records)), np.arange(len(records), dtype=np.int64), len(records)
         )
-        lists = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), parts)
+        lists = pa.ListArray.from_arrays(list_offsets(counts), parts)
         joined = pc.utf8_trim_whitespace(pc.binary_join(lists, self.delimiter))
         hollow = np.zeros_like(adds)
         hollow[records] = pc.equal(joined, "").to_numpy(zero_copy_only=False)
