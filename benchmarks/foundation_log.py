@@ -78,7 +78,7 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
         properties={"delta.checkpointInterval": "1000000", "lakemerge.maintenance": "off"},
     )
     handle, snapshot, config, state = table.handle, table.view.snapshot, table.view.config, table.view.state
-    stats = file_statistics(footer, table.schema)
+    stats = file_statistics(footer, table.schema) or ""
     for number in range(commits):
         adds = [_add(i, stats) for i in range(files * number // commits, files * (number + 1) // commits)]
         snapshot = _commit(handle, snapshot, adds)

@@ -7,8 +7,9 @@ read, except in file slices that have to be merged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -27,7 +28,7 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import tombstone_stream
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
-from lakemerge.write.parquet.stats import file_statistics
+from lakemerge.write.parquet.stats import footer_statistics
 from mergers.keys import group_starts, key_columns, sort_order
 
 __all__ = [
@@ -99,7 +100,7 @@ def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, wi
             footer = files.column_footer(file)
             if footer.num_rows != part.rows:
                 findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
-            findings += _statistics_problems(part, file_statistics(footer, spec.config.schema))
+            findings += _statistics_problems(part, footer_statistics(footer, spec.config.schema)[0])
             for table, first, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
                 ordinals = set(table.column(FILE_COLUMN).unique().to_pylist())
                 if ordinals - {part.ordinal}:
@@ -222,12 +223,12 @@ class _KeyCheck:
             yield f"it holds keys {self.first} to {self.last}, beyond its range from {lower} to below {upper}"
 
 
-def _statistics_problems(part: StoredPart, true: str) -> Iterator[str]:
+def _statistics_problems(part: StoredPart, found: Mapping[str, Any]) -> Iterator[str]:
     """Compare the statistics in the log with those of the footer, for columns that both have."""
     if part.statistics is None:
         return
     try:
-        told, found = orjson.loads(part.statistics), orjson.loads(true)
+        told = orjson.loads(part.statistics)
         for kind in ("minValues", "maxValues", "nullCount"):
             for name, value in told.get(kind, {}).items():
                 if name in found[kind] and found[kind][name] != value:

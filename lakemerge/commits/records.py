@@ -27,6 +27,7 @@ from lakemerge.delta import (
 )
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.block_index import LogCommit
+from lakemerge.format.bounds import skipping_property
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -149,5 +150,10 @@ def _define(before: TableView, after: TableView, buckets: int | None) -> list[Ac
     if buckets is not None and before.config.buckets is None:
         metadata = with_buckets(metadata, before.config, buckets)
     if after is not before:
-        metadata = replace(metadata, schema_string=to_delta_json(after.config.schema))
+        skipping = skipping_property(after.config.schema, after.config.partition_by)
+        metadata = replace(
+            metadata,
+            schema_string=to_delta_json(after.config.schema),
+            configuration={**metadata.configuration, **skipping},
+        )
     return [] if metadata is before.snapshot.metadata else [metadata]

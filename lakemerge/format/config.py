@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lakemerge.delta import Metadata
 from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, UnsupportedFeatureError
+from lakemerge.format.bounds import skipping_property
 from lakemerge.format.names import FORMAT_VERSION, MAX_BUCKETS
 from lakemerge.format.values import bucket_count
 from lakemerge.schema.schema import UnknownTypeError, from_delta_json
@@ -62,7 +63,8 @@ class TableConfig:
         }
         if self.buckets is not None:
             entries["buckets"] = str(self.buckets)
-        return {_PREFIX + name: value for name, value in entries.items()}
+        own = {_PREFIX + name: value for name, value in entries.items()}
+        return own | skipping_property(self.schema, self.partition_by)
 
     @staticmethod
     def of(metadata: Metadata, *, url: str) -> TableConfig:

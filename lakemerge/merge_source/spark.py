@@ -35,6 +35,7 @@ from lakemerge.merge_source.state import APPLICATION, HOLDING
 from lakemerge.schema.schema import safe_cast, to_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.transport.jobs import parallelism
+from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.transit import send
 from lakemerge.table import LakeTable
 
@@ -132,7 +133,7 @@ class SparkEmitter:
 
     def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
         prepare_output(output, target)
-        frame = self._spark.createDataFrame(conformed(retired_rows(retired), target))
+        frame = local_frame(self._spark, conformed(retired_rows(retired), target))
         if self._frame is not None:
             changed = self._frame.where("_lm_rewritten").select(*map(quoted, target.names))
             frame = changed.unionByName(frame)
@@ -192,7 +193,7 @@ class SparkEmitter:
     def _rows_of(self, one: Input, shape: Shape, members: pa.Table) -> DataFrame:
         frame = _frame_of(self._spark, one, list(dict.fromkeys([*shape.id_columns, *shape.kept])))
         rows = frame.select(_id_text(shape).alias("id"), _as_struct(shape.kept).alias(f"d{one.offset}"))
-        return self._spark.createDataFrame(members).join(rows, "id")
+        return local_frame(self._spark, members).join(rows, "id")
 
     def _gone(self, members: pa.Table, places: Ints, gone: Ints) -> list[DataFrame]:
         """Members that were deleted, with their kept rows."""
@@ -205,9 +206,9 @@ class SparkEmitter:
             named = part.rows.rename_columns([f"c{number}" for number in range(part.rows.num_columns)])
             struct = named.append_column("c", pa.nulls(named.num_rows, pa.int32())).to_struct_array()
             table = members.take(pa.array(part.places)).append_column(f"d{part.dataset}", struct)
-            frames.append(self._spark.createDataFrame(table))
+            frames.append(local_frame(self._spark, table))
         if left.any():
-            frames.append(self._spark.createDataFrame(members.filter(pa.array(left))))
+            frames.append(local_frame(self._spark, members.filter(pa.array(left))))
         return frames
 
 
@@ -286,7 +287,7 @@ def _frame_of(spark: SparkSession, one: Input, columns: Sequence[str]) -> DataFr
         raise AssertionError("a dataset that is not there is not read")
     schema = pa.schema([one.shape.schema.field(name).with_nullable(True) for name in columns])
     tables = [table.select(list(columns)) for table in one.scan(columns)]
-    return spark.createDataFrame(pa.concat_tables([schema.empty_table(), *tables]))
+    return local_frame(spark, pa.concat_tables([schema.empty_table(), *tables]))
 
 
 def _as_struct(names: Sequence[str]) -> Column:

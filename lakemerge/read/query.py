@@ -3,6 +3,7 @@ conditions that it needs."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import DependencyMissingError, InputError
+from lakemerge.errors import DependencyMissingError, FilterError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.sandbox import check_query, sandbox_config
@@ -33,7 +34,7 @@ _INTERRUPTED_AGAIN_S: Final = 0.1
 def query(handle: Handle, view: TableView, sql: str, *, sandbox: bool = False) -> pa.Table:
     """See :meth:`lakemerge.LakeTable.query`."""
     try:
-        import duckdb
+        importlib.import_module("duckdb")
     except ModuleNotFoundError as error:
         if error.name != "duckdb":
             raise
@@ -45,13 +46,32 @@ def query(handle: Handle, view: TableView, sql: str, *, sandbox: bool = False) -
         raise InputError(f"a query is a text such as {_EXAMPLE!r}, not {sql!r}")
     if not isinstance(sandbox, bool):
         raise InputError(f"{argument('sandbox')} must be True or False, not {sandbox!r}")
+    try:
+        return _query(handle, view, sql, sandbox=sandbox, pushing=True)
+    except _NotPushedError:
+        return _query(handle, view, sql, sandbox=sandbox, pushing=False)
+
+
+class _NotPushedError(Exception):
+    """A condition may be the cause of a failure, because DuckDB left it to the table's scan, or tried to."""
+
+
+def _query(handle: Handle, view: TableView, sql: str, *, sandbox: bool, pushing: bool) -> pa.Table:
+    """The answer of a database that is made for the query.
+
+    :param pushing: whether DuckDB gives conditions to the table's scan. It cannot express all of them for Arrow, such
+        as an ``IS DISTINCT FROM`` in an ``OR``, and Arrow cannot evaluate all that DuckDB can.
+    :raises _NotPushedError: the query may succeed without.
+    """
+    import duckdb
+
     failures: list[Exception] = []
     with duckdb.connect(":memory:", config=sandbox_config(handle.settings) if sandbox else {}) as connection:
         # A name in the query must not find a variable of this module. Times without a zone are UTC, as in filters.
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET TimeZone = 'UTC'")
         connection.register(_STORED, _stored(handle, view, failures))
-        columns = ", ".join(map(_column, view.config.schema))
+        columns = ", ".join(_column(field, pushing=pushing) for field in view.config.schema)
         connection.execute(f"CREATE TEMP VIEW {SELF} AS SELECT {columns} FROM {_STORED}")  # noqa: S608 - quoted names
         if sandbox:
             connection.execute("SET lock_configuration = true")
@@ -63,6 +83,9 @@ def query(handle: Handle, view: TableView, sql: str, *, sandbox: bool = False) -
                 raise InputError(f"the query gives no rows; write one such as {_EXAMPLE!r}")
             return _interruptible(connection, partial(_answered, connection, sql))
         except duckdb.Error as error:
+            of_condition = isinstance(error, duckdb.NotSupportedError | duckdb.InternalError) and not failures
+            if pushing and (of_condition or any(isinstance(one, FilterError) for one in failures)):
+                raise _NotPushedError from error
             if failures:
                 raise failures[0] from error
             raise InputError(
@@ -134,14 +157,14 @@ def _watched(reader: pa.RecordBatchReader, failures: list[Exception]) -> Iterato
         raise
 
 
-def _column(field: pa.Field) -> str:
+def _column(field: pa.Field, *, pushing: bool) -> str:
     """A column of the table, as DuckDB may use it in conditions.
 
-    For DuckDB, NaN is the greatest number and equal to itself. For Arrow it is neither, so DuckDB itself must evaluate
-    conditions on such columns. DuckDB passes on no condition on an expression, so the column becomes an expression
-    that returns each value unchanged.
+    DuckDB passes on no condition on an expression, so a column on whose values DuckDB itself must evaluate conditions
+    becomes an expression that returns each value unchanged. That is each column if conditions are not to be passed on.
+    Otherwise it is floats, because NaN is the greatest number for DuckDB and equal to itself, and neither for Arrow.
     """
     name = '"' + field.name.replace('"', '""') + '"'
     if pa.types.is_floating(field.type):
         return f"-(-{name}) AS {name}"
-    return f"[{name}][1] AS {name}" if pa.types.is_nested(field.type) else name
+    return f"[{name}][1] AS {name}" if pa.types.is_nested(field.type) or not pushing else name

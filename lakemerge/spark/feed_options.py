@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from lakemerge.errors import InputError, VersionNotFoundError
 from lakemerge.feed.planner import Limits
 from lakemerge.format.feed_offset import Offset
 from lakemerge.layout.travel import epoch_ms, find_version
 from lakemerge.quantities import byte_count
+from lakemerge.spark.instants import one_version, without_zone
 from lakemerge.table import LakeTable
 
 __all__ = ["FEED_NAMES", "FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed", "word"]
@@ -90,8 +93,11 @@ class FeedOptions:
         """The last version to read; ``None``: no option limits it."""
         if self.ending_timestamp is None:
             return self.ending_version
+        return _in_all_zones(self.ending_timestamp, "endingTimestamp", partial(self._until, table))
+
+    def _until(self, table: LakeTable, timestamp: str | dt.datetime) -> int:
         try:
-            found = find_version(table.handle.log, version=None, timestamp=self.ending_timestamp, savepoint=None)
+            found = find_version(table.handle.log, version=None, timestamp=timestamp, savepoint=None)
         except VersionNotFoundError as error:
             if _fact(error, "timestamp_ms") > _fact(error, "latest_ms"):
                 return table.version
@@ -112,15 +118,24 @@ class FeedOptions:
             return self.starting_version
         if self.starting_timestamp is None:
             return None
+        return _in_all_zones(self.starting_timestamp, "startingTimestamp", partial(self._first_at, table))
+
+    def _first_at(self, table: LakeTable, timestamp: str | dt.datetime) -> int:
         try:
-            found = find_version(table.handle.log, version=None, timestamp=self.starting_timestamp, savepoint=None)
+            found = find_version(table.handle.log, version=None, timestamp=timestamp, savepoint=None)
         except VersionNotFoundError as error:
             # A time before the first commit is the first commit, as with Delta.
             if _fact(error, "timestamp_ms") < _fact(error, "earliest_ms"):
                 return _fact(error, "earliest")
             raise
-        exact = table.handle.log.committed_ms(found.version) == epoch_ms(self.starting_timestamp)
+        exact = table.handle.log.committed_ms(found.version) == epoch_ms(timestamp)
         return found.version if exact else found.version + 1
+
+
+def _in_all_zones(text: str, option: str, version_at: Callable[[str | dt.datetime], int]) -> int:
+    """The version that a time means. A time without a zone must mean it in every zone."""
+    time = without_zone(text)
+    return version_at(text) if time is None else one_version(time, option, version_at)
 
 
 def _fact(error: VersionNotFoundError, name: str) -> int:

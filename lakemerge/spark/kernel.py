@@ -29,6 +29,7 @@ from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.transport.jobs import even_tasks, parallelism
+from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
@@ -124,12 +125,14 @@ def _by_partition(
 
     rows = cast("Any", arrow_udf)(run, type_ddl(pa.list_(row)))
     values = [
-        f"CAST(call.partition[{number}] AS {type_ddl(spec.config.schema.field(name).type)}) AS {partition_by[name]}"
+        f"CAST(`call`.`partition`[{number}] AS {type_ddl(spec.config.schema.field(name).type)}) AS {partition_by[name]}"
         for number, name in enumerate(partition_by)
     ]
     task = functions.get(_calls(spark, tasks).scalar(), functions.col("id").cast("int"))
     calls = spark.range(0, len(tasks), 1, len(tasks)).select(functions.explode(task).alias("call"))
-    calls = calls.selectExpr(*values, "call.part", "call.lists", "explode(sequence(1, call.lists)) AS number")
+    # Quoted, since some sessions reserve such words.
+    lists = "`call`.`lists`"
+    calls = calls.selectExpr(*values, "`call`.`part`", lists, f"explode(sequence(1, {lists})) AS `number`")
     # In one step: if the list were a column, Spark would call the function once more to see whether it is empty.
     found = calls.select(*partition_by.values(), functions.inline(rows("part", "number", "lists")))
     names = plain | partition_by
@@ -148,7 +151,7 @@ def _calls(spark: SparkSession, tasks: Sequence[list[Part]]) -> DataFrame:
         numbered += len(task)
     entry = {"part": pa.int32(), "lists": pa.int32(), "partition": pa.list_(pa.string())}
     kind = pa.list_(pa.list_(pa.struct(list(entry.items()))))
-    return spark.createDataFrame(pa.table({"tasks": pa.array([planned], kind)}))
+    return local_frame(spark, pa.table({"tasks": pa.array([planned], kind)}))
 
 
 def _most_rows(file_slice: FileSlice) -> int:

@@ -34,7 +34,7 @@ from lakemerge.spark.transport.jobs import map_in_tasks
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.discard import ROWS_FOLDERS
 from lakemerge.write.pack import PackSpec
-from lakemerge.write.parquet.stats import file_statistics
+from lakemerge.write.parquet.stats import file_statistics, text_bounds, texts_without_bounds
 from lakemerge.write.upsert import Write
 from mergers import Merger
 from mergers.keys import group_starts, key_columns
@@ -62,6 +62,8 @@ _ROWS_TO_DICTIONARY = 512
 """A column's dictionary may have one byte for so many Arrow bytes of the file's rows."""
 _NO_BUCKET = -1
 """The bucket of rows that may not fit the table."""
+_TEXT_ROWS = 4096
+"""How many rows are read at a time for the bounds of long texts."""
 _CHECK_HERE_BYTES = 2**30
 """Up to this many bytes of key columns and footers are checked by the driver's threads."""
 
@@ -227,6 +229,7 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         required = [field.name for field in config.schema if not field.nullable]
         columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
         table = file.read(columns=columns, use_threads=False)
+        texts = _long_texts(file, config.schema)
     buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
     if _NO_BUCKET in buckets:
         return None
@@ -262,10 +265,21 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
         size_bytes=size,
         modification_time_ms=now_ms,
         data_change=True,
-        stats=file_statistics(footer, config.schema),
+        stats=file_statistics(footer, config.schema, partition_by=config.partition_by, texts=texts),
         tags={SLICE_TAG: tag},
     )
     return _Checked(add, buckets[0], table.num_rows, None)
+
+
+def _long_texts(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, tuple[str, str]]:
+    """The least and the greatest text of columns of whose bounds the footer lacks some."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in texts_without_bounds(file.metadata, schema):
+        for batch in file.iter_batches(_TEXT_ROWS, columns=[name], use_threads=False):
+            if (part := text_bounds(batch.column(0), longer_than=-1)) is not None:
+                low, high = found.get(name, part)
+                found[name] = min(low, part[0]), max(high, part[1])
+    return found
 
 
 def _commit(write: Write, checked: Sequence[_Checked]) -> UpsertResult | None:

@@ -8,22 +8,20 @@ see the same version, however long the query runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
-from lakemerge.read.filter.filter import Filter, parse_filter
-from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
+from lakemerge.spark.dialect import understood
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
 from lakemerge.spark.premerge import is_kept, scan_premerging
@@ -54,7 +52,7 @@ def read_dataframe(
     _check_length(filter)
     names = asked_columns(view, columns)
     spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-    condition = _understood(spark, filter, view.config.schema)
+    condition = understood(spark, filter, view.config.schema) if isinstance(filter, str) else None
     # Spark evaluates the filter itself, so it needs the columns. Only a text tells which.
     read = list(view.config.schema.names)
     if filter is None:
@@ -141,19 +139,3 @@ def _check_length(filter: str | Column | None) -> None:
             "one list (column IN (...)), look keys up (table.get), join with a frame of keys, or use table.to_arrow",
             parts=joints + 1,
         )
-
-
-def _understood(spark: SparkSession, filter: str | Column | None, schema: pa.Schema) -> Filter | None:
-    """The filter, if this library can evaluate it, too, with the same meaning as the session; ``None`` if only Spark
-    can."""
-    if not isinstance(filter, str):
-        return None
-    zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
-    try:
-        condition = parse_filter(filter, schema, zone=zone)
-    except FilterError:
-        return None
-    if condition is not None and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        # Computed values follow ANSI's rules here. The other conditions can still prune files.
-        return replace(condition, computed=())
-    return condition

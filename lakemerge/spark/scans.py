@@ -30,6 +30,7 @@ from lakemerge.spark.access import parquet_files
 from lakemerge.spark.names import selected
 from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.sessions import jvm_session, session_id
+from lakemerge.spark.transport.local import local_frame
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves
 from mergers.contract import Bools
@@ -40,6 +41,14 @@ _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _OPEN_COST_BYTES = 4 * 2**20
 _WINNERS_SHARE = 0.5
 _SECOND_SCAN_BYTES = 8 * 2**20
+_READER = {
+    "datetimeRebaseMode": "CORRECTED",
+    "mergeSchema": "false",
+    # Without a file that is missing or damaged there would be fewer rows, and no error.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+"""Options of a read, which say what settings of the session would say otherwise."""
 _LISTED_FILE_BYTES = 512
 """About how many bytes the driver needs for each file that a scan names."""
 
@@ -238,7 +247,7 @@ def _bits(spark: SparkSession, positions: pa.Table, low: int, high: int) -> Data
     at = pc.index_in(pa.array(range(low, high + 1), pa.int32()), table.column("file"))
     values = table.column("bits").combine_chunks().take(at)
     one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    return spark.createDataFrame(pa.table({"bits": one}))
+    return local_frame(spark, pa.table({"bits": one}))
 
 
 def _bits_there(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
@@ -311,7 +320,7 @@ def _parquet(
 def _listed(
     spark: SparkSession, handle: Handle, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None
 ) -> DataFrame:
-    reader = spark.read.schema(to_ddl(schema)).option("datetimeRebaseMode", "CORRECTED").option("mergeSchema", "false")
+    reader = spark.read.schema(to_ddl(schema)).options(**_READER)
     if any(pa.types.is_floating(kind) for field in schema for _, kind in leaves(field.name, field.type)):
         # Parquet's Java reader looks for 0.0 in a chunk's dictionary, finds only -0.0 and wrongly skips the row group.
         reader = reader.option("parquet.filter.dictionary.enabled", "false")

@@ -37,6 +37,7 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
+from lakemerge.spark.instants import Moments, Named, without_zone
 from lakemerge.spark.stream_sink import StreamWriter
 from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.spark.transport.jobs import even_tasks
@@ -119,7 +120,12 @@ class LakeMergeDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._reads_feed():
             return FeedReader(self._open(), schema, FeedOptions.of(self.options))
-        return _Reader(self._open(), list(schema.names), self.options.get("mode", "merged"))
+        names, mode = list(schema.names), self.options.get("mode", "merged")
+        named = self._named()
+        if named is None:
+            return _Reader(self._open(), names, mode)
+        time, tables = named
+        return _AnyReader(time, [(moments, _Reader(table, names, mode)) for moments, table in tables])
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -188,10 +194,23 @@ class LakeMergeDataSource(DataSource):
     def _is_pinned(self) -> bool:
         return any(name in self.options for name in _VERSIONS)
 
+    def _named(self) -> tuple[Named, list[tuple[Moments, LakeTable]]] | None:
+        """The versions that the time of the read may mean; ``None`` if it says its zone, or there is none."""
+        option = either(self.options, "timestamp", "timestampAsOf")
+        time = without_zone(self.options.get(option))
+        if time is None or any(name in self.options for name in ("version", "versionAsOf")):
+            return None
+        return Named.of(option, time, self._open_at)
+
+    def _open_at(self, version: int | None) -> LakeTable:
+        """The table at a version, or at its latest."""
+        plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
+        pin = {} if version is None else {"version": str(version)}
+        return type(self)(cast("Any", type(self.options))({**plain, **pin}))._open()
+
     def _open_tip(self) -> LakeTable:
         """The table at its tip, whatever version a load was pinned at, because a streaming query runs for long."""
-        plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
-        return type(self)(cast("Any", type(self.options))(plain))._open()
+        return self._open_at(None)
 
     def _open(self) -> LakeTable:
         path = self.options.get("path")
@@ -202,6 +221,9 @@ class LakeMergeDataSource(DataSource):
             )
         storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
         _check_spelling(storage)
+        named = self._named()
+        if named is not None:
+            return named[1][-1][1]  # any of them: they have the same schema
         table = LakeTable.open(
             path,
             version=number(self.options, either(self.options, "version", "versionAsOf")),
@@ -272,6 +294,35 @@ class _Reader(DataSourceReader):
                 for table in scan_part(self._spec, part, self._columns, None):
                     shown = table.rename_columns(self._schema.names).cast(self._schema)
                     yield from shown.to_batches(max_chunksize=_BATCH_ROWS)
+
+
+class _Planned(InputPartition):
+    def __init__(self, moments: Moments, number: int, partition: InputPartition) -> None:
+        super().__init__(None)
+        self.moments, self.number, self.partition = moments, number, partition
+
+
+class _AnyReader(DataSourceReader):
+    """Reads the version that a time without a zone means. Only tasks know which."""
+
+    def __init__(self, time: Named, readers: Sequence[tuple[Moments, _Reader]]) -> None:
+        self._time, self._readers = time, readers
+
+    @carrying()
+    def partitions(self) -> Sequence[InputPartition]:
+        return [
+            _Planned(moments, number, partition)
+            for number, (moments, reader) in enumerate(self._readers)
+            for partition in reader.partitions()
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Planned):
+            return
+        with carrying():
+            meant = self._time.means(partition.moments)
+        if meant:
+            yield from self._readers[partition.number][1].read(partition.partition)
 
 
 class _Message(WriterCommitMessage):

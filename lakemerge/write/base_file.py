@@ -134,7 +134,9 @@ class _OpenFile:
             size_bytes=self._file.size_bytes,
             modification_time_ms=now_ms,
             data_change=True,
-            stats=file_statistics(footer, spec.config.schema),
+            stats=file_statistics(
+                footer, spec.config.schema, partition_by=spec.config.partition_by, texts=self._file.texts
+            ),
             tags={SLICE_TAG: tag},
         )
 

@@ -78,3 +78,32 @@ def test_other_sessions_keep_their_settings(spark: SparkSession) -> None:
         with session_settings(other, {UNSET: "theirs"}):
             assert (spark.conf.get(UNSET, None), other.conf.get(UNSET, None)) == ("ours", "theirs")
     assert (spark.conf.get(UNSET, None), other.conf.get(UNSET, None)) == (None, None)
+
+
+@pytest.mark.parametrize("state", ["clean", "minor"])
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_a_lost_file_is_an_error_in_a_session_that_ignores_lost_files(
+    fault: str, state: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        session.conf.set(f"spark.sql.files.{name}", "true")
+    table = LakeTable.create(
+        tmp_path, "id BIGINT, v BIGINT", key=["id"], buckets=2, spark=session,
+        properties={"lakemerge.maintenance": "off"},
+    )  # fmt: skip
+    table.upsert(pa.table({"id": range(100), "v": range(100)}))
+    table.compact()
+    if state == "minor":
+        table.upsert(pa.table({"id": range(10), "v": range(10)}))
+        table.compact(minor=True)
+    planned = table.to_df()
+    assert planned.count() == 100
+    path = next((tmp_path / "base").rglob("*.parquet"))
+    size = path.stat().st_size
+    path.unlink()
+    if fault == "damaged":
+        path.write_bytes(b"\0" * size)
+    for frame in (planned, LakeTable.open(tmp_path, spark=session).to_df):
+        with pytest.raises(Exception, match=r"(?i)FILE_NOT_EXIST|CANNOT_READ_FILE|PATH_NOT_FOUND|not.*Parquet|damaged"):
+            (frame() if callable(frame) else frame).collect()

@@ -27,7 +27,10 @@ COMPACTION_DOOR = "lakemerge.table.table"
 LOOSE = {"bins", "errors", "frames", "handle", "options", "quantities"}
 ABOVE = frozenset(
     {"lakemerge", "lakemerge.table.table", "lakemerge.spark.source"}
-    | {f"lakemerge.spark.{name}" for name in ("feed_options", "stream_sink", "stream_source", "stream_write")}
+    | {
+        f"lakemerge.spark.{name}"
+        for name in ("feed_options", "instants", "stream_sink", "stream_source", "stream_write")
+    }
 )
 """They import what stands above their package: the root gives the public names, methods of the table open the doors to
 ``compaction`` and ``provenance``, and Spark's data source, for batches and streams, is a user of the table."""

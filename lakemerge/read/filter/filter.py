@@ -54,6 +54,8 @@ class Filter:
     may_fail: bool = True
     """Whether Spark may fail on some rows, because the condition computes with columns or casts them, and a number
     overflows. For Arrow expressions this is not known."""
+    needs_ansi: bool = False
+    """Whether Spark without ANSI mode compares other values in a condition that is not computed."""
     computed: tuple[Node, ...] = ()
     """Conditions of SQL filters that cannot be Arrow expressions. If an earlier condition drops a row, later conditions
     are not evaluated on it."""
@@ -147,6 +149,7 @@ def parse_filter(
             may_match=found.may_match,
             points=found.points,
             may_fail=found.may_fail,
+            needs_ansi=found.needs_ansi,
             computed=found.computed,
         )
     columns = _columns_of(filter, schema)

@@ -34,7 +34,7 @@ from lakemerge.read.filter.predicates import (
     constantly,
 )
 from lakemerge.read.sql.choosing import condition
-from lakemerge.read.sql.compiling import check_order, compile_value
+from lakemerge.read.sql.compiling import compile_value
 from lakemerge.read.sql.kinds import is_number, wider
 from lakemerge.read.sql.nodes import Column, Node, Rows, all_nodes
 from lakemerge.read.sql.parsing import only, parsed, sql, unsupported
@@ -61,6 +61,8 @@ class Compiled:
     """The top-level columns it uses."""
     may_fail: bool
     """Whether this filter, or Spark, may fail on some rows."""
+    needs_ansi: bool
+    """See :class:`lakemerge.read.filter.filter.Filter`."""
 
 
 class _ComputedError(Exception):
@@ -104,7 +106,9 @@ def _compiled(statement: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Comp
     for part in expressions_of(found):
         bind(part, schema)
     columns = frozenset(compiler.columns)
-    return Compiled(found, tuple(computed), whole.may_match, whole.points, columns, compiler.may_fail)
+    return Compiled(
+        found, tuple(computed), whole.may_match, whole.points, columns, compiler.may_fail, compiler.needs_ansi
+    )
 
 
 def _conditions(node: Any) -> list[Any]:
@@ -123,6 +127,7 @@ class _Compiler:
         self.names = {name.lower(): name for name in schema.names}
         self.columns: set[str] = set()
         self.may_fail = False
+        self.needs_ansi = False
 
     def predicate(self, node: Any, *, negate: bool) -> Predicate:
         """Where ``node`` is true; with ``negate``, where it is false."""
@@ -140,12 +145,10 @@ class _Compiler:
 
     def leaf(self, node: Any, *, negate: bool) -> Predicate:
         if type(node) in _COMPARISONS:
-            check_order(node)
             op = _COMPARISONS[type(node)]
             left, right = self.operand(node.this), self.operand(node.expression)
             return self.compare(OPPOSITE[op] if negate else op, left, right)
         if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
-            check_order(node)
             return self.null_safe(node, negate=negate != isinstance(node, exp.NullSafeNEQ))
         if isinstance(node, exp.In):
             return self.is_in(node, negate=negate)
@@ -180,7 +183,6 @@ class _Compiler:
         parts = []
         for part in nodes:
             if type(part) is merged and isinstance(part.this, exp.Column) and part.expression.find(exp.Column) is None:
-                check_order(part)
                 column, literal = self.column(part.this), self.operand(part.expression)
                 if isinstance(literal, _Literal) and literal.value is not None:
                     found = lists.setdefault(column.text, (column, []))
@@ -258,6 +260,8 @@ class _Compiler:
         if isinstance(value, _Literal) or len(literals) < len(items):
             raise _ComputedError
         values = [item.value for item in literals if item.value is not None]
+        if not pa.types.is_string(value.kind) and any(isinstance(one, str) for one in values):
+            self.needs_ansi = True  # otherwise Spark compares texts
         if negate and len(values) < len(items):
             return constantly(holds=False)
         return leaf.is_in(value, [self.fit(v, value) for v in values], negate=negate)

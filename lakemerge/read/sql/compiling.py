@@ -25,11 +25,10 @@ from lakemerge.read.sql.nodes import Column, Constant, Node, all_nodes
 from lakemerge.read.sql.parsing import is_explicit, only, sql, unsupported
 from lakemerge.read.sql.patterns import like, pattern_call
 
-__all__ = ["check_order", "compile_value", "number_literal", "type_named"]
+__all__ = ["compile_value", "number_literal", "type_named"]
 
 _BOOL = pa.bool_()
 _COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
-_EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
 _ARITHMETIC: dict[type, str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
 }  # fmt: skip
@@ -54,13 +53,6 @@ def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
     if zone is not dt.UTC and any(part.kind == TIMESTAMP for part in all_nodes(found)):
         raise FilterError(f"{sql(node)} computes with TIMESTAMPs, which a filter does in the time zone UTC only")
     return found
-
-
-def check_order(node: Any) -> None:
-    """Raise :class:`FilterError` for ``a = b < c``. Spark compares from left to right, whatever the operator. sqlglot
-    binds the second comparison first."""
-    if isinstance(node, _EQUALITIES) and isinstance(node.expression, exp.LT | exp.LTE | exp.GT | exp.GTE):
-        raise FilterError(f"{sql(node)}: put the second comparison in parentheses", construct=sql(node))
 
 
 def type_named(node: Any) -> pa.DataType:
@@ -176,13 +168,9 @@ class _Compiler:
         return arithmetic(_ARITHMETIC[type(node)], *values, text) if dated is None else dated
 
     def concat(self, node: Any) -> Node:
-        if isinstance(node.expression, exp.Add | exp.Sub):
-            # In Spark || has the precedence of + and -: all three are evaluated from left to right.
-            raise FilterError(f"{sql(node)}: put + and - behind || in parentheses", construct=sql(node))
         return concat([self.value(node.this), self.value(node.expression)], sql(node))
 
     def comparison(self, node: Any) -> Node:
-        check_order(node)
         left, right = self.value(node.this), self.value(node.expression)
         if isinstance(node, exp.NullSafeEQ):
             return null_safe(left, right, sql(node))
@@ -254,6 +242,8 @@ class _Compiler:
             test = self.value(branch.this)
             if of is not None:
                 test = compare("=", of, test, text)
+            elif test.kind == pa.null():  # Spark refuses it, though not in IF
+                raise FilterError(f"{text}: NULL has no type; use CAST(NULL AS BOOLEAN)", construct=text)
             branches.append((test, self.value(branch.args["true"])))
         default = node.args.get("default")
         return case(branches, None if default is None else self.value(default), text)

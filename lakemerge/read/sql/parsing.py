@@ -6,6 +6,7 @@ import re
 from typing import Any, NoReturn
 
 import sqlglot
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
@@ -26,6 +27,15 @@ _SPECIAL_SYNTAX = ("TRY_CAST", "SUBSTRING", "TRIM")
 
 _JOINTS = ("AND", "OR")
 _EXPLICIT = "explicit"
+_COMPARISONS: dict[Any, Any] = {**_SparkParser.EQUALITY, **_SparkParser.COMPARISON}
+_SUMS: dict[Any, Any] = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub, TokenType.DPIPE: exp.DPipe}
+_PATTERNS: dict[Any, Any] = {
+    TokenType.LIKE: exp.Like,
+    TokenType.ILIKE: exp.ILike,
+    TokenType.RLIKE: exp.RegexpLike,
+}
+_VARIABLE = re.compile(r"\$\{[^}\s]+\}")
+"""Spark's own pattern of a variable in SQL text (``spark.sql.variable.substitute``)."""
 
 
 def _explicit_cast(parser: Any) -> Any:
@@ -48,10 +58,99 @@ class _Filters(Spark):
             **{name: parser for name, parser in _SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL_SYNTAX},
             "CAST": _explicit_cast,
         }
+        UNARY_PARSERS = {  # noqa: RUF012 - NOT stands before conditions, not before values
+            token: parser for token, parser in _SparkParser.UNARY_PARSERS.items() if token != TokenType.NOT
+        }
+
+        # Precedence as in Spark's grammar (SqlBaseParser.g4, booleanExpression and valueExpression): all comparison
+        # operators are equal, from left to right. A condition is a value, with one predicate behind it at most, whose
+        # operands are values with comparisons, too.
+
+        def _parse_equality(self, *_: object, **__: object) -> Any:
+            if self._match(TokenType.NOT):
+                return self.expression(exp.Not(this=self._needed(self._parse_equality())))
+            value = self._value()
+            return value if value is None else self._predicate(value)
+
+        def _value(self) -> Any:
+            found = self._parse_bitwise()
+            while found is not None and self._match_set(_COMPARISONS):
+                kind = _COMPARISONS[self._prev.token_type]
+                found = self.expression(kind(this=found, expression=self._needed(self._parse_bitwise())))
+            return found
+
+        def _predicate(self, value: Any) -> Any:
+            """The condition on a value that the next words state, or else the value."""
+            if self._match(TokenType.IS):
+                return self._is(value)
+            negate = self._curr is not None and self._curr.text != "!" and self._match(TokenType.NOT)
+            if self._match(TokenType.BETWEEN):
+                if self._match_text_seq("SYMMETRIC") or self._match_text_seq("ASYMMETRIC"):
+                    self.raise_error(f"{self._prev.text} is not supported")
+                low = self._needed(self._value())
+                if not self._match(TokenType.AND):
+                    self.raise_error("BETWEEN lacks its AND")
+                found = self.expression(exp.Between(this=value, low=low, high=self._needed(self._value())))
+            elif self._match(TokenType.IN):
+                if not self._match(TokenType.L_PAREN, advance=False):
+                    self.raise_error("IN lacks its list")
+                found = self._parse_in(value)
+            elif self._match_set(_PATTERNS):
+                kind = _PATTERNS[self._prev.token_type]
+                found = self._parse_escape(self.expression(kind(this=value, expression=self._needed(self._value()))))
+            elif negate:
+                return self.raise_error("NOT stands before a condition, or before BETWEEN, IN, LIKE, ILIKE or RLIKE")
+            else:
+                return value
+            return self.expression(exp.Not(this=found)) if negate else found
+
+        def _is(self, value: Any) -> Any:
+            negate = self._match(TokenType.NOT)
+            if self._match_text_seq("DISTINCT", "FROM"):
+                found = self.expression(exp.NullSafeNEQ(this=value, expression=self._needed(self._value())))
+            elif self._match(TokenType.NULL):
+                found = self.expression(exp.Is(this=value, expression=exp.Null()))
+            elif self._match_set((TokenType.TRUE, TokenType.FALSE)):
+                told = exp.Boolean(this=self._prev.token_type == TokenType.TRUE)
+                found = self.expression(exp.Is(this=value, expression=told))
+            else:
+                return self.raise_error("IS stands before NULL, TRUE, FALSE and DISTINCT FROM")
+            return self.expression(exp.Not(this=found)) if negate else found
+
+        def _parse_term(self, *arguments: Any, **named: Any) -> Any:
+            found = self._parse_factor(*arguments, **named)
+            while found is not None and self._match_set(_SUMS):
+                kind = _SUMS[self._prev.token_type]
+                right = self._needed(self._parse_factor(*arguments, **named))
+                found = self.expression(kind(this=found, expression=right))
+            return found
+
+        def _parse_unary(self) -> Any:
+            """A minus before a number belongs to the number, also before ``::``."""
+            found = super()._parse_unary()
+            inner = found.this if isinstance(found, exp.Neg) else None
+            if not isinstance(inner, exp.Cast) or is_explicit(inner):
+                return found
+            last = inner
+            while isinstance(last.this, exp.Cast) and not is_explicit(last.this):
+                last = last.this
+            if not isinstance(last.this, exp.Literal) or last.this.is_string:
+                return found
+            last.set("this", exp.Neg(this=last.this))
+            return inner
+
+        def _needed(self, found: Any) -> Any:
+            return self.raise_error("something is missing behind an operator") if found is None else found
 
 
 def parsed(text: str) -> Any:
     """The tree of one condition. Raises :class:`FilterError` for anything else."""
+    if (variable := _VARIABLE.search(text)) is not None:
+        raise FilterError(
+            f"{variable[0]}: in a session Spark puts a variable's value here. Write the value, or '$' || '{{...}}' for "
+            "such a text",
+            filter=text,
+        )
     try:
         statements = sqlglot.parse(text, read=_Filters)
     except SqlglotError as error:

@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.format.bounds import STATISTICS_COLUMNS
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.output import ParquetOutput
+from lakemerge.write.parquet.stats import text_bounds
 
 __all__ = ["RowsFile"]
 
@@ -29,7 +31,10 @@ class RowsFile:
         self.path = path
         self.ordinal = ordinal
         self.rows = 0
+        self.texts: dict[str, tuple[str, str]] = {}
+        """See :func:`lakemerge.write.parquet.stats.file_statistics`."""
         self._names = schema.names
+        self._text_names = [field.name for field in list(schema)[:STATISTICS_COLUMNS] if pa.types.is_string(field.type)]
         self._schema = pa.schema([*schema, pa.field(FILE_COLUMN, pa.int32())]).remove_metadata()
         self._output = ParquetOutput(store, path, group_rows=settings.row_group_rows)
 
@@ -46,6 +51,11 @@ class RowsFile:
         ordinals = pa.array(np.full(count, self.ordinal, dtype=np.int32))
         self._output.write(pa.table([*rows.select(self._names).columns, ordinals], schema=self._schema))
         self.rows += count
+        for name in self._text_names:
+            found = text_bounds(rows.column(name))
+            if found is not None:
+                low, high = self.texts.get(name, found)
+                self.texts[name] = min(low, found[0]), max(high, found[1])
 
     def close(self) -> pq.FileMetaData:
         """Finish the file and return its footer."""
