@@ -151,8 +151,11 @@ _VIEWS = (pa.string_view(), pa.binary_view())
 def _sizes(array: pa.Array) -> Ints:
     kind = array.type
     if pa.types.is_dictionary(kind):
+        if not len(array.dictionary):
+            return np.zeros(len(array), dtype=np.int64)
         at = pc.fill_null(array.indices, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return _sizes(array.dictionary)[at] if len(array.dictionary) else np.zeros(len(array), dtype=np.int64)
+        # An index beyond the dictionary is found, and named, when the values are checked.
+        return _sizes(array.dictionary)[np.clip(at, 0, len(array.dictionary) - 1)]
     if pa.types.is_run_end_encoded(kind):
         ends = np.minimum(array.run_ends.to_numpy(), array.offset + len(array))
         return np.repeat(_sizes(array.values), np.diff(np.maximum(ends, array.offset), prepend=array.offset))

@@ -13,8 +13,8 @@ _COMMIT = re.compile(r"\d{20}\.json")
 
 
 def relink(folder: Path) -> None:
-    """Let each commit of the table say what its file holds now, as docs/table-format.md 4.75 describes it. The
-    checkpoints, which name the digests of commits, are deleted."""
+    """Let each commit of the table say what its file holds now, as docs/table-format.md 4.75 describes it. Commits that
+    do so already stay as they are. The checkpoints, which name the digests of commits, are deleted."""
     log = folder / "_delta_log"
     for file in log.glob("*checkpoint*"):
         file.unlink()
@@ -24,9 +24,10 @@ def relink(folder: Path) -> None:
         try:
             line = json.loads(first)
             said = {"lines": rest.count(b"\n"), "digest": hashlib.sha256(rest).hexdigest()}
-            line["commitInfo"]["lakemerge.chain"] = said | ({} if previous is None else {"previous": previous})
-        except (ValueError, KeyError, TypeError):
+            said |= {} if previous is None else {"previous": previous}
+            if line["commitInfo"].get("lakemerge.chain") != said:
+                line["commitInfo"]["lakemerge.chain"] = said
+                commit.write_bytes(json.dumps(line).encode() + newline + rest)
+        except (ValueError, KeyError, TypeError, AttributeError):
             pass  # the change hit this line
-        else:
-            commit.write_bytes(json.dumps(line).encode() + newline + rest)
         previous = hashlib.sha256(commit.read_bytes()).hexdigest()

@@ -99,9 +99,7 @@ def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
         return decimal.Decimal(value["dec"])
     if isinstance(value, int | str) and not isinstance(value, bool):
         return value
-    raise TableDamagedError(
-        f"a key column of a stored file holds {value!r}, which is no key. Run `lakemerge check`, which names the file"
-    )
+    raise TypeError(f"{value!r} is no key")
 
 
 def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:

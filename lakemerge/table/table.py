@@ -1081,8 +1081,8 @@ class LakeTable:
         return self._current()
 
     def opened_anew(self) -> LakeTable:
-        """The table that is at the path now, which may be another one, as it was opened. For processes that stay; not
-        part of the public API.
+        """The table that is at the path now, which may be another one, as it was opened. For processes that stay.
+        Not part of the public API.
 
         :raises lakemerge.NotATableError: there is no table any more.
         """

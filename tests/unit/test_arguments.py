@@ -392,6 +392,7 @@ JUDGE_THEMSELVES = ("listen", "register", "register_merger", "unwrap_error", "Me
 NOT_CALLED = {
     **{f"LakeTable.{name}": why for name, why in SPARK.items()},
     "LakeTable.maintain_inline": "not public, see its docstring",
+    "LakeTable.opened_anew": "not public, see its docstring",
     "Consumers.move": "not public, see its docstring",
     "Consumers.position": "not public, see its docstring",
     "history_df": "needs a session",

@@ -182,7 +182,7 @@ def test_dotted_names_are_for_alter(ddl: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["order", "nullable"])
 def test_names_come_in_a_list(what: str, tmp_path: Path) -> None:
     table = create(tmp_path)
-    with pytest.raises(InputError, match=f"{what} must be a list of column names"):
+    with pytest.raises(InputError, match=f"{what} must be a list of names"):
         table.alter(**{what: "k"})  # type: ignore[arg-type]
 
 

@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.plan.loads import FileSliceLoad, file_slice_loads
-from lakemerge import CompactionPlan, CompactionStrategy, FilterError, InputError, LakeTable, Settings, StoreError
+from lakemerge import (
+    CompactionPlan,
+    CompactionStrategy,
+    FilterError,
+    InputError,
+    LakeTable,
+    OutcomeUnknownError,
+    Settings,
+    StoreError,
+)
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice
 from lakemerge.testing.faults import Call, Fault
@@ -335,7 +344,7 @@ def test_slices_that_a_rescale_has_yet_to_come_to_are_counted_once(tmp_path: Pat
 
     fault = Fault(action=fail, method="put_if_absent", at=2, lasting=True)
     halfway, _ = open_over(path, fault, settings=Settings(target_commit_bytes=1, target_task_bytes=1, threads=1))
-    with pytest.raises(StoreError, match="out of order"):
+    with pytest.raises(OutcomeUnknownError, match="out of order"):
         halfway.rescale(buckets=4)
     view = LakeTable.open(path).view
     assert view.layout.counts == (2,)

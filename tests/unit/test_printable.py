@@ -177,7 +177,7 @@ def test_no_refusal_lets_them_through(places: dict[str, str], capsys: pytest.Cap
     for line in WRONG:
         code, out, err = run(line, places, capsys)
         assert code != 0, line
-        assert r"\x1b[2J" in err, (line, err)
+        assert r"\x1b[2J" in err or "characters" in err, (line, err)  # a name without a value is not shown at all
         assert unsafe(out + err) == [], (line, out, err)
         assert forged(out + err) == [], (line, out, err)
 

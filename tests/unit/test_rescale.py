@@ -257,7 +257,7 @@ def test_a_total_that_does_not_fit_keeps_its_slice(after: int, tmp_path: Path) -
 @pytest.mark.parametrize("buckets", [0, 3, -4, 2**17, True, "8", None])
 def test_counts_that_cannot_be(buckets: object, tmp_path: Path) -> None:
     table = create(tmp_path / "t")
-    with pytest.raises(InputError, match="buckets must be a power of two"):
+    with pytest.raises(InputError, match=r"buckets must be (a power of two|an integer)"):
         table.rescale(buckets=buckets)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ import pytest
 from lakemerge import CommitConflictError, FrameError, InputError, LakeTable, Settings
 from lakemerge.testing.faults import Call, Fault
 from lakemerge.write.upsert import choose_buckets
+from tests.relink import relink
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
 MIB = 1 << 20
@@ -229,6 +230,7 @@ def test_another_merger_meanwhile_is_a_conflict(tmp_path: Path) -> None:
         info = {"commitInfo": {"operation": "ALTER", "timestamp": 0, "inCommitTimestamp": 10**13}}
         action = {"domainMetadata": state | {"configuration": json.dumps(body)}}
         (log / f"{2:020d}.json").write_text(json.dumps(info) + "\n" + json.dumps(action) + "\n")
+        relink(path)
 
     table, _ = open_over(path, during_commit(replace_epoch))
     with pytest.raises(CommitConflictError, match=r"merger or its options changed.*retry"):
