@@ -142,8 +142,8 @@ def prepare(
 def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: Callable[[float], None]) -> bool:
     """Create the commit file: ``True`` if it is ours, ``False`` if another commit has the version.
 
-    After any answer except success the file is read back, and its transaction id decides. While the file is absent, the
-    same version is tried again, because a request that seemed lost may still arrive. If this gives no result,
+    After any answer except success the file is read back, and its transaction id decides. If it is ours, it is made
+    durable before it is acknowledged. While the file is absent, the same version is tried again, because a request that seemed lost may still arrive. If this gives no result,
     :class:`OutcomeUnknownError` is raised. :class:`NothingCreatedError` is the store's word that the first request
     created nothing. Exceptions that are not the store's pass through. ``transaction`` says whether the commit may land.
     """
@@ -167,6 +167,9 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
             return True
         try:
             is_ours = _is_ours(store.get(path), prepared, transaction.id, path)
+            if is_ours:
+                # That it can be read does not say that its name outlives a power cut.
+                store.sync([path])
         except FileNotFoundError as error:
             doubt, is_ours = doubt or error, None
         except (LakeMergeError, OSError) as error:
