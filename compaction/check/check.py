@@ -34,6 +34,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 __all__ = ["check_table"]
@@ -144,6 +145,8 @@ def _opened(handle: Handle, damaged: set[int], report: _Report) -> Snapshot | No
         snapshot = handle.log.snapshot()
         handle.view(snapshot)
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         found = newest_readable(handle, damaged)
         remedy = "Bring the log back from a backup, or open an earlier version"
         if found is not None:
@@ -162,6 +165,8 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
         except FileNotFoundError:
             continue  # a vacuum has deleted it since
         except (TableError, OSError) as error:
+            if is_foreign(error):
+                raise
             report.add(path, told(error), _REBUILD)
             continue
         expected = _rebuilt(handle, listing, checkpoint)
@@ -179,7 +184,9 @@ def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapsh
         return None
     try:
         return load(handle.store, older, checkpoint.version, required_domain=STATE_DOMAIN)
-    except (TableError, OSError):
+    except (TableError, OSError) as error:
+        if is_foreign(error):
+            raise
         return None
 
 

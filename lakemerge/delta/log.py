@@ -308,8 +308,8 @@ class DeltaLog:
             if not is_own_failure(error):
                 raise
             raise OutcomeUnknownError(
-                f"the commit landed as version {version}, which could not be read back and made durable: {error}. Its files were kept; "
-                "open the table again.",
+                f"the commit landed as version {version}, which could not be read back and made durable: {error}. Its "
+                "files were kept; open the table again.",
                 version=version,
                 txn_id=txn_id,
             ) from error

@@ -36,8 +36,8 @@ _REFUSALS = _NO_HARD_LINKS | {
     *(errno.EACCES, errno.EDQUOT, errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENAMETOOLONG, errno.ENFILE),
     *(errno.ENOENT, errno.ENOMEM, errno.ENOSPC, errno.ENOTDIR, errno.EROFS),
 }
-"""Errors by which a file system says that it made no link. After any other, such as EIO, EINTR or a lost connection, the
-server of a network file system may have carried out the request, or may still do so."""
+"""Errors by which a file system says that it made no link. After any other, such as EIO, EINTR or a lost connection,
+the server of a network file system may have carried out the request, or may still do so."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space and try again",

@@ -4,6 +4,8 @@ import errno
 import os
 import pickle
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -150,11 +152,11 @@ def test_a_time_limit_inside_of_a_call_that_may_fail_comes_out(
     if call == "rmdir":
         store.delete(["folder/a"])
     monkeypatch.setattr(os, call, end)
+    work: Callable[[], object] = partial(store.put_if_absent, "folder/a", b"x")
+    if call == "rmdir":
+        work = partial(store.clean_up, before_ms=2**50, dry_run=False)
     with pytest.raises(TimeoutError, match="the limit"):
-        if call == "rmdir":
-            store.clean_up(before_ms=2**50, dry_run=False)
-        else:
-            store.put_if_absent("folder/a", b"x")
+        work()
 
 
 @pytest.mark.parametrize("call", ["link", "fsync", "mkdir"])
