@@ -20,7 +20,7 @@ from lakemerge import (
 )
 from lakemerge.commits.retention import commit_expiry
 from lakemerge.provenance import replay as replaying
-from lakemerge.provenance.replayed import commit_frame
+from lakemerge.provenance.replayed import commit_frame, commit_number
 from tests.unit.faults import create, frame, rows_of
 
 NOW = dt.timedelta(0)
@@ -290,7 +290,7 @@ def test_two_replays_of_an_expiry_at_once_commit_each_record_once(
     table.expire_tombstones(retention=NOW)
     table.upsert(frame([(8, 250, "new again")]))
     table.upsert(frame([(9, 2, "late")]))
-    note, begun = replaying.commit_number, False
+    note, begun = commit_number, False
 
     def overtaken(*arguments: Any) -> None:
         nonlocal begun
