@@ -29,7 +29,7 @@ from lakemerge.errors import (
 from lakemerge.storage.base import Store
 from mergers.logs import logger
 
-__all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at", "version_near"]
+__all__ = ["gap_error", "is_linked", "load", "own_part", "read_accepted", "timestamp_of", "version_at", "version_near"]
 
 _logger = logger(__name__)
 
@@ -48,7 +48,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
     Raises :class:`NotATableError`, :class:`VersionNotFoundError`, :class:`TableDamagedError` and
     :class:`UnsupportedFeatureError`; :class:`FileNotFoundError` if a listed file was deleted.
     """
-    listing = _own_part(store, listing, required_domain)
+    listing = own_part(store, listing, required_domain)
     latest = listing.latest
     if latest is None:
         if listing.v2_checkpoints:
@@ -192,7 +192,7 @@ def read_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, requir
     return replay
 
 
-def _own_part(store: Store, listing: Listing, required_domain: str | None) -> Listing:
+def own_part(store: Store, listing: Listing, required_domain: str | None) -> Listing:
     """The listing without checkpoints of another table beyond the last commit. The request for such a checkpoint may be
     carried out when the folder holds another table already, or nobody is left to withdraw the file. By itself it shows
     nothing amiss: the commit that it stands for is not there. If it has this table's id, then the commits were lost,
