@@ -26,7 +26,7 @@ from compaction.check.ingest import check_ingest, ingest_sizes
 from compaction.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
-from lakemerge.delta.replay import load, read_accepted
+from lakemerge.delta.replay import load, own_part, read_accepted
 from lakemerge.errors import LakeMergeError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
@@ -34,6 +34,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.findings import CheckResult, Finding
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 __all__ = ["check_table"]
@@ -47,6 +48,7 @@ _HOLE = (
 _REBUILD = (
     "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
 )
+_STRAY = "Delete the file"
 
 _logger = logger(__name__)
 
@@ -92,7 +94,10 @@ def _checked(handle: Handle) -> CheckResult:
     if listing.latest is None:
         raise no_log(handle.store)
     log = _Report()
-    damaged = _check_log(handle, listing, log)
+    own = own_part(handle.store, listing, STATE_DOMAIN)
+    for stray in (found for found in listing.checkpoints if found not in own.checkpoints):
+        log.add(stray.parts[0].path, "it is of a table that was here before, and readers pass it over", _STRAY)
+    damaged = _check_log(handle, own, log)
     snapshot = _opened(handle, damaged, report)
     for finding in log.findings:
         report.take(finding)
@@ -101,7 +106,7 @@ def _checked(handle: Handle) -> CheckResult:
         sound = sound_part(handle, snapshot)
         for problem in sound.problems:
             report.add(problem.path, problem.text, _BACKUP)
-        _check_checkpoints(handle, listing, report)
+        _check_checkpoints(handle, own, report)
         missing = _check_references(handle, sound, report)
         _logger.info("check of %s: %d base files", handle.store.url, len(sound.file_slices))
         _check_contents(handle, sound, missing, report)
@@ -144,6 +149,8 @@ def _opened(handle: Handle, damaged: set[int], report: _Report) -> Snapshot | No
         snapshot = handle.log.snapshot()
         handle.view(snapshot)
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         found = newest_readable(handle, damaged)
         remedy = "Bring the log back from a backup, or open an earlier version"
         if found is not None:
@@ -162,6 +169,8 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
         except FileNotFoundError:
             continue  # a vacuum has deleted it since
         except (TableError, OSError) as error:
+            if is_foreign(error):
+                raise
             report.add(path, told(error), _REBUILD)
             continue
         expected = _rebuilt(handle, listing, checkpoint)
@@ -179,7 +188,9 @@ def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapsh
         return None
     try:
         return load(handle.store, older, checkpoint.version, required_domain=STATE_DOMAIN)
-    except (TableError, OSError):
+    except (TableError, OSError) as error:
+        if is_foreign(error):
+            raise
         return None
 
 

@@ -29,6 +29,7 @@ from lakemerge.read.sources import tombstone_stream
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.parquet.stats import footer_statistics
+from mergers.interrupts import is_foreign
 from mergers.keys import group_starts, key_columns, sort_order
 
 __all__ = [
@@ -108,6 +109,8 @@ def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, wi
                 findings += keys.problems(table, first)
         findings += keys.outside(file_slice.lower, file_slice.upper)
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         findings.append(told(error))
     return Checked(keys.rows, _findings(part.path, findings) + keys.flaws(part.path))
 
@@ -130,6 +133,8 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
         if block.key_min is not None and block.key_max is not None and (keys.first, keys.last) != _bounds(block):
             findings.append(f"a block holds keys {keys.first} to {keys.last}; the log says {_bounds(block)}")
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         findings.append(told(error))
     return Checked(keys.rows, _findings(path, findings) + keys.flaws(path))
 
@@ -145,6 +150,8 @@ def check_beside(spec: MergeSpec, file_slice: FileSlice, *, without: Collection[
             if strange:
                 findings += _findings(positions, [f"it tells of files {sorted(strange)}, which the file slice lacks"])
         except (LakeMergeError, OSError) as error:
+            if is_foreign(error):
+                raise
             findings += _findings(positions, [told(error)])
     tombstones = file_slice.tombstones
     if tombstones is not None and tombstones not in without:
@@ -153,6 +160,8 @@ def check_beside(spec: MergeSpec, file_slice: FileSlice, *, without: Collection[
                 for _ in tombstone_stream(spec, file_slice, files):
                     pass
         except (LakeMergeError, OSError) as error:
+            if is_foreign(error):
+                raise
             findings += _findings(tombstones, [told(error)])
     return Checked(0, tuple(findings))
 
@@ -166,6 +175,8 @@ def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
             for part in merge_file_slice(spec, file_slice, columns=spec.config.schema.names, sort=True, files=files):
                 findings += keys.problems(part.rows)
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         return Checked(0, (Finding(None, told(error).rstrip("."), _MERGE),))
     return Checked(0, _findings(file_slice.base.add.path if file_slice.base is not None else None, findings))
 

@@ -13,6 +13,7 @@ from lakemerge.format.ingests import Ingest, NamedFile
 from lakemerge.ingest.ledger import LEDGER, REJECTS, ledger_tables
 from lakemerge.results.findings import Finding
 from lakemerge.storage.base import Store
+from mergers.interrupts import is_foreign
 
 __all__ = ["check_ingest", "ingest_sizes"]
 
@@ -48,6 +49,8 @@ def _problem(store: Store, file: NamedFile, schema: pa.Schema) -> str | None:
             found = pq.read_table(data)
             found.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError, LakeMergeError) as error:
+        if is_foreign(error):
+            raise
         return f"it cannot be read: {error}"
     if not found.schema.equals(schema):
         return "it has other columns than its kind of file"

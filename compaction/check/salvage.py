@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -30,6 +29,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references
 from lakemerge.layout.view import FileSlice, TableView
+from mergers.interrupts import is_foreign
 
 __all__ = ["Problem", "Sound", "damaged_commits", "newest_readable", "sound_part", "told"]
 
@@ -77,6 +77,8 @@ def damaged_commits(handle: Handle, listing: Listing) -> Mapping[int, Problem]:
         except FileNotFoundError:
             return None  # a vacuum has deleted it since
         except (LakeMergeError, OSError) as error:
+            if is_foreign(error):
+                raise
             return Problem.of(error, path)
         return None
 
@@ -88,9 +90,13 @@ def damaged_commits(handle: Handle, listing: Listing) -> Mapping[int, Problem]:
 def newest_readable(handle: Handle, bad: Collection[int]) -> Snapshot | None:
     """The newest version before one of the ``bad`` ones that can be read."""
     for version in sorted({version - 1 for version in bad if version > 0}, reverse=True):
-        with suppress(LakeMergeError, OSError):
+        try:
             snapshot = handle.log.snapshot(version=version)
             handle.view(snapshot)
+        except (LakeMergeError, OSError) as error:
+            if is_foreign(error):
+                raise
+        else:
             return snapshot
     return None
 
@@ -130,6 +136,8 @@ def _read_logs(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
     try:
         _ = (view if whole else _apart(view, replace(view.snapshot, domains=some))).log_commits
     except OSError as error:
+        if is_foreign(error):
+            raise
         (name, *_), (domain, *_) = some.keys(), some.values()
         index = orjson.loads(domain.configuration).get("index", name)
         raise TableDamagedError(f"block index {index!r} cannot be read: {error}", path=index) from error
@@ -169,12 +177,16 @@ def _sound(parts: Mapping[str, T], read: Callable[[Mapping[str, T]], None], prob
     not all can be read at once."""
     try:
         read(parts)
-    except (LakeMergeError, OSError):
+    except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         sound = {}
         for name, part in parts.items():
             try:
                 read({name: part})
             except (LakeMergeError, OSError) as error:
+                if is_foreign(error):
+                    raise
                 problems.append(Problem.of(error))
             else:
                 sound[name] = part

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Final, Generic, TypeVar
+
+from mergers.interrupts import is_foreign
 
 __all__ = ["Fetched", "Kept"]
 
@@ -84,24 +87,33 @@ class Fetched:
         self._under_way: dict[str, Future[bytes]] = {}
 
     def get(self, key: str, fetch: Callable[[], bytes]) -> bytes:
-        """The bytes of ``key``. If ``fetch`` raises, everybody who waits gets the error, and nothing is kept."""
-        with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
-                return known
-            other = self._under_way.get(key)
-            own = self._under_way[key] = Future() if other is None else other
-        if other is not None:
-            return other.result()
-        try:
-            data = fetch()
-        except BaseException as error:
-            own.set_exception(error)
-            raise
-        else:
-            self._kept.keep(key, data, len(data))
-            own.set_result(data)
-            return data
-        finally:
-            with self._lock:
-                del self._under_way[key]
+        """The bytes of ``key``. If ``fetch`` raises, everybody who waits gets the error, and nothing is kept. What
+        interrupts one thread is no answer for the others: one of them fetches then."""
+        while True:
+            own: Future[bytes] = Future()
+            try:
+                with self._lock:
+                    known = self._kept.get(key)
+                    if known is not None:
+                        return known
+                    other = self._under_way.get(key)
+                    if other is None or other.done():
+                        other = self._under_way[key] = own
+                if other is own:
+                    data = fetch()
+                    self._kept.keep(key, data, len(data))
+                    own.set_result(data)
+                    return data
+            except BaseException as error:
+                if not own.done() and not is_foreign(error):
+                    own.set_exception(error)
+                raise
+            finally:
+                # An exception may come between any two lines. Nobody may wait for ever for this thread.
+                if not own.done():
+                    own.cancel()
+                with self._lock:
+                    if self._under_way.get(key) is own:
+                        del self._under_way[key]
+            with contextlib.suppress(CancelledError):
+                return other.result()

@@ -13,6 +13,7 @@ from lakemerge.cli import one_line
 from lakemerge.errors import LakeMergeError, NotATableError, TableReplacedError
 from lakemerge.results.results import MaintenanceResult
 from lakemerge.table import LakeTable
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 __all__ = ["run_maintenance", "stopping"]
@@ -60,7 +61,7 @@ def run_maintenance(
         try:
             show(table.maintain(stop=stop.is_set))
         except (LakeMergeError, OSError) as error:
-            if every is None:
+            if every is None or is_foreign(error):
                 raise
             if isinstance(error, TableReplacedError):
                 table = _there_now(table)
@@ -78,6 +79,8 @@ def _there_now(table: LakeTable) -> LakeTable:
     except NotATableError:
         _logger.warning("the table at %s was removed; maintenance looks again for another one", table.url)
     except (LakeMergeError, OSError) as error:
+        if is_foreign(error):
+            raise
         _failed(table, error)
     else:
         name = found.view.snapshot.metadata.id

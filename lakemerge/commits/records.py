@@ -12,7 +12,6 @@ from lakemerge.commits.base import (
     RowsChangedError,
     check_same_meaning,
     commit_records,
-    landed,
     rows_changed,
     with_buckets,
 )
@@ -66,14 +65,16 @@ def commit_logs(
     return commit_records(handle, begin, build, provenance)
 
 
-def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Committed:
-    """Commit the additional actions of ``provenance``, and no rows."""
+def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Committed | AlreadyDone:
+    """Commit the additional actions of ``provenance``, and no rows. The number of an application is never set back."""
 
-    def build(view: TableView) -> Attempt:
+    def build(view: TableView) -> Attempt | AlreadyDone:
+        if done := _already_done(view, provenance):
+            return done
         check_same_meaning(begin, view)
         return Attempt(_also(provenance, view))
 
-    return landed(commit_records(handle, begin, build, provenance))
+    return commit_records(handle, begin, build, provenance)
 
 
 def commit_load(

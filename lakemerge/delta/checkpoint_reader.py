@@ -24,7 +24,7 @@ from lakemerge.delta.actions import (
 from lakemerge.delta.listing import Checkpoint
 from lakemerge.delta.snapshot import Replay
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
-from lakemerge.storage.base import Store
+from lakemerge.storage.base import Store, is_own_failure
 
 __all__ = ["ADD_EXTRA", "COMMIT_DIGEST", "read_checkpoint"]
 
@@ -65,6 +65,8 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
                 replay.apply(_actions(file.read(columns=list(_COLUMNS))))
             digests.add(_digest(file))
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
+            if isinstance(error, OSError) and not is_own_failure(error):
+                raise
             raise TableDamagedError(f"{part.path} cannot be read: {error}", path=part.path) from error
     replay.digest = digests.pop() if len(digests) == 1 else None
     return replay

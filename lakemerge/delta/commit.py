@@ -142,10 +142,11 @@ def prepare(
 def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: Callable[[float], None]) -> bool:
     """Create the commit file: ``True`` if it is ours, ``False`` if another commit has the version.
 
-    After any answer except success the file is read back, and its transaction id decides. While the file is absent, the
-    same version is tried again, because a request that seemed lost may still arrive. If this gives no result,
-    :class:`OutcomeUnknownError` is raised. :class:`NothingCreatedError` is the store's word that the first request
-    created nothing. Exceptions that are not the store's pass through. ``transaction`` says whether the commit may land.
+    After any answer except success the file is read back, and its transaction id decides. If it is ours, it is made
+    durable before it is acknowledged. While the file is absent, the same version is tried again, because a request that
+    seemed lost may still arrive. If this gives no result, :class:`OutcomeUnknownError` is raised.
+    :class:`NothingCreatedError` is the store's word that the first request created nothing. Exceptions that are not the
+    store's pass through. ``transaction`` says whether the commit may land.
     """
     path = commit_path(prepared.version)
     doubt: Exception | None = None
@@ -166,7 +167,7 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
         if outcome is Put.CREATED:
             return True
         try:
-            is_ours = _is_ours(store.get(path), prepared, transaction.id, path)
+            is_ours = _read_back(store, prepared, transaction.id, path)
         except FileNotFoundError as error:
             doubt, is_ours = doubt or error, None
         except (LakeMergeError, OSError) as error:
@@ -186,6 +187,15 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
         version=prepared.version,
         txn_id=transaction.id,
     ) from doubt
+
+
+def _read_back(store: Store, prepared: Prepared, txn_id: str, path: str) -> bool | None:
+    """As :func:`_is_ours` of the file that is there. One of ours is durable then."""
+    is_ours = _is_ours(store.get(path), prepared, txn_id, path)
+    if is_ours:
+        # That it can be read does not say that its name outlives a power cut.
+        store.sync([path])
+    return is_ours
 
 
 def _is_ours(found: bytes, prepared: Prepared, txn_id: str, path: str) -> bool | None:

@@ -76,7 +76,8 @@ class Listing:
     @property
     def earliest(self) -> int | None:
         """The oldest version that can be rebuilt, with all that follow it up to ``latest``."""
-        latest = self.latest
+        # A checkpoint beyond the commits may be of a table that was here before.
+        latest = max(self.commits, default=self.latest)
         if latest is None:
             return None
         first = latest
@@ -168,7 +169,11 @@ def _fill_gaps(
 ) -> None:
     """Add the commits that the listing missed, newest first, down to the first that does not exist. All older commits
     existed before the listing began, so they are in it."""
-    known = [*commits, *(version for version in (newest_checkpoint, at_least) if version is not None)]
+    if newest_checkpoint is not None and newest_checkpoint > max([*commits, at_least or 0]):
+        stat = store.stat(commit_path(newest_checkpoint))
+        if stat is not None:
+            commits[newest_checkpoint] = stat
+    known = [*commits, *(() if at_least is None else (at_least,))]
     if not known:
         return
     latest = max(known)

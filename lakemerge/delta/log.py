@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -223,11 +224,12 @@ class DeltaLog:
                 if advanced is not None and earlier is not None:
                     own.send()
                     tip = advanced.tip
-                    return Committed(earlier, tip if earlier == tip.version else self._landed_at(earlier, own.id))
+                    return Committed(earlier, self._landed_at(earlier, own.id, tip))
                 tip = self._proven(tip, advanced)
                 check_writable(tip.protocol, self._writer_features, metadata=tip.metadata)
             attempt = build(tip)
             if isinstance(attempt, AlreadyDone):
+                self.make_durable(attempt.version)
                 return attempt
             prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)
             if land(self.store, prepared, transaction=own, sleep=self._sleep):
@@ -240,6 +242,12 @@ class DeltaLog:
             f"{_MAX_LOST_RACES} times another commit was first; nothing was written, try again later",
             attempts=_MAX_LOST_RACES,
         )
+
+    def make_durable(self, version: int) -> None:
+        """Make all commits up to a version durable that was read. Its writer may have been killed before that was
+        done, so whoever acknowledges what the log has, or deletes what it came from, calls this before."""
+        with contextlib.suppress(FileNotFoundError):  # cleaned up: it is old
+            self.store.sync([commit_path(version)])
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Write a classic checkpoint of ``snapshot``, and point ``_last_checkpoint`` at it unless that names a later
@@ -290,17 +298,18 @@ class DeltaLog:
                 txn_id=txn_id,
             )
 
-    def _landed_at(self, version: int, txn_id: str) -> Snapshot:
-        """The snapshot of a commit that is known to have landed. If it cannot be read, the error must not look like a
-        failed commit, after which callers delete their files."""
+    def _landed_at(self, version: int, txn_id: str, tip: Snapshot) -> Snapshot:
+        """The snapshot of a commit that is known to have landed. If it cannot be read or made durable, the error must
+        not look like a failed commit, after which callers delete their files."""
         try:
-            return self.snapshot(version=version)
+            self.make_durable(tip.version)
+            return tip if version == tip.version else self.snapshot(version=version)
         except Exception as error:
             if not is_own_failure(error):
                 raise
             raise OutcomeUnknownError(
-                f"the commit landed as version {version}, which could not be read back: {error}. Its files were kept; "
-                "open the table again.",
+                f"the commit landed as version {version}, which could not be read back and made durable: {error}. Its "
+                "files were kept; open the table again.",
                 version=version,
                 txn_id=txn_id,
             ) from error
@@ -317,7 +326,7 @@ class DeltaLog:
         hint = read_hint(self.store)
         if hint is not None:
             listing = list_log(self.store, since=hint)
-            if listing.checkpoints:
+            if listing.checkpoints and listing.commits:
                 try:
                     return load(self.store, listing, None, required_domain=self._required_domain)
                 except TableDamagedError as error:
@@ -331,7 +340,7 @@ class DeltaLog:
         while True:
             since = max(0, version - window)
             listing = list_log(self.store, since=since, until=version, at_least=version)
-            if listing.latest != version:
+            if version not in listing.commits:
                 return None
             if listing.checkpoints or since == 0:
                 try:

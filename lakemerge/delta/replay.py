@@ -29,7 +29,7 @@ from lakemerge.errors import (
 from lakemerge.storage.base import Store
 from mergers.logs import logger
 
-__all__ = ["gap_error", "is_linked", "load", "read_accepted", "timestamp_of", "version_at", "version_near"]
+__all__ = ["gap_error", "is_linked", "load", "own_part", "read_accepted", "timestamp_of", "version_at", "version_near"]
 
 _logger = logger(__name__)
 
@@ -48,6 +48,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
     Raises :class:`NotATableError`, :class:`VersionNotFoundError`, :class:`TableDamagedError` and
     :class:`UnsupportedFeatureError`; :class:`FileNotFoundError` if a listed file was deleted.
     """
+    listing = own_part(store, listing, required_domain)
     latest = listing.latest
     if latest is None:
         if listing.v2_checkpoints:
@@ -189,6 +190,32 @@ def read_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, requir
     if is_linked(replay.protocol) and replay.digest != _digest_at(store, listing, checkpoint.version):
         raise _false(checkpoint)
     return replay
+
+
+def own_part(store: Store, listing: Listing, required_domain: str | None) -> Listing:
+    """The listing without checkpoints of another table beyond the last commit. The request for such a checkpoint may be
+    carried out when the folder holds another table already, or nobody is left to withdraw the file. By itself it shows
+    nothing amiss: the commit that it stands for is not there. If it has this table's id, then the commits were lost,
+    and it stands in for them."""
+    last = max(listing.commits, default=None)
+    if last is None or not listing.checkpoints or listing.checkpoints[-1].version <= last:
+        return listing
+    own = replace(listing, checkpoints=listing.at_or_below(last)[::-1])
+    try:
+        table_id = load(store, own, None, required_domain=required_domain).metadata.id
+    except TableError:
+        return listing
+    beyond = []
+    for checkpoint in listing.checkpoints[len(own.checkpoints) :]:
+        try:
+            metadata = _read_whole(store, checkpoint, required_domain).metadata
+        except TableDamagedError:
+            metadata = None
+        if metadata is not None and metadata.id != table_id:
+            _logger.warning("a checkpoint is passed over: %s", _false(checkpoint))
+        else:
+            beyond.append(checkpoint)
+    return replace(own, checkpoints=(*own.checkpoints, *beyond))
 
 
 def _digest_at(store: Store, listing: Listing, version: int) -> str | None:

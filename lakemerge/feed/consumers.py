@@ -10,7 +10,7 @@ from lakemerge._internal.arguments import checked
 from lakemerge.commits.consumers import drop_consumers, known_consumer, register_consumer
 from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
-from lakemerge.format.consumers import Registration, registrations_of, stored_position, write_position
+from lakemerge.format.consumers import Registration, advanced_ms, registrations_of, stored_position, write_position
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -171,11 +171,11 @@ def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = N
 
 def _advanced_ms(handle: Handle, consumer: Registration, now_ms: int) -> int:
     """When it last advanced, by the store's clock. If its position is lost: when it was made."""
-    found = handle.store.stat(consumer.path)
+    advanced = advanced_ms(handle.store, consumer)
     what = f"consumer {consumer.name!r} of {handle.store.url}"
-    if found is not None:
-        is_past(found.modified_ms, now_ms, what=what)  # it may be at work, so vacuum waits for it until it is dropped
-        return found.modified_ms
+    if advanced is not None:
+        is_past(advanced, now_ms, what=what)  # it may be at work, so vacuum waits for it until it is dropped
+        return advanced
     if is_past(consumer.created_ms, now_ms, what=what):
         return consumer.created_ms
     # Its age is counted from now on.

@@ -28,6 +28,7 @@ from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.format.state import State
 from lakemerge.format.values import bucket_count, optional_path, stored_path, whole_number
 from lakemerge.storage.base import Store
+from mergers.interrupts import is_foreign
 
 __all__ = [
     "COUNT_COLUMNS",
@@ -382,6 +383,8 @@ def _index_columns(path: str, data: bytes, schema: pa.Schema) -> pa.Table:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             return file.read(columns=schema.names, use_threads=False).select(schema.names).cast(schema)
     except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_foreign(error):
+            raise
         raise TableDamagedError(f"block index {path!r} cannot be read: {error}", path=path) from error
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "CONSUMER_DOMAIN_PREFIX",
     "CONSUMER_FOLDER",
     "Registration",
+    "advanced_ms",
     "check_consumer_name",
     "delete_position",
     "registrations_of",
@@ -96,6 +97,22 @@ def stored_position(store: Store, registration: Registration) -> Offset:
     began."""
     own = _own_position(store, registration)
     return registration.begin if own is None else max(registration.begin, own)
+
+
+def advanced_ms(store: Store, registration: Registration) -> int | None:
+    """When the position of a consumer was written, by the store's clock; ``None`` if there is none, or if that is still
+    the position of a dropped consumer of the same name."""
+    found = store.stat(registration.path)
+    if found is None:
+        return None
+    try:
+        body: Any = orjson.loads(store.get(registration.path))
+        is_anothers = isinstance(body, dict) and body.get("id") != registration.id
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        is_anothers = False  # damaged
+    return None if is_anothers else found.modified_ms
 
 
 def write_position(

@@ -22,6 +22,7 @@ from lakemerge.errors import TableDamagedError
 from lakemerge.format.names import MINOR_DOMAIN_PREFIX
 from lakemerge.format.values import INT32_LIMIT, optional_path, stored_path, whole_number
 from lakemerge.storage.base import Store
+from mergers.interrupts import is_foreign
 
 __all__ = [
     "POSITIONS_SCHEMA",
@@ -147,6 +148,8 @@ def positions_table(store: Store, path: str) -> pa.Table:
         with store.open_input(path) as source:
             table = pq.read_table(source, schema=POSITIONS_SCHEMA)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_foreign(error):
+            raise
         raise TableDamagedError(f"positions file {path!r} cannot be read: {error}", path=path) from error
     lists = table.column("bits").combine_chunks()
     if table.column("file").null_count or lists.null_count or lists.flatten().null_count:

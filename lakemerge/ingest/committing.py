@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from lakemerge.commits.base import landed
 from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenance
 from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
@@ -168,9 +169,8 @@ def note(
         _, along = _along(handle, start, name, [entry._replace(window=window) for entry in entries], (), source)
         about = {"name": standing.ingest.name, "window": window, **about}
         parameters: dict[str, object] = {"name": standing.ingest.name, "window": window}
-        committed = commit_note(
-            handle, standing.view, Provenance("INGEST", parameters, transaction, info={"ingest": about}, along=along)
-        )
+        provenance = Provenance("INGEST", parameters, transaction, info={"ingest": about}, along=along)
+        committed = landed(commit_note(handle, standing.view, provenance))
     except BaseException:
         discard(handle.store, transaction, name)
         raise

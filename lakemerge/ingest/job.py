@@ -27,6 +27,7 @@ from lakemerge.ingest.settings import JobSettings, OpenTable
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 if TYPE_CHECKING:
@@ -214,6 +215,8 @@ class IngestJob:
                     with listing:
                         self._work_off(runner, listing, drain=drain)
                 except (RetryError, StoreError, OSError) as error:
+                    if error is not listing and is_foreign(error):
+                        raise
                     _logger.warning("ingest %s goes on with the next scan: %s", self._name, error)
 
     def _work_off(self, runner: Runner, listing: Spool, *, drain: bool) -> None:

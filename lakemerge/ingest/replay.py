@@ -91,7 +91,10 @@ def replayed(
     result = IngestResult()
     for number, rows in groupby(_taken(runner, standing, windows), key=itemgetter(0)):
         pieces = [_Taken(*row) for row in rows]
-        once = Along((Txn(app, number, target.now_ms()),), (_TxnBelow(app, number),))
+        # A replay of all windows goes by their order. That of some says nothing of the windows before them.
+        single = f"{app}#{number}"
+        own = Txn(app if windows is None else single, number, target.now_ms())
+        once = Along((own,), (_TxnBelow(app, number), _TxnBelow(single, number)))
         along = Along() if is_own or force else once
         safely = is_own and not force
         view = target.latest(view)

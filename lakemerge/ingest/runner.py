@@ -117,6 +117,7 @@ class Runner:
         windows = Windows(self.gathering, drain, notes=found.notes, unsettled=leave)
         try:
             if self.afterwards is not None:
+                self.handle.log.make_durable(standing.view.version)
                 self.afterwards.do(_files(found.done))
             for window in windows.of(found):
                 if self.is_stopped():

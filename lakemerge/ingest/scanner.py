@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 
 from lakemerge.ingest.options import Files
@@ -69,10 +69,12 @@ class Scanner:
             except Exception as error:  # noqa: BLE001 - it is for the caller to judge
                 found = error
             with self._changed:
-                if isinstance(self._newest, Spool):
-                    self._newest.close()
-                self._newest = found
+                before, self._newest = self._newest, found
                 self._changed.notify_all()
+            if isinstance(before, Spool):
+                # Nobody reads it any more, so an error while it is closed may not end the scans.
+                with suppress(OSError):
+                    before.close()
             self._trigger.wait(self._every_s)
 
     def _next(self) -> Spool | Exception | None:

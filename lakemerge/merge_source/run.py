@@ -27,6 +27,7 @@ from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import APPLICATION, DatasetState, Meta, State, deletes, records, write_rows
 from lakemerge.merge_source.succession import Succession, dataset_states, succession
 from lakemerge.table import LakeTable
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 if TYPE_CHECKING:
@@ -232,7 +233,9 @@ class _Run:
             plan.emitter.write(self._output, target, plan.retired, self._number)
         try:
             self._tables.state.maintain()
-        except (LakeMergeError, OSError):
+        except (LakeMergeError, OSError) as error:
+            if is_foreign(error):
+                raise
             _logger.warning("maintenance of the state %s failed", self._tables.state.url, exc_info=True)
 
     def _result(

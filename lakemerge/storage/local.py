@@ -32,8 +32,12 @@ _TEMPORARY_PREFIX = ".lakemerge-tmp-"
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV})
 
-_UNCLEAR = frozenset({errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
-"""Errors of a network file system whose server may still carry out the request."""
+_REFUSALS = _NO_HARD_LINKS | {
+    *(errno.EACCES, errno.EDQUOT, errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENAMETOOLONG, errno.ENFILE),
+    *(errno.ENOENT, errno.ENOMEM, errno.ENOSPC, errno.ENOTDIR, errno.EROFS),
+}
+"""Errors by which a file system says that it made no link. After any other, such as EIO, EINTR or a lost connection,
+the server of a network file system may have carried out the request, or may still do so."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space and try again",
@@ -54,8 +58,8 @@ _T = TypeVar("_T")
 
 class LocalStore(Store):
     """See the module docstring. Errors of the operating system (no permission, no space) are
-    raised as they are, by :meth:`put_if_absent` as :class:`NothingCreatedError`; none of them leaves
-    anything visible."""
+    raised as they are, by :meth:`put_if_absent` as :class:`NothingCreatedError` where they prove that; none of them
+    leaves anything visible."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -158,7 +162,7 @@ class LocalStore(Store):
                     stale = _stale(os.path.join(folder, name), self._root, before_ms)
                     found += [] if stale is None else [stale]
             if not dry_run and folder != self._root and _stale(folder, self._root, before_ms):
-                with contextlib.suppress(OSError):  # not empty, or gone
+                with _passed_over():  # not empty, or gone
                     os.rmdir(folder)
         if not dry_run:
             for left in found:
@@ -290,7 +294,7 @@ def _temporary_for(target: str) -> Iterator[str]:
         yield temporary
     finally:
         # A left-over is hidden and harmless; an error here would hide that the file was created.
-        with contextlib.suppress(OSError):
+        with _passed_over():
             os.unlink(temporary)
 
 
@@ -322,11 +326,12 @@ def _link(temporary: str, target: str) -> Put:
         if not is_own_failure(error):
             raise
         # Over a network, a repeated request can fail because its first copy did the work.
-        if _is_same_file(temporary, target):
+        made = _is_same_file(temporary, target)
+        if made:
             return Put.CREATED
         if error.errno == errno.EEXIST:
             return Put.EXISTS
-        if error.errno in _UNCLEAR:
+        if made is None or error.errno not in _REFUSALS:
             return Put.UNKNOWN
         if error.errno in _NO_HARD_LINKS:
             raise NothingCreatedError(
@@ -345,11 +350,26 @@ def _not_created(error: OSError, target: str) -> NothingCreatedError:
     )
 
 
-def _is_same_file(left: str, right: str) -> bool:
+def _is_same_file(left: str, right: str) -> bool | None:
+    """``None`` if the file system does not tell."""
     try:
         return os.path.samestat(os.lstat(left), os.lstat(right))
-    except OSError:
+    except _NOT_A_FILE:
         return False
+    except OSError as error:
+        if not is_own_failure(error):
+            raise
+        return None
+
+
+@contextmanager
+def _passed_over() -> Iterator[None]:
+    """Passes over errors of the file system, and over nothing else: a time limit may end any call."""
+    try:
+        yield
+    except OSError as error:
+        if not is_own_failure(error):
+            raise
 
 
 def _make_folders(folder: str) -> None:

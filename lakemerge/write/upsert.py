@@ -102,6 +102,7 @@ class Write:
         txn = _checked_txn(request.txn)
         _check_info(request.info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
+            handle.log.make_durable(begin.version)
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
         transaction = handle.new_transaction()
         operation = "DELETE" if deletes else "UPSERT"

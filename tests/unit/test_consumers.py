@@ -132,6 +132,23 @@ def test_a_consumer_that_is_registered_while_vacuum_looks(tmp_path: Path) -> Non
     assert told(LakeTable.open(path), "late")[0] == (2, "-U", "v1")
 
 
+def test_a_position_that_a_dropped_consumer_left_says_nothing_of_the_next_ones_age(tmp_path: Path) -> None:
+    """Both processes were killed after their commit: the one that dropped the first consumer, and the one that
+    registered the second."""
+    path, position = tmp_path / "t", tmp_path / "t" / "_lakemerge" / "consumers" / "me"
+    table = written(path)
+    table.consumers.register("me", version=1, expires_after=dt.timedelta(days=90))
+    left = position.read_bytes()
+    age(path, 60, consumers=True)
+    table.consumers.drop("me")
+    table.consumers.register("me", version=2, expires_after=dt.timedelta(days=30))
+    position.write_bytes(left)
+    os.utime(position, (position.stat().st_mtime - 60 * DAY,) * 2)
+    assert LakeTable.open(path).vacuum(dry_run=False).oldest_version <= 2
+    assert [one.name for one in LakeTable.open(path).consumers.list()] == ["me"]
+    assert len(told(LakeTable.open(path), "me")) > 0
+
+
 def test_a_version_that_vacuum_took_cannot_be_registered(tmp_path: Path) -> None:
     table = compacted(tmp_path / "t")
     age(tmp_path / "t", 9)

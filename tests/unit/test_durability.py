@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, OutcomeUnknownError
 from lakemerge.ingest import Files
 from lakemerge.merge_source import MergeConfig, MergeSource
-from lakemerge.storage import LocalStore
+from lakemerge.storage import LocalStore, local
 from tests.unit.durable import Disk
 from tests.unit.faults import Row, create, frame, rows_of
 from tests.unit.landing import land
@@ -181,3 +181,81 @@ def test_what_was_deleted_does_not_come_back(disk: Disk, tmp_path: Path) -> None
         store.put(name, b"x")
     store.delete(["a/1", "b/3", "missing"])
     assert [*disk.left()] == ["t/a/2"]
+
+
+class _KilledError(BaseException):
+    """Ends the process just after a commit file got its name, before the name is on the disk."""
+
+
+def killed_before_the_name_is_durable(monkeypatch: pytest.MonkeyPatch, commit: Callable[[], object]) -> None:
+    really_sync = local._sync_folder
+
+    def sync(folder: str) -> None:
+        if os.path.basename(folder) == "_delta_log":
+            raise _KilledError
+        really_sync(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "_sync_folder", sync)
+        with pytest.raises(_KilledError):
+            commit()
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen at the beginning", "seen at the commit"])
+def test_a_repeated_write_acknowledges_only_what_is_durable(
+    disk: Disk, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    rows = frame(ROWS)
+    table = create(path, buckets=2)
+    killed_before_the_name_is_durable(monkeypatch, lambda: table.upsert(rows, txn=("load", 1)))
+    after = LakeTable.open(path) if is_seen else table
+    assert f"lake/silver/t/_delta_log/{1:020d}.json" in disk.lost()
+    assert after.upsert(rows, txn=("load", 1)).mode == "repeated"
+    assert disk.lost() == []
+
+
+def test_a_file_is_deleted_only_after_its_commit_is_durable(
+    disk: Disk, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    land(landing, "a.json", [{"k": 1, "o": 1, "v": "x"}])
+    files = Files(landing, format="json")
+    table = create(path, buckets=2)
+    killed_before_the_name_is_durable(monkeypatch, lambda: table.ingest("job", files, after="delete").run())
+    lost: list[list[str]] = []
+    really_unlink = os.unlink
+
+    def unlink(name: str, **given: object) -> None:
+        if os.path.basename(name) == "a.json":
+            lost.append(disk.lost())
+        really_unlink(name, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    LakeTable.open(path).ingest("job", files, after="delete").run()
+    assert not (landing / "a.json").exists()
+    assert lost == [[]]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 20])
+def test_a_commit_whose_name_cannot_be_made_durable_is_not_acknowledged(
+    disk: Disk, path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    table = create(path, buckets=2)
+    really_sync, left = local._sync_folder, [failures]
+
+    def sync(folder: str) -> None:
+        if os.path.basename(folder) == "_delta_log" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+        really_sync(folder)
+
+    monkeypatch.setattr(local, "_sync_folder", sync)
+    if failures < 20:
+        table.upsert(frame(ROWS))
+        assert disk.lost() == []
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            table.upsert(frame(ROWS))
+        monkeypatch.setattr(local, "_sync_folder", really_sync)
+        assert rows_of(LakeTable.open(path).to_arrow()) == sorted(ROWS, key=repr), "its files stay"

@@ -21,6 +21,7 @@ from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Fault, FaultStore, Lag
 from tests.property.effort import some
 
+OFF = {"lakemerge.maintenance": "off"}
 SCHEMA = "id BIGINT NOT NULL, v STRING"
 
 
@@ -28,8 +29,8 @@ def row(number: int, value: str) -> pa.Table:
     return pa.table({"id": [number], "v": [value]})
 
 
-def made(path: Path, commits: int, value: str) -> LakeTable:
-    table = LakeTable.create(path, SCHEMA, key=["id"])
+def made(path: Path, commits: int, value: str, **given: Any) -> LakeTable:
+    table = LakeTable.create(path, SCHEMA, key=["id"], **given)
     for number in range(commits):
         table.upsert(row(number, value))
     return table
@@ -187,3 +188,48 @@ def test_nothing_is_written_into_a_hole_of_the_log(tmp_path: Path) -> None:
     (finding,) = LakeTable.check(path).findings
     assert finding.path == f"_delta_log/{7:020d}.json"
     assert "missing" in finding.problem
+
+
+@pytest.mark.parametrize("commits", [0, 1, 9])
+def test_a_checkpoint_of_the_old_table_that_comes_late_does_not_count(tmp_path: Path, commits: int) -> None:
+    """Its request was carried out when the folder held another table already, or its writer was killed before it could
+    withdraw the file."""
+    place, name = tmp_path / "t", f"_delta_log/{10:020d}.checkpoint.parquet"
+    made(place, 10, "old", properties=OFF)
+    late = {file: data for file, data in files(place).items() if "checkpoint" in file}
+    assert name in late
+    shutil.rmtree(place)
+    table = made(place, commits, "new", properties=OFF)
+    for file, data in late.items():
+        (place / file).write_bytes(data)
+    expected = [{"id": number, "v": "new"} for number in range(commits)]
+
+    def look() -> None:
+        for one in (table, LakeTable.open(place)):
+            assert sorted(one.to_arrow().to_pylist(), key=lambda found: found["id"]) == expected
+        for version in range(0, commits, 3):
+            assert LakeTable.open(place, version=version).to_arrow().num_rows == version
+        assert [entry.version for entry in table.history()] == [*range(commits, -1, -1)]
+
+    look()
+    table.vacuum(retention=dt.timedelta(0), enforce_retention=False)
+    for rebuild in (False, True):
+        (finding,) = LakeTable.check(place, rebuild_checkpoints=rebuild).findings
+        assert (finding.path, finding.remedy) == (name, "Delete the file")
+    while commits < 12:
+        (table if commits % 2 else LakeTable.open(place)).upsert(row(commits, "new"))
+        expected.append({"id": commits, "v": "new"})
+        commits += 1
+        if commits in (9, 10, 11):
+            look()
+    look()
+    assert LakeTable.check(place).ok, "the table's own checkpoint took the place of the other"
+
+
+def test_a_checkpoint_stands_in_for_commits_that_were_lost(tmp_path: Path) -> None:
+    """One that is beyond the commits, and has the id of their table."""
+    made(tmp_path / "t", 10, "x", properties=OFF)
+    for version in (8, 9, 10):
+        (tmp_path / "t" / "_delta_log" / f"{version:020d}.json").unlink()
+    found = LakeTable.open(tmp_path / "t")
+    assert (found.version, found.to_arrow().num_rows) == (10, 10)

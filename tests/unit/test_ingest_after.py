@@ -220,6 +220,18 @@ def test_a_window_is_what_it_was(tmp_path: Path, landing: Path) -> None:
     assert sum(counts) == 30
 
 
+def test_a_replay_of_some_windows_does_not_stand_for_those_before(tmp_path: Path, landing: Path) -> None:
+    """In whatever order windows are replayed, each is there once in the end."""
+    table, other = summing(tmp_path / "t", "sum"), summing(tmp_path / "other", "sum")
+    feed = table.ingest("feed", Files(landing, format="json"))
+    for number in range(4):
+        land(landing, f"{number}.json", [{"k": number, "n": 1}], at=number)
+        feed.run()
+    taken = [feed.replay(into=other, windows=windows).windows for windows in ([3], [2], [3, 4], None, None, [1])]
+    assert taken == [1, 1, 1, 1, 0, 0]
+    assert rows(other) == [(number, 1) for number in range(4)]
+
+
 def summing(path: Path, function: str) -> LakeTable:
     options = {"aggregates": {"n": function}}
     return LakeTable.create(path, "k BIGINT, n BIGINT", key=["k"], merger="aggregate", options=options)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from lakemerge._internal.kept import Fetched, Kept
+from tests.interrupting import AlarmError
 
 
 def test_values_are_kept_up_to_a_limit() -> None:
@@ -69,6 +74,61 @@ def test_a_failed_fetch_is_told_and_tried_again() -> None:
         fetched.get("a", fail)
     assert fetched.get("a", lambda: b"data") == b"data"
     assert fetched.get("a", fail) == b"data"
+
+
+def test_an_interrupt_of_one_thread_neither_ends_nor_stops_the_others() -> None:
+    class LimitError(Exception):
+        pass
+
+    fetched, begun, go = Fetched(100), threading.Event(), threading.Event()
+
+    def interrupted() -> bytes:
+        begun.set()
+        assert go.wait(30)
+        raise LimitError
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetched.get, "a", interrupted)
+        assert begun.wait(30)
+        second = pool.submit(fetched.get, "a", lambda: b"data")
+        go.set()
+        with pytest.raises(LimitError):
+            first.result(30)
+        assert second.result(30) == b"data"
+
+
+def test_an_exception_at_any_line_leaves_nobody_waiting() -> None:
+    source, first = inspect.getsourcelines(Fetched.get)
+
+    def lines_of(fetched: Fetched, number: int) -> bool:
+        """Raises at the line with that number; whether there is such a line. Python itself sees to it that a ``with``
+        is left."""
+        seen = [0]
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if frame.f_code is not Fetched.get.__code__:
+                return None if frame.f_code.co_filename != Fetched.get.__code__.co_filename else trace
+            if event == "line" and "with " not in source[frame.f_lineno - first]:
+                seen[0] += 1
+                if seen[0] == number:
+                    raise AlarmError
+            return trace
+
+        sys.settrace(trace)
+        try:
+            fetched.get("a", lambda: b"data")
+        except AlarmError:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    number = 1
+    with ThreadPoolExecutor(1) as pool:
+        while lines_of(fetched := Fetched(100), number):
+            assert pool.submit(fetched.get, "a", lambda: b"data").result(30) == b"data", f"line {number}"
+            number += 1
+    assert number > 5
 
 
 def test_what_is_too_large_is_fetched_each_time() -> None:

@@ -20,7 +20,7 @@ from lakemerge import (
 )
 from lakemerge.commits.retention import commit_expiry
 from lakemerge.provenance import replay as replaying
-from lakemerge.provenance.replayed import commit_frame
+from lakemerge.provenance.replayed import commit_frame, commit_number
 from tests.unit.faults import create, frame, rows_of
 
 NOW = dt.timedelta(0)
@@ -279,3 +279,29 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             table.replay(tmp_path / "u", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="into itself"):
         table.replay(tmp_path / "t")
+
+
+def test_two_replays_of_an_expiry_at_once_commit_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one does not set back the number up to which the other has replayed."""
+    table = history(tmp_path / "t")
+    table.compact()
+    table.expire_tombstones(retention=NOW)
+    table.upsert(frame([(8, 250, "new again")]))
+    table.upsert(frame([(9, 2, "late")]))
+    note, begun = commit_number, False
+
+    def overtaken(*arguments: Any) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            LakeTable.open(tmp_path / "t").replay(tmp_path / "u")
+        note(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "commit_number", overtaken)
+        table.replay(tmp_path / "u")
+    records = [version for operation, version in told(same(table, tmp_path / "u")) if operation == "REPLAY"]
+    assert len(records) == len(set(records)), "each version once"
+    assert {1, 2, 3, 4} < set(records)

@@ -4,6 +4,8 @@ import errno
 import os
 import pickle
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -99,7 +101,8 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch
     ("happens", "error", "outcome"),
     [
         (False, errno.EIO, Put.UNKNOWN),
-        (False, errno.ETIMEDOUT, Put.UNKNOWN),
+        *((False, code, Put.UNKNOWN) for code in (errno.ETIMEDOUT, errno.EINTR, errno.ENOTCONN, errno.ECONNABORTED)),
+        *((False, code, Put.UNKNOWN) for code in (errno.EHOSTDOWN, errno.EREMOTEIO, errno.EAGAIN, errno.EPROTO)),
         (True, errno.EIO, Put.CREATED),
         (True, errno.EEXIST, Put.CREATED),
         (False, errno.EEXIST, Put.EXISTS),
@@ -118,6 +121,42 @@ def test_a_link_that_reports_failure(
     monkeypatch.setattr(os, "link", link)
     assert LocalStore(tmp_path).put_if_absent("a", b"x") is outcome
     assert _names(tmp_path) == (["a"] if happens else [])
+
+
+def test_a_link_of_which_the_file_system_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal may be that of a repeated request, and then only a look at the file shows that the first was done."""
+
+    def link(_source: str, _target: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def lstat(_path: str) -> NoReturn:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    store = LocalStore(tmp_path)
+    store.put("first", b"x")
+    monkeypatch.setattr(os, "link", link)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lstat", lstat)
+        assert store.put_if_absent("a", b"x") is Put.UNKNOWN
+
+
+@pytest.mark.parametrize("call", ["unlink", "lstat", "rmdir"])
+def test_a_time_limit_inside_of_a_call_that_may_fail_comes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def end(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError("the limit")
+
+    store = LocalStore(tmp_path)
+    store.put("folder/a", b"x")
+    if call == "rmdir":
+        store.delete(["folder/a"])
+    monkeypatch.setattr(os, call, end)
+    work: Callable[[], object] = partial(store.put_if_absent, "folder/a", b"x")
+    if call == "rmdir":
+        work = partial(store.clean_up, before_ms=2**50, dry_run=False)
+    with pytest.raises(TimeoutError, match="the limit"):
+        work()
 
 
 @pytest.mark.parametrize("call", ["link", "fsync", "mkdir"])

@@ -14,6 +14,7 @@ from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, P
 from lakemerge.ingest.formats.tabular import record_text, to_frame
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from lakemerge.read.parquet.footers import END, Footer
+from mergers.interrupts import is_foreign
 
 __all__ = ["ParquetRows"]
 
@@ -87,4 +88,6 @@ def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
     try:
         return Footer(tail[-length:]).checked
     except (ValueError, pa.ArrowException, OSError) as error:
+        if is_foreign(error):
+            raise
         raise FileUnreadableError(f"its footer is damaged: {error}") from error
