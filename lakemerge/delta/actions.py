@@ -20,6 +20,7 @@ from lakemerge.storage.base import check_path
 
 __all__ = [
     "DEFAULT_FORMAT",
+    "TXNS_UNTIL",
     "UNPLAIN_PATH",
     "Action",
     "AddFile",
@@ -35,6 +36,9 @@ __all__ = [
     "encode",
     "encode_path",
 ]
+
+TXNS_UNTIL: Final = "lakemerge.txnsUntil"
+"""The member of ``commitInfo`` with the epoch milliseconds up to which a commit forgets transactions."""
 
 DEFAULT_FORMAT: Final[Mapping[str, object]] = {"provider": "parquet", "options": {}}
 
@@ -128,6 +132,12 @@ class CommitInfo:
     def txn_id(self) -> str | None:
         value = self.fields.get("txnId")
         return value if isinstance(value, str) else None
+
+    @property
+    def txns_until_ms(self) -> int | None:
+        """The time up to which the commit forgets transactions; see :data:`TXNS_UNTIL`."""
+        value = self.fields.get(TXNS_UNTIL)
+        return value if isinstance(value, int) else None
 
     @property
     def in_commit_timestamp_ms(self) -> int | None:

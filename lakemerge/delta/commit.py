@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 
 from lakemerge.delta.actions import (
+    TXNS_UNTIL,
     Action,
     AddFile,
     CommitInfo,
@@ -46,6 +47,7 @@ _RESERVED: Final = frozenset(
         "engineInfo",
         "inCommitTimestamp",
         CHAIN,
+        TXNS_UNTIL,
         "operation",
         "operationMetrics",
         "operationParameters",
@@ -109,9 +111,15 @@ def check_info(info: Mapping[str, object]) -> None:
 
 
 def prepare(
-    tip: Snapshot | None, attempt: Attempt, operation: Operation, *, now_ms: int, writer_features: frozenset[str]
+    tip: Snapshot | None,
+    attempt: Attempt,
+    operation: Operation,
+    *,
+    now_ms: int,
+    store_ms: Callable[[], int],
+    writer_features: frozenset[str],
 ) -> Prepared:
-    """Complete and check an attempt on top of ``tip``. Pure.
+    """Complete and check an attempt on top of ``tip``. Pure, but for ``store_ms``, the store's clock.
 
     Raises :class:`InputError` if the actions contradict each other, or a new table lacks protocol or metadata. Raises
     :class:`UnsupportedFeatureError` if this library could not write the table after the commit, or if the table is
@@ -126,8 +134,10 @@ def prepare(
     actions = [_dated(_with_enablement(tip, action, version, now_ms), now_ms) for action in actions]
     replay = Replay(tip)
     replay.apply(actions)
+    txns_until_ms = None
     if replay.metadata is not None and in_commit_timestamps(replay.metadata):
-        replay.expire(now_ms)
+        txns_until_ms = replay.txns_until(now_ms, store_ms)
+    replay.forget(txns_until_ms)
     after = replay.finish(version, now_ms, None if tip is None else tip.checkpoint_version)
     check_writable(after.protocol, writer_features, metadata=after.metadata)
     _check_append_only(after.metadata, actions)
@@ -135,6 +145,8 @@ def prepare(
     rest = encode(actions)
     # The digest of the file of the commit before makes the log a chain.
     fields = {**info.fields, CHAIN: link(rest, after=None if tip is None else tip.digest)}
+    if txns_until_ms is not None:
+        fields[TXNS_UNTIL] = txns_until_ms
     data = encode([CommitInfo(fields)]) + rest
     return Prepared(version, data, replace(after, fingerprint=Fingerprint(data), digest=digest(data)))
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -34,6 +35,7 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.storage.base import Store, is_own_failure
+from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 
 __all__ = ["DeltaLog", "HistoryEntry"]
@@ -231,7 +233,14 @@ class DeltaLog:
             if isinstance(attempt, AlreadyDone):
                 self.make_durable(attempt.version)
                 return attempt
-            prepared = prepare(tip, attempt, work, now_ms=self._clock_ms(), writer_features=self._writer_features)
+            prepared = prepare(
+                tip,
+                attempt,
+                work,
+                now_ms=self._clock_ms(),
+                store_ms=partial(store_time_ms, self.store),
+                writer_features=self._writer_features,
+            )
             if land(self.store, prepared, transaction=own, sleep=self._sleep):
                 self._check_in_time(prepared.version, own.id, looked)
                 return Committed(prepared.version, self._checkpoint_if_due(prepared))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
@@ -95,7 +95,7 @@ class Replay:
 
     def apply(self, actions: Iterable[Action]) -> None:
         """Fold the actions of one commit, or of a part of a checkpoint."""
-        committed_ms: int | None = None
+        info: CommitInfo | None = None
         for action in actions:
             match action:
                 case AddFile():
@@ -119,39 +119,47 @@ class Replay:
                 case Protocol():
                     self.protocol = action
                 case CommitInfo():
-                    committed_ms = action.in_commit_timestamp_ms
-        if committed_ms is not None:
-            self.expire(committed_ms)
+                    info = action
+        if info is not None:
+            self.forget(info.txns_until_ms)
 
-    def expire(self, committed_ms: int) -> None:
-        """Forget the transactions and tombstones that have expired by the time of a commit, which is applied already.
-
-        Each commit does this by its own in-commit timestamp, for tombstones by the latest removal, and by the
-        retentions that the table has after it. So a version has the same transactions for every reader, whether it
-        begins at a checkpoint or at version 0.
-        """
-        if self.metadata is None:
-            return
-        kept_ms = duration_ms(self.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
-        if kept_ms is not None and self.tombstones:
+    def forget(self, txns_until_ms: int | None) -> None:
+        """Forget what has expired with a commit, which is applied already: transactions that were last updated at or
+        before the time that the commit says, and tombstones. So a version has the same ones for every reader, whether
+        it begins at a checkpoint or at version 0."""
+        for app in [] if txns_until_ms is None else self._last_updated(txns_until_ms):
+            del self.txns[app]
+        kept_ms = None
+        if self.metadata is not None and self.tombstones:
+            kept_ms = duration_ms(self.metadata, "delta.deletedFileRetentionDuration", default=_WEEK_MS)
+        if kept_ms is not None:
             # They stand in the order of their commits, so the oldest come first. Their times are by the store's clock,
             # and so is the latest of them, which is the least that it may show by now. A commit's own time is not.
             times = {path: remove.deletion_time_ms or 0 for path, remove in self.tombstones.items()}
             latest_ms = max(times.values())
             for path, _ in list(takewhile(lambda pair: pair[1] <= latest_ms - kept_ms, times.items())):
                 del self.tombstones[path]
-        told = self.metadata.configuration.get(TXN_RETENTION)
+
+    def txns_until(self, now_ms: int, store_ms: Callable[[], int]) -> int | None:
+        """The time up to which a commit at ``now_ms`` forgets transactions; ``None`` if there are none to forget.
+
+        :param store_ms: gives the time by the store's clock. It is asked only if there seem to be some: a host whose
+            clock is ahead must not forget transactions early.
+        """
+        told = None if self.metadata is None else self.metadata.configuration.get(TXN_RETENTION)
         retention_ms = None if told is None else parse_duration_ms(told)
-        if retention_ms is None:
-            return
-        last_ms = committed_ms - retention_ms
-        old = [
+        if retention_ms is None or not self._last_updated(now_ms - retention_ms):
+            return None
+        until_ms = min(now_ms, store_ms()) - retention_ms
+        return until_ms if self._last_updated(until_ms) else None
+
+    def _last_updated(self, until_ms: int) -> list[str]:
+        """The applications whose transaction can expire and was last updated at or before a time."""
+        return [
             app
             for app, txn in self.txns.items()
-            if txn.last_updated_ms is not None and txn.last_updated_ms <= last_ms and can_expire(app)
+            if txn.last_updated_ms is not None and txn.last_updated_ms <= until_ms and can_expire(app)
         ]
-        for app in old:
-            del self.txns[app]
 
     def finish(self, version: int, timestamp_ms: int, checkpoint_version: int | None) -> Snapshot:
         """The state as a value. Raises :class:`TableDamagedError` without protocol or metadata."""

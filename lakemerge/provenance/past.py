@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Txn
+from lakemerge.delta.actions import TXNS_UNTIL
 from lakemerge.delta.chain import CHAIN
 from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, REPLACE_OPERATION
@@ -19,7 +20,7 @@ __all__ = ["Past", "PastCommit", "definitions", "read_commits", "standing"]
 
 _OWN_INFO: Final = frozenset(
     {
-        CHAIN, "engineInfo", "inCommitTimestamp", "ingest", "isBlindAppend", "isolationLevel", "operation",
+        CHAIN, TXNS_UNTIL, "engineInfo", "inCommitTimestamp", "ingest", "isBlindAppend", "isolationLevel", "operation",
         "operationMetrics", "operationParameters", "readVersion", "timestamp", "txnId",
     }
 )  # fmt: skip

@@ -259,9 +259,19 @@ def _deleted(file: FileStat, target: str) -> bool:
         os.rename(target, aside)
     except _NOT_A_FILE:
         return True
-    if _is(file, aside):
+    try:
+        is_listed = _is(file, aside)
+    except BaseException:
+        _put_back(file, aside, target)
+        raise
+    if is_listed:
         os.unlink(aside)
         return True
+    _put_back(file, aside, target)
+    return False
+
+
+def _put_back(file: FileStat, aside: str, target: str) -> None:
     try:
         os.link(aside, target)
     except FileExistsError as error:
@@ -270,7 +280,6 @@ def _deleted(file: FileStat, target: str) -> bool:
             path=file.path,
         ) from error
     os.unlink(aside)
-    return False
 
 
 def _of_file(read: Callable[[str], _T], target: str) -> _T:
