@@ -103,11 +103,21 @@ class LocalSource(Source):
             if there is None or there.token != file.token:
                 return Outcome.GONE if there is None else Outcome.CHANGED
             os.replace(half, target)
+            _sync_folder(os.path.dirname(target))
             os.unlink(file.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(half)
         return Outcome.DONE
+
+
+def _sync_folder(folder: str) -> None:
+    """The copy's name outlives a power cut before the original goes."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _walk(folder: str, recursive: bool) -> Iterator[SourceFile]:
