@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,6 +14,9 @@ from lakemerge.handle import Handle
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Chance, Fault, FaultStore
 from mergers import default_registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["DDL", "Row", "create", "frame", "listing", "open_over", "rows_of", "state_of"]
 
@@ -36,7 +39,11 @@ def frame(rows: Sequence[Row], names: Sequence[str] = ("k", "o", "v"), **kinds: 
 
 
 def open_over(
-    path: Path, *faults: Fault | Chance, settings: Settings | None = None, mergers: Sequence[type[Merger]] = ()
+    path: Path,
+    *faults: Fault | Chance,
+    settings: Settings | None = None,
+    mergers: Sequence[type[Merger]] = (),
+    spark: SparkSession | None = None,
 ) -> tuple[LakeTable, FaultStore]:
     """The table through a store with faults, which count from the first call after this one. Waiting
     between attempts takes no time."""
@@ -45,7 +52,7 @@ def open_over(
     handle = Handle(
         store, DeltaLog(store, sleep=lambda _: None), default_registry().extended(mergers), settings or Settings()
     )
-    return LakeTable(handle, clean, pinned=False, spark=None), store
+    return LakeTable(handle, clean, pinned=False, spark=spark), store
 
 
 def rows_of(table: pa.Table) -> list[Row]:
