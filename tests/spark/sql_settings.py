@@ -36,6 +36,14 @@ FAILING: Final[Mapping[str, Sequence[str]]] = {
     "spark.sql.maxBroadcastTableSize": ("0", "1"),
     # The vectorised reader reads no row at a time, for ever, or has no memory for its batch.
     "spark.sql.parquet.columnarReaderBatchSize": ("0", _MOST),
+    # So many MiB for a worker that plans a Python data source. Spark waits for ever for what died of it.
+    "spark.sql.planner.pythonExecution.memory": ("1",),
+    # A package that is not among those of the tests. All Python data sources fail without it.
+    "spark.sql.pyspark.dataSource.profiler": ("memory",),
+    # Where the threshold is 0, too, Spark asks for the sizes of files in a job of so many tasks.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": ("0",),
+    # Every call of PySpark fails: it takes one more line of a stack than there are.
+    "spark.sql.stackTracesInDataFrameContext": (_MOST,),
 }
 """Values with which Spark fails to read plain Parquet files, or to run any job of the kind."""
 _RULES: Final = "org.apache.spark.sql.catalyst.optimizer."

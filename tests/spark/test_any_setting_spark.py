@@ -160,8 +160,9 @@ def writes(spark: SparkSession, root: Path) -> Answers:
 def filtered(spark: SparkSession, root: Path) -> list[str]:
     """The filters that keep other rows than Spark does in the same session."""
     table = LakeTable.open(root / "premerged", spark=spark, settings=STATES["premerged"])
-    whole = table.to_df()
-    theirs = kept([partial(whole.where, text) for text in FILTERS])
+    # Some sessions take a quoted name for a pattern, which no condition may have. A plain word is a name in all.
+    whole = table.to_df().withColumnRenamed("Odd Name", "odd_name")
+    theirs = kept([partial(whole.where, text.replace("`odd name`", "odd_name")) for text in FILTERS])
     ours = kept([partial(table.to_df, filter=text) for text in FILTERS])
     found = zip(FILTERS, theirs, ours, strict=True)
     return [f"{text}: {ours} and not {theirs}" for text, theirs, ours in found if theirs != ours]
