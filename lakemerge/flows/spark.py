@@ -20,6 +20,7 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.stream_write import BatchWriter, start_stream
+from lakemerge.spark.transport.jobs import limited
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table import LakeTable
@@ -118,7 +119,7 @@ def spark_history(target: LakeTable, view: HistoryView) -> DataFrame:
     keys = [functions.col(quoted(name)) for name in view.keys]
     ordered = events.repartition(*keys).sortWithinPartitions(*keys, functions.col(START))
     run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = _Deriving(view)
-    return ordered.mapInArrow(run, to_ddl(history_schema(target.schema)))
+    return ordered.mapInArrow(limited(run), to_ddl(history_schema(target.schema)))
 
 
 class _Deriving:

@@ -34,7 +34,7 @@ from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
 from lakemerge.schema.schema import safe_cast, to_ddl
 from lakemerge.spark.names import quoted
-from lakemerge.spark.transport.jobs import parallelism
+from lakemerge.spark.transport.jobs import limited, parallelism
 from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.transit import send
 from lakemerge.table import LakeTable
@@ -78,7 +78,7 @@ def _entities_of(spark: SparkSession, one: Input, rules: Rules) -> Fresh:
             columns = [fresh.ids, pa.array(fresh.deleted), held_lists(fresh.held, len(fresh))]
             yield pa.RecordBatch.from_arrays(columns, schema=_ENTITIES)
 
-    found = sent.mapInArrow(evaluate, to_ddl(_ENTITIES)).toArrow()
+    found = sent.mapInArrow(limited(evaluate), to_ddl(_ENTITIES)).toArrow()
     return _fresh_of(found, offset)
 
 
@@ -127,7 +127,7 @@ class SparkEmitter:
         combined = members.repartition(tasks, "cluster").sortWithinPartitions("place")
         schema = pa.schema([*self._target, *_JUDGED])
         work = _Combining(self._shape, [one.shape for one in self._inputs], self._identity, self._target, number)
-        self._frame = combined.mapInArrow(work.run, to_ddl(schema)).persist(StorageLevel.MEMORY_AND_DISK)
+        self._frame = combined.mapInArrow(limited(work.run), to_ddl(schema)).persist(StorageLevel.MEMORY_AND_DISK)
         told = self._frame.select(*_JUDGED.names).toArrow().sort_by("_lm_cluster")
         return self._emission(told, record, run=run, number=number)
 

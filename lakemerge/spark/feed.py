@@ -17,7 +17,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
-from lakemerge.spark.transport.jobs import parallelism
+from lakemerge.spark.transport.jobs import limited, parallelism
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.workers import prepare_workers
 
@@ -46,7 +46,7 @@ def changes_dataframe(
                         yield from unit_batches(unit, told)
 
     count = max(1, len(tasks))
-    return spark.range(0, len(tasks), 1, count).mapInArrow(run, to_ddl(_nullable(shape)))
+    return spark.range(0, len(tasks), 1, count).mapInArrow(limited(run), to_ddl(_nullable(shape)))
 
 
 def _nullable(shape: FeedShape) -> pa.Schema:

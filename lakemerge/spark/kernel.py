@@ -28,7 +28,7 @@ from lakemerge.read.splits import Part
 from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
-from lakemerge.spark.transport.jobs import even_tasks, parallelism
+from lakemerge.spark.transport.jobs import even_tasks, limited, parallelism
 from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
@@ -100,7 +100,7 @@ def _by_task(spark: SparkSession, reading: _Reading, tasks: Sequence[list[Part]]
                     for table in reading.tables(part):
                         yield from bounded_batches(table, rows=_BATCH_ROWS)
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(reading.schema))
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(limited(run), to_ddl(reading.schema))
 
 
 def _by_partition(

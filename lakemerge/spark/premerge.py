@@ -25,7 +25,7 @@ from lakemerge.read.premerge import Premerged, can_scan_logs, premerge
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.scans import scan_records, scan_without, selected_kept
 from lakemerge.spark.sessions import session_id
-from lakemerge.spark.transport.jobs import bins, map_evenly
+from lakemerge.spark.transport.jobs import bins, limited, map_evenly
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
 from mergers.contract import Bools, Ints
@@ -153,4 +153,4 @@ def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> D
                     with pa.ipc.open_stream(stream) as rows:
                         yield from rows.read_all().to_batches(max_chunksize=_BATCH_ROWS)
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, to_ddl(schema))
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(limited(run), to_ddl(schema))

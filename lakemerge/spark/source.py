@@ -40,7 +40,7 @@ from lakemerge.spark.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, 
 from lakemerge.spark.instants import Moments, Named, without_zone
 from lakemerge.spark.stream_sink import StreamWriter
 from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
-from lakemerge.spark.transport.jobs import even_tasks
+from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import registered, use_own_python
@@ -293,7 +293,7 @@ class _Reader(DataSourceReader):
             for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
                 for table in scan_part(self._spec, part, self._columns, None):
                     shown = table.rename_columns(self._schema.names).cast(self._schema)
-                    yield from shown.to_batches(max_chunksize=_BATCH_ROWS)
+                    yield from in_limit(shown.to_batches(max_chunksize=_BATCH_ROWS))
 
 
 class _Planned(InputPartition):

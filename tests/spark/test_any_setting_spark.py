@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ import lakemerge
 from lakemerge import LakeMergeError, LakeTable, ReadPolicy, Settings
 from lakemerge.schema.schema import to_arrow_schema
 from lakemerge.spark.dialect import COMPUTED, PARSED
-from tests.spark.sql_settings import OTHER_PARTS, settings_of, values_of
+from tests.spark.sql_settings import FAILING, OTHER_PARTS, settings_of, values_of
 
 Answers = dict[str, Any]
 
@@ -58,7 +59,8 @@ SEEN = {
         if value in ("true", "false")
     }
     | {"spark.sql.ansi.enabled": "false", "spark.sql.session.timeZone": "America/New_York"}
-    | {"spark.sql.sources.useV1SourceList": "", "spark.sql.execution.arrow.maxRecordsPerBatch": "0"},
+    | {"spark.sql.sources.useV1SourceList": "", "spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
+    | {"spark.sql.execution.arrow.maxRecordsPerOutputBatch": "10"},
 }
 UNLIMITED = ("spark.sql.execution.arrow.maxRecordsPerBatch", "0")
 """With it, Spark's own Python sources fail."""
@@ -158,29 +160,43 @@ def writes(spark: SparkSession, root: Path) -> Answers:
 def filtered(spark: SparkSession, root: Path) -> list[str]:
     """The filters that keep other rows than Spark does in the same session."""
     table = LakeTable.open(root / "premerged", spark=spark, settings=STATES["premerged"])
-    whole, wrong = table.to_df(), []
-    for text in FILTERS:
-        theirs = kept(partial(whole.where, text))
-        ours = kept(partial(table.to_df, filter=text))
-        if theirs != ours:
-            wrong.append(f"{text}: {ours} and not {theirs}")
-    return wrong
+    # Some sessions take a quoted name for a pattern, which no condition may have. A plain word is a name in all.
+    whole = table.to_df().withColumnRenamed("Odd Name", "Odd_Name")
+    theirs = kept([partial(whole.where, text.replace("`odd name`", "odd_name")) for text in FILTERS])
+    ours = kept([partial(table.to_df, filter=text) for text in FILTERS])
+    found = zip(FILTERS, theirs, ours, strict=True)
+    return [f"{text}: {ours} and not {theirs}" for text, theirs, ours in found if theirs != ours]
 
 
-def kept(frame: Callable[[], DataFrame]) -> list[int] | None:
+def kept(frames: Sequence[Callable[[], DataFrame]]) -> list[list[int] | None]:
+    """The ids in each frame; ``None`` if it fails. One job is tried for all, which takes a quarter of the time."""
+    planned: dict[int, DataFrame] = {}
+    for number, frame in enumerate(frames):
+        with suppress(PySparkException, LakeMergeError):
+            planned[number] = frame().select(F.lit(number).alias("number"), "id")
+    found: list[list[int] | None] = [[] if number in planned else None for number in range(len(frames))]
     try:
-        return sorted(found.id for found in frame().select("id").collect())
-    except (PySparkException, LakeMergeError):
-        return None
+        for number, key in reduce(DataFrame.union, planned.values()).collect() if planned else ():
+            cast("list[int]", found[number]).append(key)
+    except PySparkException:
+        if len(frames) == 1:
+            return [None]
+        return [ids for frame in frames for ids in kept([frame])]
+    return [None if ids is None else sorted(ids) for ids in found]
 
 
-def answers(spark: SparkSession, root: Path, values: Mapping[str, str]) -> Answers:
+def session_with(spark: SparkSession, values: Mapping[str, str]) -> SparkSession:
     session = spark.newSession()
-    lakemerge.register(session)
     conf = session._jsparkSession.sessionState().conf()
     for name, value in values.items():
         conf.setConfString(name, value)
-    found = writes(session, root) | {"filters": filtered(session, root)}
+    return session
+
+
+def answers(spark: SparkSession, root: Path, values: Mapping[str, str]) -> Answers:
+    session = session_with(spark, values)
+    lakemerge.register(session)
+    found = writes(session, root)
     try:
         return found | reads(session, root)
     except PySparkException:
@@ -192,7 +208,6 @@ def answers(spark: SparkSession, root: Path, values: Mapping[str, str]) -> Answe
 @pytest.fixture(scope="module")
 def wanted(spark: SparkSession, folder: Path) -> Answers:
     found = answers(spark, folder, {})
-    assert found["filters"] == []
     assert found["mode"] == "load"
     return found
 
@@ -200,9 +215,11 @@ def wanted(spark: SparkSession, folder: Path) -> Answers:
 def differing(spark: SparkSession, root: Path, values: Mapping[str, str], wanted: Answers) -> dict[str, Any]:
     try:
         found = answers(spark, root, values)
+        wrong = filtered(session_with(spark, values), root)
     except Exception as error:  # noqa: BLE001
-        return {"error": repr(error)[:500]}
-    return {name: answer for name, answer in found.items() if answer != wanted[name]}
+        return {"error": f"{type(error).__name__}: {getattr(error, 'java_exception', error)}"[:500]}
+    differing = {name: answer for name, answer in found.items() if answer != wanted[name]}
+    return differing | ({"filters": wrong} if wrong else {})
 
 
 def first_of(
@@ -223,10 +240,18 @@ def test_settings_that_once_made_a_difference(seen: str, spark: SparkSession, fo
 
 
 @pytest.mark.long
+def test_filters_with_the_defaults(spark: SparkSession, folder: Path) -> None:
+    assert filtered(spark, folder) == []
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*PARSED, *COMPUTED])
-def test_each_setting_of_filters(name: str, spark: SparkSession, folder: Path, wanted: Answers) -> None:
-    for value in values_of(spark, name, {**PARSED, **COMPUTED}[name]):
-        assert differing(spark, folder, {name: value}, wanted) == {}, value
+def test_each_setting_of_filters(name: str, spark: SparkSession, folder: Path) -> None:
+    """Each alone. In a group one may leave the text to Spark, which hides what the others do."""
+    values = values_of(spark, name, {**PARSED, **COMPUTED}[name])
+    assert values
+    for value in values:
+        assert filtered(session_with(spark, {name: value}), folder) == [], value
 
 
 @pytest.mark.long
@@ -238,7 +263,7 @@ def test_no_setting_makes_a_difference(place: int, spark: SparkSession, folder: 
         for name, default in settings_of(spark).items()
         if not name.startswith(OTHER_PARTS)
         for value in values_of(spark, name, default)
-        if (name, value) != UNLIMITED
+        if (name, value) != UNLIMITED and value not in FAILING.get(name, ())
     ]
     groups: list[dict[str, str]] = []
     for name, value in cases:

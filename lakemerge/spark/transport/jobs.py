@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge.errors import LakeMergeError
@@ -24,6 +25,8 @@ __all__ = [
     "bins",
     "collect_results",
     "even_tasks",
+    "in_limit",
+    "limited",
     "map_evenly",
     "map_in_tasks",
     "parallelism",
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 RESULT_DDL = "result BINARY"
+_LIMIT = "spark.sql.execution.arrow.maxRecordsPerOutputBatch"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -114,6 +118,27 @@ def parallelism(spark: SparkSession) -> int:
     numbers = spark.range(2**20).select(functions.spark_partition_id().alias("number"))
     last = numbers.agg(functions.max("number")).collect()[0][0]
     return int(last) + 1
+
+
+def limited(
+    run: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``, whose batches :func:`in_limit` cuts."""
+    return lambda batches: in_limit(run(batches))
+
+
+def in_limit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows, in batches that Spark does not cut. If the session limits the rows of a task's batches
+    (``spark.sql.execution.arrow.maxRecordsPerOutputBatch``), Spark 4.2 gives rows of larger batches several times, and
+    fails for batches without rows."""
+    context = TaskContext.get()
+    limit = int((None if context is None else context.getLocalProperty(_LIMIT)) or 0)
+    for batch in batches:
+        if limit <= 0:
+            yield batch
+            continue
+        for start in range(0, batch.num_rows, limit):
+            yield batch.slice(start, limit)
 
 
 def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
