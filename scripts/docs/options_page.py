@@ -51,7 +51,7 @@ RETENTION: Final[Mapping[str, str]] = {
 }
 FIXED: Final[Mapping[str, str]] = {
     "delta.checkpointInterval": "A checkpoint of the Delta log is written every so many commits. You can set it.",
-    "delta.dataSkippingStatsColumns": "The columns of which every file has bounds, for other engines; kept by LakeMerge.",
+    "delta.dataSkippingStatsColumns": "Columns of which every file has bounds. LakeMerge keeps it, for other engines.",
     "delta.enableInCommitTimestamps": "`true` in every table: commits carry their time.",
     "delta.enableTypeWidening": "Set by the first `alter(widen=...)`.",
     "lakemerge.formatVersion": "The version of the table format.",
