@@ -42,6 +42,7 @@ FAILING: Final[Mapping[str, Sequence[str]]] = {
     "spark.sql.pyspark.dataSource.profiler": ("memory",),
     # A shuffle has so many tasks. Only joins of tables that are large by Spark's estimate have one.
     "spark.sql.shuffle.partitions": (_MOST,),
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": (_MOST,),
     # Where the threshold is 0, too, Spark asks for the sizes of files in a job of so many tasks.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": ("0",),
     # Every call of PySpark fails: it takes one more line of a stack than there are.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial, reduce
@@ -101,6 +101,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if state in ("minor", "clean"):
             table.compact(minor=state == "minor")
     return root
+
+
+@pytest.fixture(autouse=True)
+def _active_as_before(spark: SparkSession) -> Iterator[None]:
+    """``createDataFrame`` makes its session the active one, whose settings later tests would get."""
+    yield
+    SparkSession._activeSession = spark
+    cast("Any", spark)._jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def plain(value: Any) -> Any:
