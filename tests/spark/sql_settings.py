@@ -48,7 +48,9 @@ FAILING: Final[Mapping[str, Sequence[str]]] = {
     # Every call of PySpark fails: it takes one more line of a stack than there are.
     "spark.sql.stackTracesInDataFrameContext": (_MOST,),
 }
-"""Values with which Spark fails to read plain Parquet files, or to run any job of the kind."""
+"""Values with which Spark itself fails or never ends. Tried without LakeMerge: ``maxIterations``, 0 and 1 of
+``pandas.udf.buffer.size``, 0 of ``maxPartitionBytes``, 1 of ``maxBroadcastTableSize``, and the limit of output batches
+beside the other. The others are taken from the errors of Spark's own code, or from its running out of memory."""
 _RULES: Final = "org.apache.spark.sql.catalyst.optimizer."
 _CHOSEN: Final = {
     "spark.sql.columnNameOfCorruptRecord": ["id"],
