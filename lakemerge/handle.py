@@ -90,7 +90,7 @@ class Handle:
         return self.view(snapshot)
 
     def release(self, latest: Snapshot) -> None:
-        """Forget what is kept of files that the latest version does not have, once that is much. Readers of earlier
+        """Drop cache entries of files that the latest version does not have, once they are many. Readers of earlier
         versions read again what they need. Nothing is read here."""
 
         @functools.cache

@@ -1,7 +1,7 @@
 """What SQL from outside may do: compute from the rows of one table, and nothing else.
 
 Two walls stand one behind the other. DuckDB is set up without files, extensions, secrets and changes of its settings.
-Before that, its own parser says what a query is, and only what is known to be harmless passes: one ``SELECT``, of the
+Before that, its own parser reads the query, and only harmless statements pass: one ``SELECT``, of the
 table and of names that the query itself defines. So a function that takes an address in memory (``arrow_scan``), or
 that a later DuckDB brings, is not called either.
 """

@@ -1,4 +1,4 @@
-"""A small S3 in memory, on the loopback address, that answers as it is told.
+"""A small S3 in memory, on the loopback address, whose answers are scripted.
 
 It keeps S3's promises: each request is carried out at once or not at all, and conditions are checked in the same step.
 What a script changes is the way of the answer back: whether the request is carried out, when, and what the client
@@ -258,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{rows}")
 
     def _said(self, answer: Answer) -> bool:
-        """Whether the client was told something else than the truth, or is gone."""
+        """Whether the client got a scripted answer, or is gone."""
         if answer.says == "closed":
             self.close_connection = True
             return True

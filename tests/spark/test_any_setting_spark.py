@@ -233,7 +233,7 @@ def differing(spark: SparkSession, root: Path, values: Mapping[str, str], wanted
 def first_of(
     spark: SparkSession, root: Path, values: Sequence[tuple[str, str]], wanted: Answers
 ) -> tuple[Sequence[tuple[str, str]], dict[str, Any]] | None:
-    """Of settings, the first few that make a difference, and which; ``None`` if none does."""
+    """The first few settings that make a difference, and how; ``None`` if none does."""
     found = differing(spark, root, dict(values), wanted)
     if not found:
         return None

@@ -71,7 +71,7 @@ def changed(path: Path) -> None:
 
 
 def told(table: LakeTable, *, net: bool) -> VersionNotFoundError:
-    """The error of the call, or that of its tasks."""
+    """The error that the call or one of its tasks raised."""
     with pytest.raises((PythonException, VersionNotFoundError)) as raised:
         table.changes_df(0, net=net).collect()
     error = unwrap_error(raised.value)

@@ -22,7 +22,7 @@ EAGER = {"lakemerge.minorCompaction.afterCommits": "2", "lakemerge.maintenance":
 
 
 class Script(threading.Event):
-    """The pauses of a process that repeats: at each something happens, and after the last one it is told to end."""
+    """The pauses of a process that repeats: each pause runs an action, and the last one stops the process."""
 
     def __init__(self, *happens: Callable[[], object]) -> None:
         super().__init__()
