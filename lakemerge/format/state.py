@@ -12,7 +12,7 @@ import orjson
 from lakemerge.delta import DomainMetadata, Snapshot
 from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
 from lakemerge.format.names import FORMAT_VERSION, STATE_DOMAIN
-from lakemerge.format.values import whole_number
+from lakemerge.format.values import INT32_LIMIT, whole_number
 
 __all__ = ["State"]
 
@@ -50,6 +50,12 @@ class State:
         return DomainMetadata(STATE_DOMAIN, orjson.dumps(body).decode(), False)
 
     def reserving(self, ordinals: int) -> State:
+        """Raises :class:`UnsupportedFeatureError` if all numbers that INT32 has were given to files."""
+        if self.next_ordinal + ordinals >= INT32_LIMIT:
+            raise UnsupportedFeatureError(
+                f"the table has numbered {self.next_ordinal:,} files and takes {INT32_LIMIT:,} at most: write its rows "
+                "into a new table"
+            )
         return replace(self, next_ordinal=self.next_ordinal + ordinals)
 
     @staticmethod
@@ -71,7 +77,7 @@ class State:
                 merger_epoch=whole_number(body["mergerEpoch"]),
                 layout_epoch=whole_number(body["layoutEpoch"]),
                 schema_epoch=whole_number(body["schemaEpoch"]),
-                next_ordinal=whole_number(body["nextOrdinal"]),
+                next_ordinal=whole_number(body["nextOrdinal"], below=INT32_LIMIT),
                 fence_begin_version=whole_number(body["fenceBeginVersion"]),
                 oldest_version=whole_number(body.get("oldestVersion", 0)),
                 restore_epoch=whole_number(body.get("restoreEpoch", 0)),
