@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lakemerge
 
-__all__ = ["AlarmError", "raising_at"]
+__all__ = ["AlarmError", "raised_in", "raising_at"]
 
 ROOT = Path(lakemerge.__file__).resolve().parent.parent
 OWN = tuple(str(ROOT / package) for package in ("lakemerge", "compaction", "mergers"))
@@ -47,3 +47,12 @@ def raising_at(logs: Path, number: int) -> Iterator[dict[str, Any]]:
         yield seen
     finally:
         sys.settrace(None)
+
+
+def raised_in(deed: Callable[[], object], logs: Path, number: int) -> bool:
+    """Do it, with an exception at that line. False if fewer lines ran: waiting for other threads takes more or less of
+    them. An exception that was raised and does not arrive is an error."""
+    with raising_at(logs, number) as seen, suppress(AlarmError):
+        deed()
+        assert seen["where"] is None, f"the exception at {seen['where']} was swallowed"
+    return seen["where"] is not None

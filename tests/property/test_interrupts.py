@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +21,7 @@ import pytest
 from lakemerge import LakeMergeError, LakeTable, Settings
 from lakemerge.ingest import Files
 from mergers.interrupts import is_foreign, is_interrupt
-from tests.interrupting import AlarmError, raising_at
+from tests.interrupting import AlarmError, raised_in, raising_at
 from tests.property.effort import examples
 from tests.unit.faults import create, frame, state_of
 
@@ -102,6 +103,8 @@ DEEDS = [
 ]
 
 
+# A file may be open at the line at which it raises. Python closes it and says so.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("deed", DEEDS, ids=str)
 def test_an_exception_after_a_commit_was_sent_costs_no_file(deed: Deed, tmp_path: Path) -> None:
     deed.prepare(tmp_path / "ready")
@@ -110,20 +113,18 @@ def test_an_exception_after_a_commit_was_sent_costs_no_file(deed: Deed, tmp_path
         deed.do(tmp_path / "count")
     assert counted["lines"] > 20
     done = {path.name: state_of(path) for path in (tmp_path / "count").glob("t*")}
-    stride = max(1, counted["lines"] // max(8, examples(24)))
+    stride = max(1, counted["lines"] // max(10, examples(16)))
     raised = 0
     for number in range(1, counted["lines"] + 1, stride):
         folder = tmp_path / "at"
         shutil.copytree(tmp_path / "ready", folder)
-        with raising_at(folder, number) as seen, pytest.raises(AlarmError):
-            deed.do(folder)
-        raised += 1
+        raised += raised_in(partial(deed.do, folder), folder, number)
         for path in folder.glob("t*"):
             found = LakeTable.check(path)
-            assert found.ok, (seen["where"], found)
+            assert found.ok, (number, found)
         deed.do(folder)
         again = {path.name: state_of(path) for path in folder.glob("t*")}
-        assert again == done, seen["where"]
+        assert again == done, number
         shutil.rmtree(folder)
     assert raised >= 8
 
