@@ -79,7 +79,8 @@ def texts(random: Random, count: int) -> list[str]:
 def boolean(random: Random, depth: int) -> str:
     """A condition without the parentheses that would say what was meant."""
     if depth == 0 or random.random() < 0.1:
-        return random.choice(["b", "c", "true", "false", "NULL", "b", "c"])
+        # Spark takes no condition that is a bare NULL, which has no type. Here it keeps no row.
+        return random.choice(["b", "c", "true", "false", "CAST(NULL AS BOOLEAN)", "b", "c"])
 
     def inner() -> str:
         found = boolean(random, depth - 1)
