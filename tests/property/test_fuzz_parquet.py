@@ -25,7 +25,7 @@ from lakemerge.merge_source import MergeConfig, MergeSource
 from tests.property.damage import EVERYBODY, make_whole
 from tests.property.effort import some
 
-EVERY = 10 if len(some(range(5))) > 1 else 200
+EVERY = {5: 10, 2: 50, 1: 200}[len(some(range(5)))]
 """One of so many changes of a file is tried; more of them where all is tested."""
 
 

@@ -1,6 +1,6 @@
 """Random histories on the product without Spark, against the plain-Python model.
 
-``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-all``).
+``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-deep``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random histories of every built-in configuration, through the kernel, against the plain-Python model.
 
-``LAKEMERGE_EXAMPLES`` sets how many a configuration (5 in ``make test-all``).
+``LAKEMERGE_EXAMPLES`` sets how many a configuration (5 in ``make test-deep``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 and merged ones beside, or the places of log records that are the merged ones. The rows are those of the plain-Python
 model.
 
-``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-all``).
+``LAKEMERGE_EXAMPLES`` sets how many (60 in ``make test-deep``).
 """
 
 from __future__ import annotations
