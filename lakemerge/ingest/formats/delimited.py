@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from lakemerge.ingest.casting import is_infinite
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.compressed import codec_of, decompressed
 from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream
@@ -159,6 +160,9 @@ class Delimited(Format):
         if rows != data.count(b"\n") + (not data.endswith(b"\n")) and rows != len(lines):
             raise pa.ArrowInvalid("a quote is not closed in the line; if values hold line breaks, set multiline")
         table = table.slice(0, rows).rename_columns([name for name in names if name in types]).combine_chunks()
+        if infinite := [name for name in table.column_names if is_infinite(table[name])]:
+            # A number that is too large, or a text that says so. Their texts tell which.
+            return self._batch(lines, names, {**types, **dict.fromkeys(infinite, pa.string())})
         batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 

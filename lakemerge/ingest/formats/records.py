@@ -14,7 +14,7 @@ from lakemerge.ingest.values import Literal, Misfits, column_of, json_text
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 
-__all__ = ["MAX_VALUE_LEVELS", "nests_deeper", "no_room", "rows_of", "unknown_field", "wider", "within"]
+__all__ = ["MAX_VALUE_LEVELS", "nests_deeper", "no_room", "rows_of", "spread", "unknown_field", "wider", "within"]
 
 MAX_VALUE_LEVELS = 200
 """How deep the value of a record may nest, also where it is kept as text. JSON writers go about 250 levels deep."""
@@ -33,6 +33,18 @@ def rows_of(
         exact = [again(place) if place in misfits.inexact else record for place, record in enumerate(records)]
         batch, misfits = _rows(exact, frame)
     return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame.room)
+
+
+def spread(problems: Problems, places: Sequence[tuple[int, int]]) -> None:
+    """If a row cannot be taken up, neither are the other rows of its record.
+
+    :param places: for each row, the number of its record and the place in it, counted from the last: -1.
+    """
+    for row in list(problems):
+        record = places[row][0]
+        for other in (row - 1, row + 1):
+            if 0 <= other < len(places) and places[other][0] == record:
+                problems.setdefault(other, problems[row])
 
 
 def _rows(records: Sequence[Mapping[str, Any]], frame: Frame) -> tuple[pa.RecordBatch, Misfits]:
