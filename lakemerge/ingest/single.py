@@ -18,7 +18,7 @@ import pyarrow.json as pjson
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
+from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject, folder_values, with_folders
 from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.formats.compressed import decompressed
 from lakemerge.ingest.formats.delimited import Delimited
@@ -139,9 +139,12 @@ class SingleFile:
         peek, new = None, dict[str, pa.DataType]()
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             if chosen.describes_itself:
-                peek = chosen.peek(data, self.file)
+                peek = with_folders(chosen.peek(data, self.file), self.file.path)
             elif isinstance(chosen, JsonLines) and columns is None:
                 columns = self._fields(data)
+                there = {name.lower() for name in columns}
+                folders = folder_values(self.file.path).keys() - there
+                columns += [name for name in config.schema.names if name.lower() in folders]
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
