@@ -376,6 +376,16 @@ def test_values_that_a_first_load_cannot_merge_fail_their_window(
     assert job.files(state="failed")[0].reason == "a value cannot be merged"
 
 
+def test_kinds_of_records_are_those_that_an_upsert_takes(tmp_path: Path, landing: Path) -> None:
+    """Also by the names that Delta's change feed has for them."""
+    table = LakeTable.create(tmp_path / "t", "id INT, v INT NOT NULL", key=["id"])
+    land(landing, "a.json", [{"id": k, "v": k, "kind": "insert"} for k in range(4)], at=1)
+    kinds = ["delete", "-D", "update_postimage", "upserted"]
+    land(landing, "b.json", [{"id": k, "v": None if k < 2 else 9, "kind": kind} for k, kind in enumerate(kinds)], at=2)
+    assert quarantined(table, landing, kind_column="kind").run().rejected == 1
+    assert rows(table) == [(2, 9), (3, 3)]
+
+
 # Retry, and what failed before
 
 
