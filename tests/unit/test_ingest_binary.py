@@ -157,6 +157,23 @@ def test_types_of_parquet_in_columns_of_other_types(
         assert (found, reason) == ([expected], "")
 
 
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_times_that_python_has_no_values_of_are_shown(unit: str, tmp_path: Path, landing: Path) -> None:
+    """In a rescued column, and in the text of a bad record."""
+    number, text = {
+        "us": (400_000_000_000_000_000, "14645-06-30 15:06:40.000000"),
+        "ns": (1_600_000_000_000_000_001, "2020-09-13 12:26:40.000000001"),
+    }[unit]
+    found = pa.table({"id": pa.array([1, None], pa.int32()), "t": pa.array([number] * 2, pa.timestamp(unit))})
+    landed(landing / "a.parquet", parquet(found))
+    table = LakeTable.create(tmp_path / "t", "id INT, rest STRING", key=["id"])
+    files = Files(landing, format="parquet")
+    feed = table.ingest("j", files, rescued_column="rest", bad_records="quarantine", max_bad_records=None)
+    assert feed.run().failed == 0
+    assert rows(table) == [(1, f'{{"t":"{text}"}}')]
+    assert feed.rejects()["text"].to_pylist() == [f'{{"id":null,"t":"{text}"}}']
+
+
 @pytest.mark.parametrize("text", ["1e39", "-1e39", "3.5e38", "1e400"])
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_numbers_that_are_too_large_do_not_become_infinite(

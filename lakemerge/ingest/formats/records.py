@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.formats.base import Frame
+from lakemerge.ingest.logical import Day, Moment
 from lakemerge.ingest.values import Literal, Misfits, column_of, json_text
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
@@ -18,6 +20,8 @@ __all__ = ["MAX_VALUE_LEVELS", "nests_deeper", "no_room", "rows_of", "spread", "
 
 MAX_VALUE_LEVELS = 200
 """How deep the value of a record may nest, also where it is kept as text. JSON writers go about 250 levels deep."""
+
+_DIGITS: Final = 38
 
 
 def rows_of(
@@ -187,7 +191,16 @@ def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _kind(value: Any) -> pa.DataType:
-    """The column type for a value: of integers, floats, booleans, nested values, and strings for all others."""
+    """The column type for a value: of integers, floats, booleans, nested values, what a schema says to be a time, a day
+    or a decimal, and strings for all others."""
+    if isinstance(value, Moment):
+        return pa.timestamp("us") if value.zone is False else pa.timestamp("us", "UTC")
+    if isinstance(value, Day):
+        return pa.date32()
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        scale = max(-exponent, 0) if isinstance(exponent, int) else _DIGITS + 1
+        return pa.decimal128(_DIGITS, scale) if scale <= _DIGITS else pa.string()
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):

@@ -87,6 +87,8 @@ def _value(scalar: pa.Scalar) -> Any:
         return scalar.as_py()
     except UnicodeDecodeError:
         return scalar.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    except (ValueError, OverflowError):  # a time that Python has no value for: its year, or its nanoseconds
+        return scalar.cast(pa.string()).as_py()
 
 
 def _rest(batch: pa.RecordBatch) -> pa.Array:
@@ -98,7 +100,12 @@ def _rest(batch: pa.RecordBatch) -> pa.Array:
         some |= column.is_valid().to_numpy(zero_copy_only=False)
     texts: list[str | None] = [None] * batch.num_rows
     places = np.flatnonzero(some)
-    rows: Sequence[Mapping[str, Any]] = batch.take(pa.array(places)).to_pylist()
+    chosen = batch.take(pa.array(places))
+    rows: Sequence[Mapping[str, Any]]
+    try:
+        rows = chosen.to_pylist()
+    except (ValueError, OverflowError):
+        rows = [{name: _value(chosen[name][row]) for name in chosen.schema.names} for row in range(chosen.num_rows)]
     for place, row in zip(places.tolist(), rows, strict=True):
         texts[place] = json_text({name: value for name, value in row.items() if value is not None})
     return pa.array(texts, pa.string())
