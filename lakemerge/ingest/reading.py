@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -53,20 +53,25 @@ class Rejects:
     limit: int | None
     found: list[Reject]
 
-    def add(self, reject: Reject) -> None:
-        """Raises :class:`BadRecordError` beyond the limit."""
+    def add(self, reject: Reject, line_of: Callable[[int], int | None]) -> None:
+        """Raises :class:`BadRecordError` beyond the limit.
+
+        :param line_of: gives the number of the line that holds a byte of the file.
+        """
         self.found.append(reject)
         if self.limit is not None and len(self.found) > self.limit:
-            raise refused(reject, self.limit)
+            offset = reject.origin.offset
+            raise refused(reject, self.limit, line=None if offset is None else line_of(offset))
 
 
-def refused(reject: Reject, limit: int) -> BadRecordError:
+def refused(reject: Reject, limit: int, *, line: int | None = None) -> BadRecordError:
     origin = reject.origin
     place = f"byte {origin.offset}" if origin.offset is not None else f"record {origin.row}"
+    reason = reason_of(reject) if line is None else f"{reason_of(reject)} (line {line})"
     text = origin.text if len(origin.text) <= _MAX_TEXT else f"{origin.text[:_MAX_TEXT]}..."
     many = f"more than {limit} bad records; the last: " if limit else ""
     return BadRecordError(
-        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or let ingest set such "
+        f"{many}{reject.path}, {place}: {reason}: {text!r}. Correct the file, or let ingest set such "
         f"records aside ({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and "
         "retry",
         path=reject.path,
@@ -113,12 +118,17 @@ class Reading:
         """
         path = piece.file.path
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+
+            def line_of(offset: int) -> int | None:
+                data.seek(0)
+                return self.format.line_of(data, path, offset)
+
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for origin, reason in parsed.unread:
-                    rejects.add(Reject(path, origin, reason))
+                    rejects.add(Reject(path, origin, reason), line_of)
                 if parsed.new:
                     raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
-                rows = self._good(parsed, path, rejects)
+                rows = self._good(parsed, path, rejects, line_of)
                 if rows.num_rows:
                     yield rows
 
@@ -132,7 +142,9 @@ class Reading:
                     found[name] = wider(found[name], kind) if name in found else kind
         return found
 
-    def _good(self, parsed: Parsed, path: str, rejects: Rejects) -> pa.RecordBatch:
+    def _good(
+        self, parsed: Parsed, path: str, rejects: Rejects, line_of: Callable[[int], int | None]
+    ) -> pa.RecordBatch:
         problems: Problems = dict(parsed.problems)
         rows = self._with_kind(parsed.rows, problems)
         self._judge(rows, problems)
@@ -141,7 +153,7 @@ class Reading:
         keep = np.ones(rows.num_rows, np.bool_)
         for place in sorted(problems):
             keep[place] = False
-            rejects.add(Reject(path, parsed.origin(place), problems[place]))
+            rejects.add(Reject(path, parsed.origin(place), problems[place]), line_of)
         return rows.filter(pa.array(keep))
 
     def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:

@@ -20,10 +20,10 @@ from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
 from lakemerge.ingest.formats.choose import chosen_format
-from lakemerge.ingest.formats.compressed import decompressed
+from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines
-from lakemerge.ingest.formats.lines import cut_stream
+from lakemerge.ingest.formats.encodings import utf8_stream
 from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, wider
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Shape
@@ -53,7 +53,7 @@ _ENDINGS: Final = {
     "avro": "avro",
     "orc": "orc",
 }
-_COMPRESSED: Final = frozenset({"gz", "gzip", "zst", "zstd", "bz2"})
+_COMPRESSED: Final = frozenset(ending.removeprefix(".") for ending in ENDINGS)
 _LOOKED_AT: Final = 16 << 20
 """Bytes of a text file that its types are guessed from."""
 
@@ -104,12 +104,8 @@ class SingleFile:
         """
         chosen = self._format(())
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
-            if self.format_name == "json":
-                self._check_nesting(data)
-                data.seek(0)
-                stream = decompressed(data, self.file.path, self.options.get("compression"))
-                options = pjson.ReadOptions(block_size=_LOOKED_AT)
-                guessed = _settled(pjson.open_json(stream, read_options=options).schema)
+            if isinstance(chosen, JsonLines):
+                guessed = _settled(self._guessed_json(data, chosen))
             elif isinstance(chosen, Delimited):
                 guessed = _settled(self._guessed(data, chosen))
             else:
@@ -141,7 +137,7 @@ class SingleFile:
             if chosen.describes_itself:
                 peek = chosen.peek(data, self.file)
             elif isinstance(chosen, JsonLines) and columns is None:
-                columns = self._fields(data)
+                columns = self._fields(data, chosen)
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
@@ -165,13 +161,13 @@ class SingleFile:
     def _piece(self, peek: Peek | None) -> Piece:
         return Piece(self.file, 0, 1, 0, self.file.size, peek)
 
-    def _fields(self, data: pa.NativeFile) -> list[str]:
+    def _fields(self, data: pa.NativeFile, chosen: JsonLines) -> list[str]:
         """Every name that a line of JSON has. A line that is no object has none here; the reader reports it."""
         found: dict[str, str] = {}
         counts: Counter[str] = Counter()
         records = 0
-        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
-            for line in lines.without_mark():
+        for lines in chosen.records(data, self.file.path):
+            for line in lines:
                 with suppress(ValueError):
                     record = orjson.loads(line)
                     if isinstance(record, dict):
@@ -201,33 +197,41 @@ class SingleFile:
                     new[name] = wider(new[name], kind) if name in new else kind
         return new
 
-    def _check_nesting(self, data: pa.NativeFile) -> None:
-        """Raise :class:`SchemaError` for values beyond the limit of records, because Arrow's guess of types ends the
+    def _guessed_json(self, data: pa.NativeFile, chosen: JsonLines) -> pa.Schema:
+        """Raises :class:`SchemaError` for values beyond the limit of records, because Arrow's guess of types ends the
         process if they nest some thousand levels deep."""
-        seen = 0
-        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
-            for line in lines.without_mark():
+        seen: list[bytes] = []
+        size = 0
+        for lines in chosen.records(data, self.file.path):
+            for line in lines:
                 if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and _is_too_deep(line):
                     raise SchemaError(
                         f"{self.file.path} has a record that nests more than {MAX_VALUE_LEVELS} levels deep: leave it "
                         "out, or name the columns of the table"
                     )
-            seen += len(lines.data)
-            if seen > _LOOKED_AT:
+                seen.append(line)
+                size += len(line) + 1
+            if size > _LOOKED_AT:
                 break
+        records = pa.BufferReader(b"\n".join(seen))
+        return pjson.read_json(
+            records,
+            read_options=pjson.ReadOptions(block_size=size + 1),
+            parse_options=pjson.ParseOptions(newlines_in_values=chosen.multiline),
+        ).schema
 
     def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
-        stream = decompressed(data, self.file.path, chosen.compression)
+        stream = utf8_stream(data, self.file.path, chosen.compression, chosen.encoding)
         if not chosen.header:
             raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
         return pcsv.open_csv(
             stream,
-            read_options=pcsv.ReadOptions(block_size=_LOOKED_AT, encoding=chosen.encoding),
+            read_options=pcsv.ReadOptions(block_size=_LOOKED_AT, skip_rows=chosen.skip_lines),
             parse_options=pcsv.ParseOptions(
                 delimiter=chosen.delimiter,
                 quote_char=chosen.quote or False,
-                escape_char=chosen.escape or False,
-                newlines_in_values=chosen.multiline,
+                escape_char=(chosen.escape if chosen.escape != chosen.quote else None) or False,
+                newlines_in_values=True,
             ),
             convert_options=pcsv.ConvertOptions(null_values=list(chosen.null), strings_can_be_null=True),
         ).schema

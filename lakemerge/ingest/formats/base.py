@@ -131,6 +131,11 @@ class Format(ABC):
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         """How many records a file has."""
 
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        """The number of the line that holds a byte, from 1 on. ``data`` stands at the beginning of the file. ``None``:
+        the format has no lines, or they are too many to be counted for a message."""
+        return None
+
     @abstractmethod
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         """The records of a piece, in their order, in portions of some megabytes.

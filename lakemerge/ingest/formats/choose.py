@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -29,9 +30,11 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "null": "texts",
         "encoding": "encoding",
         "multiline": "flag",
+        "comment": "character or None",
+        "skip_lines": "count",
         "compression": "codec",
     },
-    "json": {"compression": "codec"},
+    "json": {"multiline": "flag", "encoding": "encoding", "compression": "codec"},
     "text": {
         "column": "name",
         "path_column": "name",
@@ -91,6 +94,8 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
             problems.append(f"{key!r} must be the name of a column, not {value!r}")
         case "codec" if value not in CODECS:
             problems.append(f"{key!r} must be one of {', '.join(CODECS)}, not {value!r}")
+        case "count" if type(value) is not int or value < 0:
+            problems.append(f"{key!r} must be a number from 0 on, not {value!r}")
         case "encoding":
             return _encoding(key, value, problems)
         case "texts":
@@ -103,14 +108,13 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
 
 
 def _encoding(key: str, value: Any, problems: list[str]) -> str:
-    """An encoding in which the byte of a line feed means nothing else."""
     try:
-        if "\n".encode(value) == b"\n":
-            return "utf-8" if value.lower().replace("_", "-") in ("utf-8", "utf8") else str(value)
-        problems.append(f"{key!r} {value!r} has line feeds of several bytes; convert the files to UTF-8")
-    except (LookupError, TypeError, AttributeError):
+        name = codecs.lookup(value).name
+        "\n".encode(name).decode(name)  # some codecs are for bytes alone
+    except (LookupError, TypeError, UnicodeError):
         problems.append(f"{key!r} {value!r} is not known")
-    return "utf-8"
+        return "utf-8"
+    return "utf-8" if name == "utf-8-sig" else name
 
 
 def _is_character(value: object) -> bool:

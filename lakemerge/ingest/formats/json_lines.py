@@ -1,4 +1,4 @@
-"""JSON lines: one object a line.
+"""JSON lines: one object a line. With ``multiline``, documents over several lines and arrays of objects.
 
 The slow path reads each line by itself. Arrow reads a whole portion at once, if it is sure to give the same rows. So a
 portion is searched first for text that Arrow would read differently, or crash on (a line ``null``, pyarrow 26).
@@ -20,8 +20,9 @@ import pyarrow.json as pj
 
 from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
+from lakemerge.ingest.formats.documents import cut_documents
+from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
 from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
@@ -46,30 +47,46 @@ class JsonLines(Format):
 
     unwrap: Unwrap | None = None
     compression: str | None = None
+    encoding: str = "utf-8"
+    multiline: bool = False
+    """Whether records are documents over several lines, or elements of an array; a file is then one block."""
     name: ClassVar[str] = "json"
     describes_itself: ClassVar[bool] = False
 
     def splits(self, path: str) -> bool:
-        return codec_of(path, self.compression) is None
+        # A byte of another encoding than UTF-8 is part of no JSON.
+        return not self.multiline and self.encoding == "utf-8" and splits(path, self.compression, self.encoding)
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         raise AssertionError("JSON lines say nothing before their records")
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
-        return sum(len(lines) for lines in cut_stream(decompressed(data, file.path, self.compression)))
+        return sum(len(lines) for lines in self._streamed(data, file.path))
+
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        return line_at(self._stream(data, path), offset)
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
-        fast = None if self.unwrap is not None else _fast_schema(frame)
+        fast = None if self.unwrap is not None or self.multiline else _fast_schema(frame)
         for lines in self._portions(data, piece):
             found = None if fast is None else _by_arrow(lines, frame, fast)
             yield self._by_line(lines, frame) if found is None else found
 
+    def records(self, data: pa.NativeFile, path: str) -> Iterator[Lines]:
+        """All records of a file, in portions."""
+        return checked_marks(self._streamed(data, path), self.encoding)
+
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
-        if codec_of(piece.file.path, self.compression) is None:
-            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
-        else:
-            portions = cut_stream(decompressed(data, piece.file.path, self.compression))
-        return (lines.without_mark() for lines in portions)
+        if not self.splits(piece.file.path):
+            return self.records(data, piece.file.path)
+        return checked_marks(cut_block(data, piece.offset, piece.end, size=piece.file.size), self.encoding)
+
+    def _streamed(self, data: pa.NativeFile, path: str) -> Iterator[Lines]:
+        stream = self._stream(data, path)
+        return cut_documents(stream) if self.multiline else cut_stream(stream)
+
+    def _stream(self, data: pa.NativeFile, path: str) -> pa.NativeFile:
+        return utf8_stream(data, path, self.compression, self.encoding)
 
     def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
         records: list[Mapping[str, Any]] = []
@@ -81,7 +98,7 @@ class JsonLines(Format):
             try:
                 record = self._record(_read(line))
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                unread.append((_origin(lines, place), str(error)))
+                unread.append((_origin(lines, place), f"{error}{self._hint(line)}"))
                 continue
             if record is not None:
                 records.append(record)
@@ -97,11 +114,16 @@ class JsonLines(Format):
         if self.unwrap is not None:
             return self.unwrap(value)
         if not isinstance(value, dict):
-            raise ValueError(
-                f"the line holds {orjson.dumps(value)[:40].decode(errors='replace')}, which is no object; in json, "
-                "each line is an object, without an array around them"
-            )
+            told = "" if self.multiline else "; in json, each line is an object"
+            shown = orjson.dumps(value)[:40].decode(errors="replace")
+            raise ValueError(f"the record holds {shown}, which is no object{told}")
         return value
+
+    def _hint(self, line: bytes) -> str:
+        """What to do about a line that looks like a part of something larger."""
+        if self.multiline or not line.strip().startswith((b"[", b"]", b"{")) or line.rstrip().endswith(b"}"):
+            return ""
+        return "; if records are in an array or go over several lines, set multiline (multiline=true)"
 
 
 def _read(line: bytes) -> Any:
@@ -177,6 +199,8 @@ def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
 
 def _is_plain(data: bytes) -> bool:
     """Whether every line is empty or is one object, in UTF-8 and with plain numbers."""
+    if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+        return False
     if not data.startswith(b"{") or _NO_OBJECT.search(data) or _MANY_ON_A_LINE.search(data):
         return False
     if _has_odd_number(data):
