@@ -19,7 +19,7 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
 
-__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted", "unsound"]
+__all__ = ["Problems", "cast_marking", "cast_problems", "fits", "fitted", "texts_fitted", "unsound"]
 
 Problems: TypeAlias = dict[int, str]
 """Row number -> why its value does not fit."""
@@ -89,6 +89,11 @@ def unsound(array: pa.Array) -> Problems:
 def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
     """A column cast by Arrow's safe cast; null where a value does not fit."""
     return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
+
+
+def cast_problems(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """Texts cast as they are; null where one does not fit."""
+    return _marked(texts, wanted, lambda part: part.cast(wanted))
 
 
 def _moments(texts: pa.Array, wanted: pa.DataType) -> pa.Array:

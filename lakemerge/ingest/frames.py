@@ -7,7 +7,7 @@ would depend on which files share a window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -68,7 +68,7 @@ class Shape:
         """
         names, types = self._names(config, peek, new)
         problems = [*self._missing_keys(config, names, peek), *_twice(names)]
-        table = self._table(config, names, types, problems)
+        table = self._table(config, names, types, new, problems)
         fields: dict[str, pa.Field] = {}
         for name, kind in zip(names, types, strict=True):
             found = _of_name(table, name)
@@ -85,7 +85,7 @@ class Shape:
                 fields[found.name] = found
         if problems:
             raise FrameError("the file does not fit the table: " + "; ".join(problems), problems=tuple(problems))
-        return self._made(table, fields, {name.lower() for name in names})
+        return self._made(config, table, fields, {name.lower() for name in names}, set(new))
 
     def _missing_keys(self, config: TableConfig, names: Sequence[str], peek: Peek | None) -> list[str]:
         if peek is None or self.envelope is not None:
@@ -101,12 +101,14 @@ class Shape:
     ) -> tuple[list[str], list[pa.DataType | None]]:
         """Names, and types where they are known."""
         if peek is None:
-            names = list(self.columns or self.fixed or config.schema.names) + list(new)
+            names = list(self.columns or self.fixed or config.schema.names)
+            names += [name for name in new if not self._is_any(name, names)]
             if self.kind_column is not None and self.envelope is None and not self._is_any(self.kind_column, names):
                 names.append(self.kind_column)
             if self.envelope == "dms" and not self._is_any(OP, names):
                 names.append(OP)
-            return names, [new.get(name) for name in names]
+            there = {name.lower() for name in config.schema.names}
+            return names, [None if name.lower() in there else new.get(name) for name in names]
         types = list(peek.types) if peek.types is not None else [None] * len(peek.names)
         if self.columns is None:
             return list(peek.names), types
@@ -121,9 +123,14 @@ class Shape:
         return wanted, [types[there[name.lower()]] for name in wanted]
 
     def _table(
-        self, config: TableConfig, names: Sequence[str], types: Sequence[pa.DataType | None], problems: list[str]
+        self,
+        config: TableConfig,
+        names: Sequence[str],
+        types: Sequence[pa.DataType | None],
+        new: Mapping[str, pa.DataType],
+        problems: list[str],
     ) -> pa.Schema:
-        """The table's schema. If it may grow, the columns that files bring are added."""
+        """The table's schema. If it may grow, the columns and fields that files bring are added."""
         if not self.merge_schema or problems:
             return config.schema
         brought = [
@@ -132,6 +139,7 @@ class Shape:
             if not (self._is_kind(name) or self._is_op(name))
             and (kind is not None or _of_name(config.schema, name) is None)
         ]
+        brought += [pa.field(name, kind) for name, kind in new.items() if _of_name(config.schema, name) is not None]
         try:
             return with_columns_of_frame(
                 config.schema, pa.schema(brought), kind_column=None, max_columns=self.max_columns
@@ -139,7 +147,14 @@ class Shape:
         except SchemaError as error:
             raise FrameError(f"the file's columns cannot be added: {error.message}", **error.facts) from error
 
-    def _made(self, table: pa.Schema, fields: dict[str, pa.Field], names: set[str]) -> WindowFrame:
+    def _made(
+        self,
+        config: TableConfig,
+        table: pa.Schema,
+        fields: dict[str, pa.Field],
+        names: set[str],
+        new: Collection[str],
+    ) -> WindowFrame:
         kept = _of_name(table, OP) if self.envelope == "dms" else None
         for column in (kept, None if self.rescued is None else table.field(self.rescued)):
             if column is not None:
@@ -156,6 +171,8 @@ class Shape:
             rescued=self.rescued,
             room=max(0, self.max_columns - leaf_count(table)) if grows else None,
             ignores=self.columns is not None,
+            strict={*config.key, *config.ordering, *(column.name for column in table if not column.nullable)},
+            fresh={*new} - {*config.schema.names},
         )
         ends = [] if kind is None else [pa.field(kind, pa.string())]
         upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()

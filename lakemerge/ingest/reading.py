@@ -17,7 +17,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.envelopes import dms_kinds
 from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
@@ -139,7 +139,7 @@ class Reading:
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for name, kind in parsed.new.items():
-                    found[name] = wider(found[name], kind) if name in found else kind
+                    add_field(found, name, kind)
         return found
 
     def _good(

@@ -24,7 +24,7 @@ from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.formats.encodings import utf8_stream
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, wider
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, add_field, nests_deeper
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Shape
 from lakemerge.ingest.places import Places, whole_path
@@ -194,7 +194,7 @@ class SingleFile:
                 if bad:
                     raise refused(Reject(self.file.path, *bad[0]), 0)
                 for name, kind in parsed.new.items():
-                    new[name] = wider(new[name], kind) if name in new else kind
+                    add_field(new, name, kind)
         return new
 
     def _guessed_json(self, data: pa.NativeFile, chosen: JsonLines) -> pa.Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -59,19 +59,32 @@ class Frame:
     schema: pa.Schema
     """The table's columns in its order, with its types, and then other columns. All fields are nullable here."""
     rescued: str | None = None
-    """The column for fields for which the table has no column."""
+    """The column for fields for which the table has no column, and for values that do not fit their column."""
     room: int | None = None
     """How many columns of Parquet the table may get for fields for which it has none; ``None``: it gets none."""
     ignores: bool = False
     """Whether the caller named the columns, so that others are left out on purpose."""
+    strict: frozenset[str] = frozenset()
+    """Columns whose values are needed. A record with a value that does not fit them is bad, also where other values
+    that do not fit are rescued."""
+    fresh: frozenset[str] = frozenset()
+    """Columns that the table gets with these records."""
     places: Mapping[str, int] = field(default_factory=dict)
     """Lower-case name -> column number. The rescued column is left out, because no field of a file fills it."""
 
     @staticmethod
-    def of(schema: pa.Schema, *, rescued: str | None = None, room: int | None = None, ignores: bool = False) -> Frame:
+    def of(
+        schema: pa.Schema,
+        *,
+        rescued: str | None = None,
+        room: int | None = None,
+        ignores: bool = False,
+        strict: Collection[str] = (),
+        fresh: Collection[str] = (),
+    ) -> Frame:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, room, ignores, places)
+        return Frame(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), places)
 
     @property
     def grows(self) -> bool:

@@ -15,6 +15,7 @@ from lakemerge.ingest.formats.json_lines import JsonLines, Unwrap
 from lakemerge.ingest.formats.orc_files import OrcRows
 from lakemerge.ingest.formats.parquet_files import ParquetRows
 from lakemerge.ingest.formats.text_lines import TextLines
+from lakemerge.ingest.formats.times import TimeFormats, time_format_problem
 
 __all__ = ["ENVELOPE_OPTIONS", "FORMATS", "chosen_format"]
 
@@ -32,9 +33,17 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "multiline": "flag",
         "comment": "character or None",
         "skip_lines": "count",
+        "date_format": "dates",
+        "timestamp_format": "times",
         "compression": "codec",
     },
-    "json": {"multiline": "flag", "encoding": "encoding", "compression": "codec"},
+    "json": {
+        "multiline": "flag",
+        "date_format": "dates",
+        "timestamp_format": "times",
+        "encoding": "encoding",
+        "compression": "codec",
+    },
     "text": {
         "column": "name",
         "path_column": "name",
@@ -67,6 +76,8 @@ def chosen_format(
     values = {key: _checked(key, value, known[key], problems) for key, value in given.items() if key in known}
     if problems:
         raise InputError(f"the options of format {name!r} cannot be used: " + "; ".join(problems))
+    if name in ("csv", "json"):
+        values["times"] = TimeFormats.of(values.pop("date_format", None), values.pop("timestamp_format", None))
     match name:
         case "csv":
             return Delimited(names=() if values.get("header", True) else tuple(columns), **values)
@@ -96,6 +107,12 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
             problems.append(f"{key!r} must be one of {', '.join(CODECS)}, not {value!r}")
         case "count" if type(value) is not int or value < 0:
             problems.append(f"{key!r} must be a number from 0 on, not {value!r}")
+        case "dates" | "times":
+            given = value if isinstance(value, Mapping) else {"": value}
+            for column, text in given.items():
+                problem = time_format_problem(text, dates=kind == "dates")
+                if problem is not None:
+                    problems.append(f"{key!r}{f' of column {column!r}' if column else ''}: {problem}")
         case "encoding":
             return _encoding(key, value, problems)
         case "texts":

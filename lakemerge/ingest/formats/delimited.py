@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, P
 from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
 from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream, line_at, skipped
 from lakemerge.ingest.formats.tabular import to_frame
+from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 
 __all__ = ["Delimited"]
@@ -55,6 +56,7 @@ class Delimited(Format):
     """Lines that begin with it are no records."""
     skip_lines: int = 0
     """How many lines come before the header, or before the first record."""
+    times: TimeFormats = field(default_factory=TimeFormats)
     name: ClassVar[str] = "csv"
 
     @property
@@ -86,13 +88,14 @@ class Delimited(Format):
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         names = self.names if piece.peek is None else piece.peek.names
-        types = _types(names, frame)
+        types = _types(names, frame, self.times)
+        texts = None if frame.rescued is None else dict.fromkeys(types, pa.string())
         for lines in self._portions(data, piece):
-            for part, table, unread in self._tables(lines, names, types):
+            for part, table, unread in self._tables(lines, names, types, texts):
                 if unread:
                     yield Parsed(_nothing(frame), {}, lambda row: Origin(""), unread)
                 if table is not None:
-                    rows, problems = to_frame(table, frame)
+                    rows, problems = to_frame(table, frame, self.times)
                     yield Parsed(rows, problems, part.origin)
 
     @property
@@ -128,9 +131,16 @@ class Delimited(Format):
         return checked_marks(portions, encoding)
 
     def _tables(
-        self, lines: Lines, names: Sequence[str], types: Mapping[str, pa.DataType]
+        self,
+        lines: Lines,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        texts: Mapping[str, pa.DataType] | None,
     ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
-        """The lines as batches of the wanted columns, in their order, and those that cannot be read, with the reason."""
+        """The lines as batches of the wanted columns, in their order, and those that cannot be read, with the reason.
+
+        :param texts: the types as which the columns of a line are read that cannot be read as ``types``.
+        """
         part = _Part(lines, None, parsed_encoding(self.encoding))
         if lines.torn.any():
             torn = np.flatnonzero(lines.torn)
@@ -138,10 +148,14 @@ class Delimited(Format):
             part = part.of(np.flatnonzero(~lines.torn))
         elif self.comment is not None:
             part = part.of(np.arange(len(lines)))
-        yield from self._halves(part, names, types)
+        yield from self._halves(part, names, types, texts)
 
     def _halves(
-        self, part: _Part, names: Sequence[str], types: Mapping[str, pa.DataType]
+        self,
+        part: _Part,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        texts: Mapping[str, pa.DataType] | None,
     ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
         count = len(part)
         if not count:
@@ -150,11 +164,13 @@ class Delimited(Format):
         try:
             batch = self._batch(part, names, types, wrong)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            if count == 1:
+            if count == 1 and texts is not None:
+                yield from self._halves(part, names, texts, None)
+            elif count == 1:
                 yield part, None, ((part.origin(0), _told(error, names)),)
             else:
-                yield from self._halves(part.between(0, count // 2), names, types)
-                yield from self._halves(part.between(count // 2, count), names, types)
+                yield from self._halves(part.between(0, count // 2), names, types, texts)
+                yield from self._halves(part.between(count // 2, count), names, types, texts)
             return
         if wrong:
             yield part, None, tuple((part.origin(row), reason) for row, reason in wrong)
@@ -243,7 +259,7 @@ class _Part:
         return Origin(self.lines[place].decode(self.encoding, errors="backslashreplace"), self.lines.offset_of(place))
 
 
-def _types(names: Sequence[str], frame: Frame) -> dict[str, pa.DataType]:
+def _types(names: Sequence[str], frame: Frame, times: TimeFormats) -> dict[str, pa.DataType]:
     """The types as which the wanted columns are read."""
     types: dict[str, pa.DataType] = {}
     for name in names:
@@ -253,6 +269,9 @@ def _types(names: Sequence[str], frame: Frame) -> dict[str, pa.DataType]:
                 types[name] = pa.string()
             continue
         kind = frame.schema.field(place).type
+        if times.format_of(frame.schema.field(place).name, kind) is not None:
+            types[name] = pa.string()
+            continue
         types[name] = kind if any(is_kind(kind) for is_kind in _READABLE) or pa.types.is_binary(kind) else pa.string()
     return types
 

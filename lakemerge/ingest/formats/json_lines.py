@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import orjson
@@ -24,6 +24,7 @@ from lakemerge.ingest.formats.documents import cut_documents
 from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
 from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
 from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
+from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
 
@@ -32,6 +33,7 @@ __all__ = ["JsonLines", "Unwrap"]
 Unwrap = Callable[[Any], Mapping[str, Any] | None]
 """Turns a record of the file into the row that it stands for; ``None``: into no row. Raises ``ValueError``."""
 
+_ISO: Final = TimeFormats()
 _MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
 """Text after an object that may be another object. It also matches within strings, which are then read the slow way."""
 _NO_OBJECT = re.compile(rb"\n(?!\{|\r?\n|\Z)")
@@ -50,6 +52,7 @@ class JsonLines(Format):
     encoding: str = "utf-8"
     multiline: bool = False
     """Whether records are documents over several lines, or elements of an array; a file is then one block."""
+    times: TimeFormats = field(default_factory=TimeFormats)
     name: ClassVar[str] = "json"
     describes_itself: ClassVar[bool] = False
 
@@ -67,9 +70,9 @@ class JsonLines(Format):
         return line_at(self._stream(data, path), offset)
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
-        fast = None if self.unwrap is not None or self.multiline else _fast_schema(frame)
+        fast = None if self.unwrap is not None or self.multiline else _fast_schema(frame, self.times)
         for lines in self._portions(data, piece):
-            found = None if fast is None else _by_arrow(lines, frame, fast)
+            found = None if fast is None else _by_arrow(lines, frame, fast, self.times)
             yield self._by_line(lines, frame) if found is None else found
 
     def records(self, data: pa.NativeFile, path: str) -> Iterator[Lines]:
@@ -107,7 +110,7 @@ class JsonLines(Format):
         def again(row: int) -> Mapping[str, Any]:
             return self._record(exactly(lines[places[row]])) or {}
 
-        rows, problems, new = rows_of(records, frame, again=again)
+        rows, problems, new = rows_of(records, frame, again=again, times=self.times)
         return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread), new)
 
     def _record(self, value: Any) -> Mapping[str, Any] | None:
@@ -141,15 +144,18 @@ def _origin(lines: Lines, place: int) -> Origin:
     return Origin(lines[place].decode(errors="backslashreplace"), lines.offset_of(place))
 
 
-def _fast_schema(frame: Frame) -> pa.Schema | None:
+def _fast_schema(frame: Frame, times: TimeFormats = _ISO) -> pa.Schema | None:
     """The schema for Arrow's reader; ``None`` if it reads the type of a column differently from the slow path."""
-    kinds = [_fast_type(field.type) for field in frame.schema]
+    kinds = [_fast_type(field, times) for field in frame.schema]
     if frame.rescued is not None or any(kind is None for kind in kinds):
         return None
     return pa.schema([pa.field(field.name, kind) for field, kind in zip(frame.schema, kinds, strict=True)])
 
 
-def _fast_type(kind: pa.DataType) -> pa.DataType | None:
+def _fast_type(column: pa.Field, times: TimeFormats) -> pa.DataType | None:
+    kind, written = column.type, times.format_of(column.name, column.type)
+    if written is not None and written.is_number:
+        return pa.int64()
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
@@ -159,7 +165,7 @@ def _fast_type(kind: pa.DataType) -> pa.DataType | None:
     return pa.float64() if kind == pa.float32() else kind
 
 
-def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
+def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = _ISO) -> Parsed | None:
     """A portion read at once; ``None`` if Arrow refuses it, or might not read it as the slow path does."""
     data = lines.data
     if not _is_plain(data):
@@ -183,7 +189,7 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
     for field in frame.schema:
         column = table[field.name].combine_chunks()
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
-            column, found = _fitted(column, field.type)
+            column, found = _fitted(column, field, times)
             told = {row: f"column {field.name!r}: {reason}" for row, reason in found.items()}
             problems = told | problems
         arrays.append(column.cast(field.type))
@@ -191,7 +197,10 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
     return Parsed(rows, problems, partial(_origin, lines))
 
 
-def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
+def _fitted(column: pa.Array, field: pa.Field, times: TimeFormats) -> tuple[pa.Array, Problems]:
+    kind, written = field.type, times.format_of(field.name, field.type)
+    if written is not None:
+        return written.read(column.cast(pa.string()), kind)
     if pa.types.is_decimal(kind):
         return cast_marking(column, kind)
     return texts_fitted(column, kind)

@@ -196,7 +196,8 @@ def _patterns(quote: str | None, delimiter: str) -> tuple[re.Pattern[bytes], re.
 def _plain(data: bytes, *, final: bool) -> Bounds:
     """The lines of some data, whatever is in them."""
     values = np.frombuffer(data, np.uint8)
-    feeds = np.flatnonzero(values == _LINE_FEED)
+    # A long line without an end is looked through without a copy.
+    feeds = np.flatnonzero(values == _LINE_FEED) if b"\n" in data else np.zeros(0, np.int64)
     ends, nexts = feeds, feeds + 1
     if b"\r" in data:
         if len(feeds):
@@ -423,7 +424,8 @@ def _portions(
     while True:
         # Beyond the end of the block only the rest of one record has to be read. It is usually short. A long one is
         # read in steps that double.
-        wanted = max(min(portion, max(end - read_to, _STEP)), len(held) + sum(map(len, beyond)), len(MARK))
+        known = len(held) if quoting is not None else min(portion, len(held) + sum(map(len, beyond)))
+        wanted = max(min(portion, max(end - read_to, _STEP)), known, len(MARK))
         data = filled(file, wanted)
         read_to += len(data)
         ends = len(data) < wanted or read_to >= size
