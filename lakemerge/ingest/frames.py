@@ -18,8 +18,9 @@ from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import fits
 from lakemerge.ingest.envelopes import KIND, OP
-from lakemerge.ingest.formats.base import Format, Frame, Peek
+from lakemerge.ingest.formats.base import FileColumns, Format, Frame, Peek
 from lakemerge.options import Settings
+from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.schema.limits import leaf_count
 from mergers.wording import argument, in_python
@@ -44,6 +45,8 @@ class WindowFrame:
     kind_column: str | None
     op: str | None = None
     """The column of ``parse`` that holds an operation of DMS."""
+    of_file: FileColumns = FileColumns()
+    """Columns of ``schema`` that are not in ``parse``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Shape:
     """With more columns of Parquet than this no table grows."""
     fixed: tuple[str, ...] | None = field(default=None)
     """The columns that all files of the format have, whatever the table."""
+    of_file: FileColumns = FileColumns()
+    """Columns that no record fills."""
 
     def frame(self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]) -> WindowFrame:
         """The frame for files that say this about themselves. Raises :class:`FrameError`.
@@ -67,7 +72,11 @@ class Shape:
         :param new: columns that were found in records, and that the table lacks.
         """
         names, types = self._names(config, peek, new)
-        problems = [*self._missing_keys(config, names, peek), *_twice(names)]
+        problems = [
+            *self._missing_keys(config, names, peek),
+            *_twice(names),
+            *_wrong_file_columns(config, self.of_file, names),
+        ]
         table = self._table(config, names, types, new, problems)
         fields: dict[str, pa.Field] = {}
         for name, kind in zip(names, types, strict=True):
@@ -93,7 +102,7 @@ class Shape:
         return [
             f"key column {name!r} is missing; the file has {', '.join(names)}{did_you_mean(name, names)}"
             for name in config.key
-            if not self._is_any(name, names)
+            if not self._is_any(name, [*names, *self.of_file.names])
         ]
 
     def _names(
@@ -101,7 +110,8 @@ class Shape:
     ) -> tuple[list[str], list[pa.DataType | None]]:
         """Names, and types where they are known."""
         if peek is None:
-            names = list(self.columns or self.fixed or config.schema.names)
+            own = {name.lower() for name in self.of_file.names}
+            names = list(self.columns or self.fixed or (name for name in config.schema.names if name.lower() not in own))
             names += [name for name in new if not self._is_any(name, names)]
             if self.kind_column is not None and self.envelope is None and not self._is_any(self.kind_column, names):
                 names.append(self.kind_column)
@@ -159,8 +169,9 @@ class Shape:
         for column in (kept, None if self.rescued is None else table.field(self.rescued)):
             if column is not None:
                 fields[column.name] = column
-        carried = [column for column in table if column.name in fields]
-        kind, parsed = self._kind(names), list(carried)
+        of_file = FileColumns(*(None if name is None else _named(table, name) for name in self.of_file))
+        carried = [column for column in table if column.name in fields or column.name in of_file.names]
+        kind, parsed = self._kind(names), [column for column in carried if column.name not in of_file.names]
         if self.envelope == "dms":
             parsed += [pa.field(OP, pa.string())] if kept is None else []
         elif kind is not None:
@@ -177,7 +188,7 @@ class Shape:
         ends = [] if kind is None else [pa.field(kind, pa.string())]
         upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()
         op = None if self.envelope != "dms" else OP if kept is None else kept.name
-        return WindowFrame(frame, upserted, kind, op)
+        return WindowFrame(frame, upserted, kind, op, of_file)
 
     def _kind(self, names: set[str]) -> str | None:
         if self.envelope is not None:
@@ -209,6 +220,30 @@ def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
 
 def _of_name(schema: pa.Schema, name: str) -> pa.Field | None:
     return next((column for column in schema if column.name.lower() == name.lower()), None)
+
+
+def _named(schema: pa.Schema, name: str) -> str:
+    """The name as the schema spells it."""
+    found = _of_name(schema, name)
+    return name if found is None else str(found.name)
+
+
+def _wrong_file_columns(config: TableConfig, columns: FileColumns, names: Sequence[str]) -> list[str]:
+    problems = []
+    for option, name, kind in (("path_column", columns.path, pa.string()), ("time_column", columns.time, TIMESTAMP)):
+        if name is None:
+            continue
+        found, ddl = _of_name(config.schema, name), "STRING" if option == "path_column" else "TIMESTAMP"
+        if found is None:
+            add = in_python(f': table.alter(add_columns="{name} {ddl}")')
+            problems.append(f"the table has no column {name!r}, which {option} names: add it{add}")
+        elif found.type != kind:
+            problems.append(f"column {found.name!r}, which {option} names, is {found.type}; it must be {ddl}")
+        elif name.lower() in {given.lower() for given in names}:
+            problems.append(f"records have a column {name!r} of their own; {option} must name another")
+    if columns.path is not None and columns.time is not None and columns.path.lower() == columns.time.lower():
+        problems.append("path_column and time_column name the same column")
+    return problems
 
 
 def _twice(names: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject
 from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
-from lakemerge.ingest.source import FileUnreadableError
+from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from mergers import RowKind
 from mergers.wording import argument
 
@@ -128,7 +128,7 @@ class Reading:
                     rejects.add(Reject(path, origin, reason), line_of)
                 if parsed.new:
                     raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
-                rows = self._good(parsed, path, rejects, line_of)
+                rows = self._good(parsed, piece.file, rejects, line_of)
                 if rows.num_rows:
                     yield rows
 
@@ -143,10 +143,13 @@ class Reading:
         return found
 
     def _good(
-        self, parsed: Parsed, path: str, rejects: Rejects, line_of: Callable[[int], int | None]
+        self, parsed: Parsed, file: SourceFile, rejects: Rejects, line_of: Callable[[int], int | None]
     ) -> pa.RecordBatch:
+        path = file.path
         problems: Problems = dict(parsed.problems)
-        rows = self._with_kind(parsed.rows, problems)
+        rows = self._with_kind(self._with_file(parsed.rows, file), problems)
+        if self.frame.of_file.names:
+            rows = rows.select(self.frame.schema.names)
         self._judge(rows, problems)
         if not problems:
             return rows
@@ -155,6 +158,16 @@ class Reading:
             keep[place] = False
             rejects.add(Reject(path, parsed.origin(place), problems[place]), line_of)
         return rows.filter(pa.array(keep))
+
+    def _with_file(self, rows: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
+        """The columns with those that get something of the file."""
+        path, time = self.frame.of_file
+        if path is not None:
+            rows = rows.append_column(path, pa.repeat(pa.scalar(file.path, pa.string()), rows.num_rows))
+        if time is not None:
+            moment = pa.scalar(file.modified_ns // 1000, pa.int64()).cast(self.frame.schema.field(time).type)
+            rows = rows.append_column(time, pa.repeat(moment, rows.num_rows))
+        return rows
 
     def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:
         """The columns to upsert. A DMS operation becomes the kind."""

@@ -19,7 +19,7 @@ import pyarrow.json as pjson
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
-from lakemerge.ingest.formats.choose import chosen_format
+from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines
@@ -150,6 +150,7 @@ class SingleFile:
             merge_schema=merge_schema,
             max_columns=max_columns,
             fixed=chosen.columns if isinstance(chosen, TextLines) else None,
+            of_file=file_columns(self.format_name, self.options),
         )
         frame = shape.frame(config, peek, new)
         reading = Reading.of(config, merger.delete_marks(config.shape), self.places, chosen, frame, 0)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.source import SourceFile
 
-__all__ = ["Format", "Frame", "Origin", "Parsed", "Peek", "Piece", "Reject"]
+__all__ = ["FileColumns", "Format", "Frame", "Origin", "Parsed", "Peek", "Piece", "Reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,19 @@ class Frame:
     @property
     def grows(self) -> bool:
         return self.room is not None
+
+
+class FileColumns(NamedTuple):
+    """Columns of the table that get something of the file; ``None``: none does."""
+
+    path: str | None = None
+    """Its path, as text."""
+    time: str | None = None
+    """The time of its last change, by the clock of its folder or bucket."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self if name is not None)
 
 
 class Origin(NamedTuple):

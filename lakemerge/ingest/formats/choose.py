@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lakemerge.errors import InputError
 from lakemerge.ingest.formats.avro_files import AvroRecords
-from lakemerge.ingest.formats.base import Format
+from lakemerge.ingest.formats.base import FileColumns, Format
 from lakemerge.ingest.formats.compressed import CODECS
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines, Unwrap
@@ -17,7 +17,7 @@ from lakemerge.ingest.formats.parquet_files import ParquetRows
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.formats.times import TimeFormats, time_format_problem
 
-__all__ = ["ENVELOPE_OPTIONS", "FORMATS", "chosen_format"]
+__all__ = ["ENVELOPE_OPTIONS", "FILE_OPTIONS", "FORMATS", "chosen_format", "file_columns"]
 
 ENVELOPE_OPTIONS: Final = frozenset({"timestamp_unit", "decimals", "ordering"})
 """Options of the envelope; :class:`lakemerge.ingest.envelopes.Debezium` checks them."""
@@ -57,6 +57,16 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """The formats, and the kind of each of their options."""
 
+FILE_OPTIONS: Final = ("path_column", "time_column")
+"""Options of every format: columns that get something of the file."""
+
+
+def file_columns(name: str, options: Mapping[str, Any]) -> FileColumns:
+    """The columns that get something of the file, other than those that the format fills itself. Call it after
+    :func:`chosen_format`."""
+    given = {key: options.get(key) for key in FILE_OPTIONS if key not in FORMATS[name]}
+    return FileColumns(given.get("path_column"), given.get("time_column"))
+
 
 def chosen_format(
     name: str, options: Mapping[str, Any], *, columns: Sequence[str], unwrap: Unwrap | None = None
@@ -69,10 +79,15 @@ def chosen_format(
     if name not in FORMATS:
         raise InputError(f"format must be one of {', '.join(sorted(FORMATS))}, not {name!r}")
     known = FORMATS[name]
+    beside = {key: "name" for key in FILE_OPTIONS if key not in known}
     given = {key: value for key, value in options.items() if unwrap is None or key not in ENVELOPE_OPTIONS}
     problems = [
-        f"{key!r} is no option of {name}; it has {', '.join(known) or 'none'}" for key in given if key not in known
+        f"{key!r} is no option of {name}; it has {', '.join(known) or 'none'} beside {', '.join(beside)}"
+        for key in given
+        if key not in known and key not in beside
     ]
+    for key in given.keys() & beside.keys():
+        _checked(key, given[key], beside[key], problems)
     values = {key: _checked(key, value, known[key], problems) for key, value in given.items() if key in known}
     if problems:
         raise InputError(f"the options of format {name!r} cannot be used: " + "; ".join(problems))
