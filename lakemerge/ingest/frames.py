@@ -111,7 +111,9 @@ class Shape:
         """Names, and types where they are known."""
         if peek is None:
             own = {name.lower() for name in self.of_file.names}
-            names = list(self.columns or self.fixed or (name for name in config.schema.names if name.lower() not in own))
+            names = list(
+                self.columns or self.fixed or (name for name in config.schema.names if name.lower() not in own)
+            )
             names += [name for name in new if not self._is_any(name, names)]
             if self.kind_column is not None and self.envelope is None and not self._is_any(self.kind_column, names):
                 names.append(self.kind_column)

@@ -68,9 +68,7 @@ class Delimited(Format):
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         stream = text_stream(data, file.path, self.compression, self.encoding)
-        portions = cut_stream(
-            stream, quoting=self._quoting, skip_lines=self.skip_lines, portion_bytes=_HEAD_BYTES
-        )
+        portions = cut_stream(stream, quoting=self._quoting, skip_lines=self.skip_lines, portion_bytes=_HEAD_BYTES)
         for head in checked_marks(portions, self.encoding):
             if len(head):
                 if head.torn[0]:

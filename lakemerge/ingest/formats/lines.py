@@ -23,7 +23,19 @@ import pyarrow as pa
 
 from lakemerge.ingest.source import FileUnreadableError
 
-__all__ = ["MARK", "MAX_RECORD_BYTES", "PORTION_BYTES", "Bounds", "Lines", "Quoting", "cut_block", "cut_stream", "filled", "line_at", "skipped"]
+__all__ = [
+    "MARK",
+    "MAX_RECORD_BYTES",
+    "PORTION_BYTES",
+    "Bounds",
+    "Lines",
+    "Quoting",
+    "cut_block",
+    "cut_stream",
+    "filled",
+    "line_at",
+    "skipped",
+]
 
 PORTION_BYTES = 8 << 20
 """How many bytes are parsed at a time."""

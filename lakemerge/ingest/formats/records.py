@@ -15,7 +15,17 @@ from lakemerge.ingest.values import Literal, Misfits, Place, column_of, json_tex
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 
-__all__ = ["MAX_VALUE_LEVELS", "add_field", "joined_fields", "nests_deeper", "no_room", "rows_of", "unknown_field", "wider", "within"]
+__all__ = [
+    "MAX_VALUE_LEVELS",
+    "add_field",
+    "joined_fields",
+    "nests_deeper",
+    "no_room",
+    "rows_of",
+    "unknown_field",
+    "wider",
+    "within",
+]
 
 MAX_VALUE_LEVELS = 200
 """How deep the value of a record may nest, also where it is kept as text. JSON writers go about 250 levels deep."""
@@ -43,9 +53,7 @@ def rows_of(
     return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame)
 
 
-def _rows(
-    records: Sequence[Mapping[str, Any]], frame: Frame, times: TimeFormats
-) -> tuple[pa.RecordBatch, Misfits]:
+def _rows(records: Sequence[Mapping[str, Any]], frame: Frame, times: TimeFormats) -> tuple[pa.RecordBatch, Misfits]:
     misfits = Misfits(times=times)
     columns: list[list[Any]] = [[] for _ in frame.schema]
     names = frame.schema.names

@@ -19,9 +19,7 @@ __all__ = ["record_text", "to_frame"]
 _ISO: Final = TimeFormats()
 
 
-def to_frame(
-    batch: pa.RecordBatch, frame: Frame, times: TimeFormats = _ISO
-) -> tuple[pa.RecordBatch, Problems]:
+def to_frame(batch: pa.RecordBatch, frame: Frame, times: TimeFormats = _ISO) -> tuple[pa.RecordBatch, Problems]:
     """The columns of the frame, taken from a file's columns by name, whatever their case. A column that the file lacks
     is null. If there is a rescued column, file columns without a column in the frame go there, and values that do not
     fit their column.
