@@ -129,8 +129,11 @@ def upsert(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write the records of a file in one commit. Records of JSON with different fields are written in a commit for each
-    set of fields, so that what a record does not name keeps its value. The same file may be written again; ingest takes each record once."""
+    """Write the records of a file in one commit. The same file may be written again; ingest takes each record once.
+
+    If records of JSON have different fields, there is a commit for each set of fields, so that what a record does not
+    name keeps its value.
+    """
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     found = SingleFile.found(

@@ -30,6 +30,7 @@ __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 Envelope = Literal["debezium", "dms"]
 _DELIMITERS: Final = ";\t|"
 """Signs that people use in place of commas."""
+_NONE: Final = FileColumns()
 _HINTS: Final = 5
 """After so many problems, names get no hint any more."""
 
@@ -45,7 +46,7 @@ class WindowFrame:
     kind_column: str | None
     op: str | None = None
     """The column of ``parse`` that holds an operation of DMS."""
-    of_file: FileColumns = FileColumns()
+    of_file: FileColumns = _NONE
     """Columns of ``schema`` that are not in ``parse``."""
 
 
@@ -63,7 +64,7 @@ class Shape:
     """With more columns of Parquet than this no table grows."""
     fixed: tuple[str, ...] | None = field(default=None)
     """The columns that all files of the format have, whatever the table."""
-    of_file: FileColumns = FileColumns()
+    of_file: FileColumns = _NONE
     """Columns that no record fills."""
 
     def frame(self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]) -> WindowFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lakemerge.errors import InputError
@@ -123,20 +123,31 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
         case "count" if type(value) is not int or value < 0:
             problems.append(f"{key!r} must be a number from 0 on, not {value!r}")
         case "dates" | "times":
-            given = value if isinstance(value, Mapping) else {"": value}
-            for column, text in given.items():
-                problem = time_format_problem(text, dates=kind == "dates")
-                if problem is not None:
-                    problems.append(f"{key!r}{f' of column {column!r}' if column else ''}: {problem}")
+            problems += _wrong_times(key, value, dates=kind == "dates")
         case "encoding":
             return _encoding(key, value, problems)
         case "texts":
-            texts = (value,) if isinstance(value, str) else value
-            if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-                problems.append(f"{key!r} must be a text or a list of texts, not {value!r}")
-                return ("",)
-            return tuple(texts)
+            return _texts(key, value, problems)
     return value
+
+
+def _texts(key: str, value: Any, problems: list[str]) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        problems.append(f"{key!r} must be a text or a list of texts, not {value!r}")
+        return ("",)
+    return tuple(texts)
+
+
+def _wrong_times(key: str, value: Any, *, dates: bool) -> Iterator[str]:
+    """What is wrong with a format, or with one of those that a mapping has for columns."""
+    given = value if isinstance(value, Mapping) else {None: value}
+    for column, text in given.items():
+        problem = time_format_problem(text, dates=dates)
+        if column is not None and not isinstance(column, str):
+            problem = f"{column!r} is no name of a column"
+        if problem is not None:
+            yield f"{key!r}{'' if column is None else f' of column {column!r}'}: {problem}"
 
 
 def _encoding(key: str, value: Any, problems: list[str]) -> str:

@@ -146,7 +146,7 @@ def _origin(lines: Lines, place: int) -> Origin:
 
 def _fast_schema(frame: Frame, times: TimeFormats = _ISO) -> pa.Schema | None:
     """The schema for Arrow's reader; ``None`` if it reads the type of a column differently from the slow path."""
-    kinds = [_fast_type(field, times) for field in frame.schema]
+    kinds = [_fast_type(own, times) for own in frame.schema]
     if frame.rescued is not None or any(kind is None for kind in kinds):
         return None
     return pa.schema([pa.field(field.name, kind) for field, kind in zip(frame.schema, kinds, strict=True)])
@@ -186,19 +186,19 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = 
         return None
     problems: Problems = {}
     arrays = []
-    for field in frame.schema:
-        column = table[field.name].combine_chunks()
-        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
-            column, found = _fitted(column, field, times)
-            told = {row: f"column {field.name!r}: {reason}" for row, reason in found.items()}
+    for own in frame.schema:
+        column = table[own.name].combine_chunks()
+        if pa.types.is_timestamp(own.type) or pa.types.is_date(own.type) or pa.types.is_decimal(own.type):
+            column, found = _fitted(column, own, times)
+            told = {row: f"column {own.name!r}: {reason}" for row, reason in found.items()}
             problems = told | problems
-        arrays.append(column.cast(field.type))
+        arrays.append(column.cast(own.type))
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
     return Parsed(rows, problems, partial(_origin, lines))
 
 
-def _fitted(column: pa.Array, field: pa.Field, times: TimeFormats) -> tuple[pa.Array, Problems]:
-    kind, written = field.type, times.format_of(field.name, field.type)
+def _fitted(column: pa.Array, own: pa.Field, times: TimeFormats) -> tuple[pa.Array, Problems]:
+    kind, written = own.type, times.format_of(own.name, own.type)
     if written is not None:
         return written.read(column.cast(pa.string()), kind)
     if pa.types.is_decimal(kind):

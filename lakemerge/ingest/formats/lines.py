@@ -124,13 +124,15 @@ class Quoting:
 
     def _told(self, data: bytes, text: bytes, bounds: Bounds, *, final: bool) -> Bounds:
         """The bounds with what escapes tear marked."""
-        if text is data or not len(bounds.starts):
+        if self.escape is None or self.escape == self.quote or not len(bounds.starts):
+            return bounds
+        if self.escape.encode() not in data:
             return bounds
         torn = bounds.torn.copy()
-        if not self.multiline and len(_plain(data, final=True).ends) != len(_plain(text, final=True).ends):
+        if not self.multiline and any(text.count(end) != data.count(end) for end in (b"\n", b"\r")):
             for place, (start, end) in enumerate(zip(bounds.starts.tolist(), bounds.ends.tolist(), strict=True)):
                 torn[place] |= re.search(rb"[\r\n]", data[start:end]) is not None and not bounds.ignored[place]
-        if final and self.escape is not None and text.endswith(self.escape.encode()):
+        if final and text.endswith(self.escape.encode()):
             torn[-1] = True
         return bounds._replace(torn=torn)
 
