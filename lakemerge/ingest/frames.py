@@ -120,8 +120,8 @@ class Shape:
                 names.append(self.kind_column)
             if self.envelope == "dms" and not self._is_any(OP, names):
                 names.append(OP)
-            there = {name.lower() for name in config.schema.names}
-            return names, [None if name.lower() in there else new.get(name) for name in names]
+            known = {name.lower() for name in config.schema.names}
+            return names, [None if name.lower() in known else new.get(name) for name in names]
         types = list(peek.types) if peek.types is not None else [None] * len(peek.names)
         if self.columns is None:
             return list(peek.names), types

@@ -305,7 +305,8 @@ def _float(value: Any) -> float:
 
 
 def _finite(text: str) -> float:
-    return float(text) if _NUMBER.fullmatch(text) else _refuse(text)
+    value = float(text) if _NUMBER.fullmatch(text) else math.inf
+    return value if math.isfinite(value) else _refuse(text)
 
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal:

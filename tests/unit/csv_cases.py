@@ -85,11 +85,10 @@ def cases() -> Iterator[Case]:
         (True, False),
         (True, False),
     ):
-        if quote == "'" and escape == '"':
-            escape = "'"
+        own = "'" if quote == "'" and escape == '"' else escape
         for _ in range(2):
             records = tuple(chosen.choices(RECORDS, k=3))
-            yield Case(records, delimiter, quote, escape, line_end, header, blank, ends, multiline)
+            yield Case(records, delimiter, quote, own, line_end, header, blank, ends, multiline)
 
 
 def python_rows(case: Case) -> list[Row]:
@@ -137,7 +136,7 @@ def _ask_duckdb(folder: Path, found: list[Case], told: list[dict[str, list[list[
                 delimiter=case.delimiter,
                 quotechar=case.quote or "",
                 escapechar=case.escape or case.quote or "",
-                columns={"x": "VARCHAR", "y": "VARCHAR"},  # type: ignore[arg-type]
+                columns={"x": "VARCHAR", "y": "VARCHAR"},
                 auto_detect=False,
                 strict_mode=False,
             ).fetchall()

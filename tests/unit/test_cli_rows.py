@@ -148,7 +148,7 @@ def test_what_no_record_names_is_left_as_it_is_and_null_is_null(folder: Path, ca
 def test_patches_are_applied_as_python_applies_them(seed: int, folder: Path, capsys: Captured) -> None:
     chosen = random.Random(seed)
     names = "abc"
-    patches = [
+    patches: list[dict[str, Any]] = [
         {"id": chosen.randint(1, 3)}
         | {name: chosen.choice([None, "x", "y", "z"]) for name in chosen.sample(names, chosen.randint(0, 3))}
         for _ in range(30)

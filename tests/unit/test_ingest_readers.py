@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ class Read(NamedTuple):
     aside: list[tuple[int, str]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def read(case: Case, block: int) -> Read | None:
     """``None``: the file is refused."""
     data = case.text.encode()
@@ -50,8 +50,7 @@ def read(case: Case, block: int) -> Read | None:
                 found.rows.extend(tuple(value or "" for value in row.values()) for row in parsed.rows.to_pylist())
                 found.taken.extend((o.offset or 0, o.text) for o in map(parsed.origin, range(parsed.rows.num_rows)))
                 found.aside.extend((origin.offset or 0, origin.text) for origin, _ in parsed.unread)
-    except FileUnreadableError as error:
-        assert "set multiline" in error.message
+    except FileUnreadableError:
         return None
     return found
 
@@ -68,7 +67,7 @@ def test_what_three_readers_agree_on_is_read_and_nothing_is_invented() -> None:
             assert found.rows == whole, case
             assert bool(found.aside) <= (len(whole) < len(own)), case
         else:
-            most = Counter(whole) | Counter(told["duckdb"]) | Counter(told["spark"])
+            most: Counter[tuple[str, ...]] = Counter(whole) | Counter(told["duckdb"]) | Counter(told["spark"])
             if not case.multiline:  # Spark divides a file at its line ends, and then reads each line
                 most |= Counter(row for line in case.text.splitlines() for row in python_rows_of(line, case))
             assert not Counter(found.rows) - most, (case, found, told, own)

@@ -130,13 +130,24 @@ class JsonLines(Format):
 
 
 def _read(line: bytes) -> Any:
-    if not _NAMED_NUMBER.search(line):
-        value = orjson.loads(line)
-    else:
-        value = exactly(line)
-        json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
+    value = _exactly(line) if _NAMED_NUMBER.search(line) else _quickly(line)
     if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and nests_deeper(value, MAX_VALUE_LEVELS):
         raise ValueError(f"a value in it nests more than {MAX_VALUE_LEVELS} levels deep")
+    return value
+
+
+def _quickly(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        return _exactly(line)  # a number beyond floats is one all the same
+
+
+def _exactly(line: bytes) -> Any:
+    value = exactly(line)
+    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
     return value
 
 

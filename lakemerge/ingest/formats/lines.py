@@ -65,7 +65,12 @@ class Bounds(NamedTuple):
     """Comments."""
 
     def first(self, count: int) -> Bounds:
-        return Bounds(*(part[:count] for part in self))
+        return self.of(slice(count))
+
+    def of(self, which: slice | npt.NDArray[np.bool_]) -> Bounds:
+        """Some of the records."""
+        starts, ends, nexts, torn, ignored = self
+        return Bounds(starts[which], ends[which], nexts[which], torn[which], ignored[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +256,7 @@ class Lines:
         """Of the records."""
         found = self.bounds if self.bounds is not None else _bounds(self.data, self.quoting, final=True)
         drop = found.ignored if self.blanks else found.ignored | (found.ends <= found.starts)
-        return Bounds(*(part[~drop] for part in found)) if drop.any() else found
+        return found.of(~drop) if drop.any() else found
 
     def __len__(self) -> int:
         return len(self._bounds.starts)
@@ -295,7 +300,7 @@ class Lines:
             return Lines(b"", self.offset, self.quoting, self.blanks)
         found = self._bounds
         start, end = int(found.starts[first]), int(found.ends[last - 1])
-        own = Bounds(*(part[first:last] for part in found))
+        own = found.of(slice(first, last))
         own = own._replace(starts=own.starts - start, ends=own.ends - start, nexts=own.nexts - start)
         return Lines(self.data[start:end], self.offset + start, self.quoting, self.blanks, own)
 
