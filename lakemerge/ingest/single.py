@@ -26,7 +26,7 @@ from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
-from lakemerge.ingest.formats.encodings import utf8_stream
+from lakemerge.ingest.formats.encodings import parsed_encoding
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, add_field, nests_deeper
 from lakemerge.ingest.formats.text_lines import TextLines
@@ -269,12 +269,18 @@ class SingleFile:
         ).schema
 
     def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
-        stream = utf8_stream(data, self.file.path, chosen.compression, chosen.encoding)
         if not chosen.header:
             raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
-        return pcsv.open_csv(
-            stream,
-            read_options=pcsv.ReadOptions(block_size=_LOOKED_AT, skip_rows=chosen.skip_lines),
+        seen: list[bytes] = []
+        size = 0
+        for records in chosen.records(data, self.file.path):
+            seen.append(records)
+            size += len(records)
+            if size > _LOOKED_AT:
+                break
+        return pcsv.read_csv(
+            pa.BufferReader(b"".join(seen)),
+            read_options=pcsv.ReadOptions(block_size=size + 1, encoding=parsed_encoding(chosen.encoding)),
             parse_options=pcsv.ParseOptions(
                 delimiter=chosen.delimiter,
                 quote_char=chosen.quote or False,

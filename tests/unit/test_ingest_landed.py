@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import lzma
+import pickle
 import random
 import zipfile
 from collections.abc import Callable
@@ -21,12 +22,14 @@ import pytest
 from lakemerge import InputError, LakeTable
 from lakemerge.ingest import Files
 from lakemerge.ingest.formats import documents, lines
+from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.documents import cut_documents
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.formats.lines import MAX_RECORD_BYTES, Quoting, cut_block, cut_stream
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.formats.times import EPOCHS, TimeFormat, time_format_problem
+from lakemerge.ingest.single import SingleFile
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from tests.unit.landing import frame_of, landed, read_blocks
 
@@ -523,3 +526,27 @@ def test_peeking_tells_a_header_that_is_torn() -> None:
     data = b'i,"s\n1,a\n'
     with pytest.raises(FileUnreadableError, match="header is no line of CSV: a quote is not closed"):
         Delimited().peek(pa.BufferReader(data), SourceFile("f", len(data), "t", 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "kinds"),
+    [
+        ("a.csv", b'by hand\n# c\ni,s\n1,"a\nb"\n#x,y,z\n', {"skip_lines": 1, "comment": "#"}, [LONG, STRING]),
+        ("a.csv", "i|s\r1|2.5\r".encode("utf-16"), {"encoding": "utf-16", "delimiter": "|"}, [LONG, DOUBLE]),
+        ("a.csv.zip", zipped(b"i,s\n1,x\n"), {}, [LONG, STRING]),
+        ("a.json", b'[{"i": 1,\n"s": "x"}, {"i": 2, "s": "y"}]', {"multiline": True}, [LONG, STRING]),
+        ("a.json.xz", lzma.compress(b'{"i": 1, "s": 2.5}'), {}, [LONG, DOUBLE]),
+    ],
+)
+def test_types_are_guessed_from_all_that_is_read(
+    name: str, data: bytes, options: dict[str, Any], kinds: list[pa.DataType], tmp_path: Path
+) -> None:
+    found = SingleFile.found(str(landed(tmp_path / name, data)), options=options)
+    assert (found.schema().names, found.schema().types) == (["i", "s"], kinds)
+
+
+def test_formats_go_to_executors() -> None:
+    options = {"timestamp_format": {"s": "epoch_s"}, "multiline": True}
+    for name in ("csv", "json"):
+        chosen = chosen_format(name, options, columns=("i", "s"))
+        assert pickle.loads(pickle.dumps(chosen)) == chosen

@@ -489,6 +489,6 @@ def _check_length(held: bytes, position: int) -> None:
     if len(held) > MAX_RECORD_BYTES:
         raise FileUnreadableError(
             f"the record at byte {position} has more than {MAX_RECORD_BYTES:,} bytes: is the file of another format, "
-            "or compressed without saying so in its name?",
+            "compressed without saying so in its name, or one array of JSON (multiline=true)?",
             offset=position,
         )
