@@ -137,7 +137,7 @@ def run_job(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed."""
+    """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed, now or before."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     if every is None:
@@ -184,7 +184,7 @@ def run_job(
     with _stopped_by_signals(job):
         result = job.run(every=None if every is None else duration(every), drain=drain)
     document(result) if json else shown_ingest(result)
-    if result.failed:
+    if result.failed or result.to_retry:
         raise typer.Exit(1)
 
 

@@ -13,7 +13,7 @@ import typer
 from lakemerge.cli.arguments import named_values
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say, with_base64
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
 from lakemerge.cli.tables import columns_of, shown_rows
 from lakemerge.errors import InputError
@@ -181,7 +181,7 @@ def get(
     elif row is None:
         say("there is no such row")
     else:
-        facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
+        facts([(name, "null" if value is None else str(with_base64(value))) for name, value in row.items()])
 
 
 def query(

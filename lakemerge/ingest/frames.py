@@ -8,7 +8,7 @@ would depend on which files share a window.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ import pyarrow as pa
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.casting import fits
+from lakemerge.ingest.casting import EITHER, fits
 from lakemerge.ingest.envelopes import KIND, OP
 from lakemerge.ingest.formats.base import FileColumns, Format, Frame, Peek
+from lakemerge.ingest.formats.choose import FORMATS
 from lakemerge.options import Settings
 from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.evolution import with_columns_of_frame
@@ -48,6 +49,8 @@ class WindowFrame:
     """The column of ``parse`` that holds an operation of DMS."""
     of_file: FileColumns = _NONE
     """Columns of ``schema`` that are not in ``parse``."""
+    folders: tuple[str, ...] = ()
+    """Columns of ``parse`` that a partition folder fills where a record has no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,36 @@ class Shape:
                 if self.rescued is None or self.columns is not None:
                     problems.append(_unknown(name, config, names if len(problems) < _HINTS else ()))
             elif kind is not None and not fits(kind, found.type):
-                problems.append(f"column {name!r} is {kind}, the table's is {found.type}")
+                problems.append(
+                    f"column {name!r} is {_told(kind)}, the table's is {found.type}{self._zone_hint(kind, found.type)}"
+                )
             elif kind is None and peek is not None and pa.types.is_nested(found.type):
                 problems.append(f"column {found.name!r} is {found.type}, which {self.format.name} cannot hold")
             else:
                 fields[found.name] = found
+        folders = self._of_folders(table, peek)
         if problems:
             raise FrameError("the file does not fit the table: " + "; ".join(problems), problems=tuple(problems))
-        return self._made(config, table, fields, {name.lower() for name in names}, set(new))
+        fields |= {column.name: column for column in folders}
+        made = self._made(config, table, fields, {name.lower() for name in names}, set(new))
+        if peek is None:  # a record may have the column or not
+            folders = [column for column in made.parse.schema if column.name in fields]
+        return replace(made, folders=tuple(column.name for column in folders if not pa.types.is_nested(column.type)))
+
+    def _of_folders(self, table: pa.Schema, peek: Peek | None) -> list[pa.Field]:
+        """The columns that only a partition folder has a value for."""
+        wanted = None if self.columns is None else {name.lower() for name in self.columns}
+        names = [] if peek is None else [name for name in peek.folders if wanted is None or name in wanted]
+        found = [column for name in names if (column := _of_name(table, name)) is not None]
+        own = {name.lower() for name in self.of_file.names}
+        return [column for column in found if column.name != self.rescued and column.name.lower() not in own]
+
+    def _zone_hint(self, kind: pa.DataType, wanted: pa.DataType) -> str:
+        if not (pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted) and kind.tz is None):
+            return ""
+        if "timezone" in FORMATS[self.format.name]:
+            return "; its times have no zone: say which it is (the option timezone), or let the column be TIMESTAMP_NTZ"
+        return "; its times have no zone: let the column be TIMESTAMP_NTZ"
 
     def _missing_keys(self, config: TableConfig, names: Sequence[str], peek: Peek | None) -> list[str]:
         if peek is None or self.envelope is not None:
@@ -103,7 +128,7 @@ class Shape:
         return [
             f"key column {name!r} is missing; the file has {', '.join(names)}{did_you_mean(name, names)}"
             for name in config.key
-            if not self._is_any(name, [*names, *self.of_file.names])
+            if not self._is_any(name, (*names, *peek.folders, *self.of_file.names))
         ]
 
     def _names(
@@ -126,12 +151,13 @@ class Shape:
         if self.columns is None:
             return list(peek.names), types
         there = {name.lower(): place for place, name in enumerate(peek.names)}
-        lacking = [name for name in self.columns if name.lower() not in there]
+        own = [name for name in self.columns if name.lower() in there or name.lower() not in peek.folders]
+        lacking = [name for name in own if name.lower() not in there]
         if lacking:
             raise FrameError(
                 f"the file does not fit the table: it has no column {lacking[0]!r}", problems=tuple(lacking)
             )
-        wanted = [*self.columns, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
+        wanted = [*own, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
         wanted = list({name.lower(): name for name in wanted}.values())
         return wanted, [types[there[name.lower()]] for name in wanted]
 
@@ -219,6 +245,10 @@ def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
         + in_python(f': table.alter(add_columns="{rescued} STRING")'),
         column=rescued,
     )
+
+
+def _told(kind: pa.DataType) -> str:
+    return "a time that may have a zone or not" if kind == EITHER else str(kind)
 
 
 def _of_name(schema: pa.Schema, name: str) -> pa.Field | None:

@@ -22,7 +22,7 @@ import pyarrow.json as pjson
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
+from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject, folder_values, with_folders
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
@@ -139,9 +139,12 @@ class SingleFile:
         peek, new = None, dict[str, pa.DataType]()
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             if chosen.describes_itself:
-                peek = chosen.peek(data, self.file)
+                peek = with_folders(chosen.peek(data, self.file), self.file.path)
             elif isinstance(chosen, JsonLines) and columns is None:
                 columns = self._fields(data, chosen).names
+                there = {name.lower() for name in columns}
+                folders = folder_values(self.file.path).keys() - there
+                columns += [name for name in config.schema.names if name.lower() in folders]
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
@@ -203,7 +206,7 @@ class SingleFile:
             )
         needed = {*config.key, *config.ordering, *(field.name for field in config.schema if not field.nullable)}
         needed |= {*file_columns(self.format_name, self.options).names, kind_column or ""}
-        always = {name.lower() for name in needed}
+        always = {name.lower() for name in needed} | folder_values(self.file.path).keys()
         sets = [names | always for names in found.sets]
         order = _in_turns(found.of_record, _keys(rows(), config.key))
         for number, code in enumerate(order.codes):

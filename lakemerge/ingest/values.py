@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime as dt
 import json
 import math
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,13 +25,16 @@ import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems, texts_fitted
 from lakemerge.ingest.formats.times import TimeFormat, TimeFormats
+from lakemerge.ingest.logical import Clock, Day, Moment, Span
 
 __all__ = ["Literal", "Misfits", "Place", "column_of", "exactly", "json_text"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NAMED_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_MOST: Final = {16: 65520.0, 32: float(2**128 - 2**103), 64: math.inf}
+"""Width of a float -> the least number that is too large for it, also when it is rounded."""
+_OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 _INEXACT: Final = (float, dict, list)
 """Types that are or may hold a float."""
 _MOST_DIGITS: Final = 40
@@ -150,14 +154,15 @@ def _times(
     name: str,
     written: TimeFormat | None,
 ) -> pa.Array:
-    """Times, from texts or from Python's own types."""
+    """Times, from texts or from numbers: microseconds, or days, since 1970."""
     texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
     array, problems = texts_fitted(texts, kind) if written is None else written.read(texts, kind)
     for place, reason in problems.items():
         misfits.problems.setdefault(owners[place], f"column {name!r}: {reason}")
-    if any(value is not None and not isinstance(value, str) for value in found):
-        others = pa.array([None if isinstance(value, str) else value for value in found], kind)
-        array = pa.compute.coalesce(array, others)
+    numbers = [value if isinstance(value, int) else None for value in found]
+    if any(value is not None for value in numbers):
+        whole = pa.array(numbers, pa.int64() if pa.types.is_timestamp(kind) else pa.int32())
+        array = pa.compute.coalesce(array, whole.cast(kind))
     return array
 
 
@@ -256,7 +261,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
         most = 2 ** (kind.bit_width - 1)
         return lambda value: _within(_integer(value), most)
     if pa.types.is_floating(kind):
-        return _float
+        return partial(_float, most=_MOST[kind.bit_width])
     if pa.types.is_decimal(kind):
         return lambda value: _decimal(value, kind.precision, kind.scale)
     if pa.types.is_string(kind):
@@ -279,6 +284,8 @@ def _integer(value: Any) -> int:
         return value
     if isinstance(value, float | Decimal) and value == value.__floor__():
         return int(value)
+    if isinstance(value, Moment | Day | Clock):
+        return value.number
     if isinstance(value, Literal):
         number = Decimal(value)
         # A number of many digits is written as a short text such as 1e999999.
@@ -293,20 +300,22 @@ def _within(value: int, most: int) -> int:
     return value if -most <= value < most else _refuse(value)
 
 
-def _float(value: Any) -> float:
+def _float(value: Any, *, most: float) -> float:
+    """A float, of at most this size: a number beyond it would become infinite without an error."""
     if isinstance(value, bool):
         return _refuse(value)
-    if isinstance(value, int | float | Decimal):
-        return float(value)
     if isinstance(value, str):
         text = value.strip()
-        return _NAMED_NUMBERS[text] if text in _NAMED_NUMBERS else _finite(text)
-    return _refuse(value)
-
-
-def _finite(text: str) -> float:
-    value = float(text) if _NUMBER.fullmatch(text) else math.inf
-    return value if math.isfinite(value) else _refuse(text)
+        if text in _NAMED_NUMBERS:
+            return _NAMED_NUMBERS[text]
+        number = float(text) if _NUMBER.fullmatch(text) else _refuse(value)
+    elif isinstance(value, int | float | Decimal):
+        number = float(value)
+        if isinstance(value, float) and math.isinf(value):
+            return number
+    else:
+        return _refuse(value)
+    return number if math.isnan(number) or abs(number) < most else _refuse(value)
 
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal:
@@ -325,8 +334,15 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
 
 
 def _text(value: Any) -> str:
+    """A value as a text of itself: what JSON has as a text is one here, without quotes."""
     if isinstance(value, str):
         value.encode()  # raises a ValueError for half a surrogate pair
+        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Moment | Day | Clock | Span | uuid.UUID):
         return str(value)
     return json_text(value)
 
@@ -334,6 +350,8 @@ def _text(value: Any) -> str:
 def _binary(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
+    if isinstance(value, uuid.UUID):
+        return value.bytes
     if not isinstance(value, str):
         return _refuse(value)
     try:
@@ -342,13 +360,13 @@ def _binary(value: Any) -> bytes:
         raise ValueError(value) from error
 
 
-def _moment(value: Any, kind: pa.DataType) -> Any:
-    """A time, from a text or from the Python type that the column holds."""
-    if isinstance(value, dt.datetime):
-        fits = pa.types.is_timestamp(kind) and (value.tzinfo is None) == (kind.tz is None)
-        return value if fits else _refuse(value)
-    if isinstance(value, dt.date):
-        return value if pa.types.is_date(kind) else _refuse(value)
+def _moment(value: Any, kind: pa.DataType) -> str | int:
+    """A time: its text, or its number of microseconds or days since 1970."""
+    if isinstance(value, Moment) and pa.types.is_timestamp(kind):
+        fits = value.zone is None or value.zone == (kind.tz is not None)
+        return value.micros() if fits else _refuse(value)
+    if isinstance(value, Day) and pa.types.is_date(kind):
+        return _within(value.number, 2**31)
     return value if isinstance(value, str) else _refuse(value)
 
 
@@ -361,7 +379,7 @@ def _plain(value: object) -> object:
         return orjson.Fragment(value.encode())
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return str(value)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 def _short(value: object) -> str:

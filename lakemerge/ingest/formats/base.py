@@ -5,15 +5,29 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.source import SourceFile
 
-__all__ = ["FileColumns", "Format", "Frame", "Origin", "Parsed", "Peek", "Piece", "Reject"]
+__all__ = [
+    "FileColumns",
+    "Format",
+    "Frame",
+    "Origin",
+    "Parsed",
+    "Peek",
+    "Piece",
+    "Reject",
+    "folder_values",
+    "with_folders",
+]
+
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +40,36 @@ class Peek:
     """``None``: they are texts."""
     data_start: int = 0
     """How many bytes come before the first record."""
+    folders: tuple[str, ...] = ()
+    """Names, in lower case, of the partition folders of its path that it has no column of."""
 
     @property
     def likeness(self) -> str:
         """A digest of names and types. Files with the same digest can share a window."""
         types = [""] * len(self.names) if self.types is None else [str(kind) for kind in self.types]
         columns = sorted(f"{name.lower()} {kind}" for name, kind in zip(self.names, types, strict=True))
+        columns += [f"{name}=" for name in self.folders]
         return hashlib.sha256("\n".join(columns).encode()).hexdigest()[:16]
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """The values of the partition folders of a path (``day=2020-01-02``), by their names in lower case.
+
+    Source: Hive's and Spark's layout of partitioned folders, with ``%3A`` for a colon and a word for null.
+    """
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if name and equals:
+            found[unquote(name).lower()] = None if value == _NULL_FOLDER else unquote(value)
+    return found
+
+
+def with_folders(peek: Peek, path: str) -> Peek:
+    """What a file says, with the partition folders of its path that it has no column of."""
+    names = {name.lower() for name in peek.names}
+    folders = tuple(sorted(folder_values(path).keys() - names)) if peek.names else ()
+    return replace(peek, folders=folders) if folders else peek
 
 
 class Piece(NamedTuple):
@@ -46,6 +83,8 @@ class Piece(NamedTuple):
     length: int
     peek: Peek | None = None
     """``None``: the format says nothing before its records."""
+    landed: str | None = None
+    """Where the file landed, if it is read from elsewhere: its folders there have values."""
 
     @property
     def end(self) -> int:

@@ -6,6 +6,9 @@ import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakemerge.errors import InputError
 from lakemerge.ingest.formats.avro_files import AvroRecords
 from lakemerge.ingest.formats.base import FileColumns, Format
@@ -51,8 +54,8 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "encoding": "encoding",
         "compression": "codec",
     },
-    "parquet": {},
-    "orc": {},
+    "parquet": {"timezone": "zone"},
+    "orc": {"timezone": "zone"},
     "avro": {},
 }
 """The formats, and the kind of each of their options."""
@@ -101,9 +104,9 @@ def chosen_format(
         case "text":
             return TextLines(**values)
         case "parquet":
-            return ParquetRows()
+            return ParquetRows(**values)
         case "orc":
-            return OrcRows()
+            return OrcRows(**values)
         case _:
             return AvroRecords(unwrap)
 
@@ -118,6 +121,8 @@ def _checked(key: str, value: Any, kind: str, problems: list[str]) -> Any:
             problems.append(f"{key!r} must be one ASCII character or None, not {value!r}")
         case "name" if not isinstance(value, str) or not value:
             problems.append(f"{key!r} must be the name of a column, not {value!r}")
+        case "zone" if not _is_zone(value):
+            problems.append(f"{key!r} must be the name of a time zone, such as 'Europe/Oslo', not {value!r}")
         case "codec" if value not in CODECS:
             problems.append(f"{key!r} must be one of {', '.join(CODECS)}, not {value!r}")
         case "count" if type(value) is not int or value < 0:
@@ -158,6 +163,14 @@ def _encoding(key: str, value: Any, problems: list[str]) -> str:
         problems.append(f"{key!r} {value!r} is not known")
         return "utf-8"
     return "utf-8" if name == "utf-8-sig" else name
+
+
+def _is_zone(value: object) -> bool:
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("us")), value)
+    except (pa.ArrowException, TypeError, ValueError):
+        return False
+    return bool(value)
 
 
 def _is_character(value: object) -> bool:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from lakemerge.ingest.casting import is_infinite
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
 from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream, line_at, skipped
@@ -100,7 +101,7 @@ class Delimited(Format):
                 if unread:
                     yield Parsed(_nothing(frame), {}, lambda row: Origin(""), unread)
                 if table is not None:
-                    rows, problems = to_frame(table, frame, self.times)
+                    rows, problems = to_frame(table, frame, times=self.times)
                     yield Parsed(rows, problems, part.origin)
 
     @property
@@ -225,6 +226,10 @@ class Delimited(Format):
             wrong.clear()
             raise pa.ArrowInvalid("it is no record of CSV with these quotes and escapes")
         table = table.rename_columns([name for name in names if name in types]).combine_chunks()
+        if infinite := [name for name in table.column_names if is_infinite(table[name])]:
+            # A number that is too large, or a text that says so. Their texts tell which.
+            wrong.clear()
+            return self._batch(part, names, {**types, **dict.fromkeys(infinite, pa.string())}, wrong)
         batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -18,20 +18,20 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
+from lakemerge.ingest.casting import Problems, cast_marking, is_infinite, texts_fitted
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.documents import cut_documents
 from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
 from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
 from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
 
 __all__ = ["JsonLines", "Unwrap"]
 
-Unwrap = Callable[[Any], Mapping[str, Any] | None]
-"""Turns a record of the file into the row that it stands for; ``None``: into no row. Raises ``ValueError``."""
+Unwrap = Callable[[Any], Sequence[Mapping[str, Any]]]
+"""Turns a record of the file into the rows that it stands for, or into none. Raises ``ValueError``."""
 
 _ISO: Final = TimeFormats()
 _MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
@@ -93,34 +93,35 @@ class JsonLines(Format):
 
     def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
         records: list[Mapping[str, Any]] = []
-        places: list[int] = []
+        places: list[tuple[int, int]] = []  # line, and the row of it, counted from the last
         unread: list[tuple[Origin, str]] = []
         for place, line in enumerate(lines):
             if not line.strip():
                 continue
             try:
-                record = self._record(_read(line))
+                found = self._records(_read(line))
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 unread.append((_origin(lines, place), f"{error}{self._hint(line)}"))
                 continue
-            if record is not None:
-                records.append(record)
-                places.append(place)
+            records += found
+            places += [(place, number - len(found)) for number in range(len(found))]
 
         def again(row: int) -> Mapping[str, Any]:
-            return self._record(exactly(lines[places[row]])) or {}
+            place, number = places[row]
+            return self._records(exactly(lines[place]))[number]
 
         rows, problems, new = rows_of(records, frame, again=again, times=self.times)
-        return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread), new)
+        spread(problems, places)
+        return Parsed(rows, problems, lambda row: _origin(lines, places[row][0]), tuple(unread), new)
 
-    def _record(self, value: Any) -> Mapping[str, Any] | None:
+    def _records(self, value: Any) -> Sequence[Mapping[str, Any]]:
         if self.unwrap is not None:
             return self.unwrap(value)
         if not isinstance(value, dict):
             told = "" if self.multiline else "; in json, each line is an object"
             shown = orjson.dumps(value)[:40].decode(errors="replace")
             raise ValueError(f"the record holds {shown}, which is no object{told}")
-        return value
+        return (value,)
 
     def _hint(self, line: bytes) -> str:
         """What to do about a line that looks like a part of something larger."""
@@ -203,7 +204,10 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = 
             column, found = _fitted(column, own, times)
             told = {row: f"column {own.name!r}: {reason}" for row, reason in found.items()}
             problems = told | problems
-        arrays.append(column.cast(own.type))
+        column = column.cast(own.type)
+        if is_infinite(column):
+            return None  # a number that is too large for its column
+        arrays.append(column)
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
     return Parsed(rows, problems, partial(_origin, lines))
 

@@ -22,6 +22,7 @@ __all__ = [
     "nests_deeper",
     "no_room",
     "rows_of",
+    "spread",
     "unknown_field",
     "wider",
     "within",
@@ -51,6 +52,18 @@ def rows_of(
         exact = [again(place) if place in misfits.inexact else record for place, record in enumerate(records)]
         batch, misfits = _rows(exact, frame, times)
     return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame)
+
+
+def spread(problems: Problems, places: Sequence[tuple[int, int]]) -> None:
+    """If a row cannot be taken up, neither are the other rows of its record.
+
+    :param places: for each row, the number of its record and the place in it, counted from the last: -1.
+    """
+    for row in list(problems):
+        record = places[row][0]
+        for other in (row - 1, row + 1):
+            if 0 <= other < len(places) and places[other][0] == record:
+                problems.setdefault(other, problems[row])
 
 
 def _rows(records: Sequence[Mapping[str, Any]], frame: Frame, times: TimeFormats) -> tuple[pa.RecordBatch, Misfits]:
