@@ -72,7 +72,10 @@ MostBadOption = Annotated[
     str, typer.Option("--max-bad-records", help="How many records of a window may be set aside, or 'any'.")
 ]
 RescuedOption = Annotated[
-    str | None, typer.Option(help="The column that takes fields without a column of their own, as JSON.")
+    str | None,
+    typer.Option(
+        help="The column that takes, as JSON, fields without a column of their own and values that do not fit."
+    ),
 ]
 GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the files have.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]

@@ -20,7 +20,17 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
 
-__all__ = ["EITHER", "Problems", "cast_marking", "fits", "fitted", "is_infinite", "texts_fitted", "unsound"]
+__all__ = [
+    "EITHER",
+    "Problems",
+    "cast_marking",
+    "cast_problems",
+    "fits",
+    "fitted",
+    "is_infinite",
+    "texts_fitted",
+    "unsound",
+]
 
 Problems: TypeAlias = dict[int, str]
 """Row number -> why its value does not fit."""
@@ -133,6 +143,11 @@ def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Proble
     """A column cast by Arrow's safe cast; null where a value does not fit."""
     found = _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
     return finite(*found, array) if pa.types.is_floating(wanted) else found
+
+
+def cast_problems(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """Texts cast as they are; null where one does not fit."""
+    return _marked(texts, wanted, lambda part: part.cast(wanted))
 
 
 def _moments(texts: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import joined_fields
 from lakemerge.ingest.ledger import REJECTS
 from lakemerge.ingest.reading import BadRecordError, Reading, Rejects, reason_of
 from lakemerge.layout.placement import place_rows
@@ -139,11 +139,7 @@ def _run(job: Job, task: Task) -> Done:
 
 def new_fields(reading: Reading, task: Task) -> dict[str, pa.DataType]:
     """The fields that records of a task have and the frame lacks."""
-    found: dict[str, pa.DataType] = {}
-    for part in task.parts:
-        for name, kind in reading.new_fields(part.piece).items():
-            found[name] = wider(found[name], kind) if name in found else kind
-    return found
+    return joined_fields(reading.new_fields(part.piece) for part in task.parts)
 
 
 def _written(job: Job, task: Task, rejects: Rejects) -> NamedFile | None:

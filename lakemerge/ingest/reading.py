@@ -18,7 +18,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import Problems, texts_fitted
 from lakemerge.ingest.envelopes import dms_kinds
 from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject, folder_values
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
@@ -66,20 +66,25 @@ class Rejects:
     limit: int | None
     found: list[Reject]
 
-    def add(self, reject: Reject) -> None:
-        """Raises :class:`BadRecordError` beyond the limit."""
+    def add(self, reject: Reject, line_of: Callable[[int], int | None]) -> None:
+        """Raises :class:`BadRecordError` beyond the limit.
+
+        :param line_of: gives the number of the line that holds a byte of the file.
+        """
         self.found.append(reject)
         if self.limit is not None and len(self.found) > self.limit:
-            raise refused(reject, self.limit)
+            offset = reject.origin.offset
+            raise refused(reject, self.limit, line=None if offset is None else line_of(offset))
 
 
-def refused(reject: Reject, limit: int) -> BadRecordError:
+def refused(reject: Reject, limit: int, *, line: int | None = None) -> BadRecordError:
     origin = reject.origin
     place = f"byte {origin.offset}" if origin.offset is not None else f"record {origin.row}"
+    reason = reason_of(reject) if line is None else f"{reason_of(reject)} (line {line})"
     text = origin.text if len(origin.text) <= _MAX_TEXT else f"{origin.text[:_MAX_TEXT]}..."
     many = f"more than {limit} bad records; the last: " if limit else ""
     return BadRecordError(
-        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or let ingest set such "
+        f"{many}{reject.path}, {place}: {reason}: {text!r}. Correct the file, or let ingest set such "
         f"records aside ({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and "
         "retry",
         path=reject.path,
@@ -129,12 +134,17 @@ class Reading:
         path = piece.file.path
         folders = self._folder_values(piece.landed or path)
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+
+            def line_of(offset: int) -> int | None:
+                data.seek(0)
+                return self.format.line_of(data, path, offset)
+
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for origin, reason in parsed.unread:
-                    rejects.add(Reject(path, origin, reason))
+                    rejects.add(Reject(path, origin, reason), line_of)
                 if parsed.new:
                     raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
-                rows = self._good(parsed, path, rejects, folders)
+                rows = self._good(parsed, piece, rejects, folders, line_of)
                 if rows.num_rows:
                     yield rows
 
@@ -145,7 +155,7 @@ class Reading:
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for name, kind in parsed.new.items():
-                    found[name] = wider(found[name], kind) if name in found else kind
+                    add_field(found, name, kind)
         return found
 
     def _folder_values(self, path: str) -> dict[str, pa.Scalar]:
@@ -162,9 +172,19 @@ class Reading:
                 found[name] = column[0]
         return found
 
-    def _good(self, parsed: Parsed, path: str, rejects: Rejects, folders: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    def _good(
+        self,
+        parsed: Parsed,
+        piece: Piece,
+        rejects: Rejects,
+        folders: Mapping[str, pa.Scalar],
+        line_of: Callable[[int], int | None],
+    ) -> pa.RecordBatch:
+        path = piece.file.path
         problems: Problems = dict(parsed.problems)
-        rows = self._with_kind(_filled(parsed.rows, folders), problems)
+        rows = self._with_kind(self._with_file(_filled(parsed.rows, folders), piece), problems)
+        if self.frame.of_file.names:
+            rows = rows.select(self.frame.schema.names)
         self._judge(rows, problems)
         if self.check is not None:
             places = [place for place in range(rows.num_rows) if place not in problems]
@@ -178,9 +198,20 @@ class Reading:
             keep[place] = False
             origin = parsed.origin(place)
             if origin != last:  # a record that is two rows is one bad record
-                rejects.add(Reject(path, origin, problems[place]))
+                rejects.add(Reject(path, origin, problems[place]), line_of)
             last = origin
         return rows.filter(pa.array(keep))
+
+    def _with_file(self, rows: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+        """The columns with those that get something of the file."""
+        path, time = self.frame.of_file
+        if path is not None:
+            landed = pa.scalar(piece.landed or piece.file.path, pa.string())
+            rows = rows.append_column(path, pa.repeat(landed, rows.num_rows))
+        if time is not None:
+            moment = pa.scalar(piece.file.modified_ns // 1000, pa.int64()).cast(self.frame.schema.field(time).type)
+            rows = rows.append_column(time, pa.repeat(moment, rows.num_rows))
+        return rows
 
     def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:
         """The columns to upsert. A DMS operation becomes the kind."""

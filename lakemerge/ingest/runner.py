@@ -23,7 +23,7 @@ from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
 from lakemerge.ingest.formats.base import Peek
-from lakemerge.ingest.formats.records import wider, within
+from lakemerge.ingest.formats.records import joined_fields, within
 from lakemerge.ingest.frames import Shape, WindowFrame
 from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
@@ -240,10 +240,7 @@ class Runner:
         shape = self._shape(handle, view)
         frame = shape.frame(view.config, peek, {})
         reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
-        found: dict[str, pa.DataType] = {}
-        for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
-            for name, kind in part.items():
-                found[name] = wider(found[name], kind) if name in found else kind
+        found = joined_fields(self.engine.run(partial(new_fields, reading), self._tasks(members)))
         return within(found, frame.parse.room or 0)
 
     def _packed(

@@ -24,9 +24,10 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems, texts_fitted
+from lakemerge.ingest.formats.times import TimeFormat, TimeFormats
 from lakemerge.ingest.logical import Clock, Day, Moment, Span
 
-__all__ = ["Literal", "Misfits", "column_of", "exactly", "json_text"]
+__all__ = ["Literal", "Misfits", "Place", "column_of", "exactly", "json_text"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -36,6 +37,7 @@ _MOST: Final = {16: 65520.0, 32: float(2**128 - 2**103), 64: math.inf}
 _OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 _INEXACT: Final = (float, dict, list)
 """Types that are or may hold a float."""
+_MOST_DIGITS: Final = 40
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -43,6 +45,19 @@ class Literal(str):
     """A number as it is written in the file. Several such texts may be the same float."""
 
     __slots__ = ()
+
+
+class Place(str):
+    """The dotted name of a field within a column, with the parts it is of. A column may have a dot in its name."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str, ...]
+
+    @staticmethod
+    def of(outer: str, part: str) -> Place:
+        place = Place(f"{outer}.{part}")
+        place.parts = (*(outer.parts if isinstance(outer, Place) else (outer,)), part)
+        return place
 
 
 @dataclass(slots=True)
@@ -54,12 +69,21 @@ class Misfits:
     inexact: set[int] = field(default_factory=set)
     """Rows with a float where the text of the number counts. :func:`exactly` has to read them again."""
     unknown: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Row -> fields of structs that the table lacks, with dotted names."""
+    """Row -> fields that the table lacks: those of structs as :class:`Place`."""
+    unfit: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Row -> values that did not fit their column, where they are rescued and so are no problems."""
+    times: TimeFormats = field(default_factory=TimeFormats)
+    """How times are written in what is read."""
 
 
 def exactly(text: bytes) -> Any:
-    """JSON whose numbers with a fraction are :class:`Literal`. Raises ``ValueError``."""
-    return json.loads(text, parse_float=Literal)
+    """JSON whose numbers are :class:`Literal`, except short whole ones, and whose NaN and infinities are texts. Raises
+    ``ValueError``."""
+    return json.loads(text, parse_float=Literal, parse_int=_whole, parse_constant=str)
+
+
+def _whole(text: str) -> int | Literal:
+    return Literal(text) if len(text) > 18 or text == "-0" else int(text)
 
 
 def json_text(value: object) -> str:
@@ -88,16 +112,18 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
         return _lists(values, owners, kind, misfits, name)
     if pa.types.is_map(kind):
         return _maps(values, owners, kind, misfits, name)
-    convert = _converter(kind)
-    floating = _INEXACT if pa.types.is_string(kind) else (float,)
+    written = misfits.times.format_of(name, kind)
+    convert = _converter(kind) if written is None else _text_of_time(written)
+    is_text = pa.types.is_string(kind)
+    floating = _INEXACT if is_text else (float,)
     needs_text = not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
     found: list[Any] = []
     for owner, value in zip(owners, values, strict=True):
         if value is None:
             found.append(None)
             continue
-        if needs_text and type(value) in floating:
-            misfits.inexact.add(owner)
+        if needs_text and (type(value) in floating or (is_text and value == 0 and type(value) is int)):
+            misfits.inexact.add(owner)  # also for -0
         try:
             found.append(convert(value))
         except (ValueError, TypeError, ArithmeticError):
@@ -105,13 +131,32 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return pa.array(found, kind)
-    return _times(found, owners, kind, misfits, name)
+    return _times(found, owners, kind, misfits, name, written)
 
 
-def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
+def _text_of_time(written: TimeFormat) -> Callable[[Any], str]:
+    """A function for the text of a time, which may be a number if the format counts."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, str):
+            return str(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return repr(value) if is_number and written.is_number else _refuse(value)
+
+    return text
+
+
+def _times(
+    found: Sequence[Any],
+    owners: Sequence[int],
+    kind: pa.DataType,
+    misfits: Misfits,
+    name: str,
+    written: TimeFormat | None,
+) -> pa.Array:
     """Times, from texts or from numbers: microseconds, or days, since 1970."""
     texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
-    array, problems = texts_fitted(texts, kind)
+    array, problems = texts_fitted(texts, kind) if written is None else written.read(texts, kind)
     for place, reason in problems.items():
         misfits.problems.setdefault(owners[place], f"column {name!r}: {reason}")
     numbers = [value if isinstance(value, int) else None for value in found]
@@ -134,7 +179,7 @@ def _structs(
             for given, part in value.items():
                 found = names.get(given.lower())
                 if found is None:
-                    misfits.unknown.setdefault(owner, {})[f"{name}.{given}"] = part
+                    misfits.unknown.setdefault(owner, {})[Place.of(name, given)] = part
                 else:
                     row[found] = part
         elif value is not None:
@@ -142,7 +187,7 @@ def _structs(
         for column, part in zip(children, row, strict=True):
             column.append(part)
     arrays = [
-        _column(column, owners, child.type, misfits, f"{name}.{child.name}")
+        _column(column, owners, child.type, misfits, Place.of(name, child.name))
         for column, child in zip(children, kind, strict=True)
     ]
     fields = [child.with_nullable(True) for child in kind]
@@ -165,7 +210,7 @@ def _lists(values: Sequence[Any], owners: Sequence[int], kind: pa.ListType, misf
             item_owners.extend([owner] * len(value))
         elif value is not None:
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
-    inner = _column(items, item_owners, kind.value_type, misfits, f"{name}.element")
+    inner = _column(items, item_owners, kind.value_type, misfits, Place.of(name, "element"))
     if not kind.value_field.nullable:
         _no_nulls(inner, item_owners, f"an element of {name}", misfits)
     return pa.ListArray.from_arrays(pa.array([*offsets, len(items)], pa.int32()), inner, type=kind)
@@ -184,8 +229,8 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
             item_owners.extend([owner] * len(value))
         elif value is not None:
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
-    key_array = _column(keys, item_owners, kind.key_type, misfits, f"{name}.key")
-    item_array = _column(items, item_owners, kind.item_type, misfits, f"{name}.value")
+    key_array = _column(keys, item_owners, kind.key_type, misfits, Place.of(name, "key"))
+    item_array = _column(items, item_owners, kind.item_type, misfits, Place.of(name, "value"))
     if key_array.null_count:  # reported already; a map has no null keys
         key_array = pa.array([part if part is not None else _filler(kind.key_type) for part in key_array.to_pylist()])
         key_array = key_array.cast(kind.key_type)
@@ -243,7 +288,9 @@ def _integer(value: Any) -> int:
         return value.number
     if isinstance(value, Literal):
         number = Decimal(value)
-        return int(number) if number == number.to_integral_value() else _refuse(value)
+        # A number of many digits is written as a short text such as 1e999999.
+        small = number.adjusted() < _MOST_DIGITS
+        return int(number) if small and number == number.to_integral_value() else _refuse(value)
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         return int(value)
     return _refuse(value)

@@ -365,15 +365,34 @@ def test_columns_that_the_table_lacks_are_what_the_schema_says(tmp_path: Path, l
         {"field": "l", "type": "array", "items": micros},
     ]
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    fields.append({"field": "v", "type": "struct", "name": "io.debezium.data.VariableScaleDecimal"})
     row = {"id": 1, "p": number(1250), "at": MICROS, "d": 17720, "l": [MICROS]}
-    land(landing, "a.json", [{"schema": schema, "payload": postgres("c", 9, row)}])
+    row |= {"v": {"scale": 1, "value": number(7)}}
+    other = {"id": 2, "v": {"scale": 3, "value": number(7)}}
+    land(landing, "a.json", [{"schema": schema, "payload": postgres("c", 9, one)} for one in (row, other)])
     grown = LakeTable.create(tmp_path / "grown", "id BIGINT, lsn BIGINT", key=["id"], ordering=["lsn"])
     assert ingest(grown, landing, merge_schema=True).run().failed == 0
-    assert rows(LakeTable.open(grown.url)) == [(1, 9, Decimal("12.50"), MOMENT, DAY, [MOMENT])]
+    found = LakeTable.open(grown.url).to_arrow().to_pylist()
+    assert found[0] == {
+        "id": 1,
+        "lsn": 9,
+        "p": Decimal("12.50"),
+        "at": MOMENT,
+        "d": DAY,
+        "l": [MOMENT],
+        "v": Decimal("0.7"),
+    }
+    assert found[1]["v"] == Decimal("0.007")
     kept = LakeTable.create(tmp_path / "kept", "id BIGINT, lsn BIGINT, rest STRING", key=["id"], ordering=["lsn"])
     assert ingest(kept, landing, rescued_column="rest").run().failed == 0
     moment = "2018-06-20 13:37:03.123456"
-    assert json.loads(rows(kept)[0][2]) == {"p": "12.50", "at": moment, "d": "2018-07-08", "l": [moment]}
+    assert json.loads(rows(kept)[0][2]) == {
+        "p": "12.50",
+        "at": moment,
+        "d": "2018-07-08",
+        "l": [moment],
+        "v": "0.7",
+    }
 
 
 def test_an_update_that_changes_the_key_deletes_the_old_one(customers: LakeTable, landing: Path) -> None:

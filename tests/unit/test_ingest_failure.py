@@ -338,7 +338,7 @@ def test_what_contradicts_itself_is_refused_before_anything_is_listed(
     [
         ("csv", {"delimeter": ";"}, "'delimeter' is no option of csv"),
         ("csv", {"delimiter": ";;"}, "'delimiter' must be one ASCII character"),
-        ("csv", {"encoding": "utf-16"}, "line feeds of several bytes"),
+        ("csv", {"skip_lines": -1}, "'skip_lines' must be a number from 0 on"),
         ("csv", {"encoding": "klingon"}, "is not known"),
         ("csv", {"header": "yes"}, "'header' must be True or False"),
         ("json", {"compression": "rar"}, "'compression' must be one of gzip"),

@@ -95,6 +95,8 @@ def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
     data.seek(start)
     tail = data.read(size - start)
     length = int.from_bytes(tail[-END:-4], "little") + END
+    if tail[-4:] == b"PARE":
+        raise FileUnreadableError("its footer is encrypted, and ingest has no keys: decrypt it first")
     if tail[-4:] != b"PAR1" or length > size:
         raise FileUnreadableError("it is no Parquet file, or it was cut short")
     if length > len(tail):
