@@ -72,7 +72,10 @@ MostBadOption = Annotated[
     str, typer.Option("--max-bad-records", help="How many records of a window may be set aside, or 'any'.")
 ]
 RescuedOption = Annotated[
-    str | None, typer.Option(help="The column that takes fields without a column of their own, as JSON.")
+    str | None,
+    typer.Option(
+        help="The column that takes, as JSON, fields without a column of their own and values that do not fit."
+    ),
 ]
 GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the files have.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
@@ -134,7 +137,7 @@ def run_job(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed."""
+    """Ingest the files that are there now. With --every, repeat. The exit code is 1 if files failed, now or before."""
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     if every is None:
@@ -181,7 +184,7 @@ def run_job(
     with _stopped_by_signals(job):
         result = job.run(every=None if every is None else duration(every), drain=drain)
     document(result) if json else shown_ingest(result)
-    if result.failed:
+    if result.failed or result.to_retry:
         raise typer.Exit(1)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "row_lines",
     "say",
     "say_lines",
+    "with_base64",
 ]
 
 _UNSAFE = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -106,6 +107,17 @@ def _print(table: Table, rows: Iterable[Iterable[str]]) -> None:
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, emoji=False, width=1000)
     console.print(table)
+
+
+def with_base64(value: object) -> object:
+    """A value whose bytes, at any depth, are texts in base 64: as ``--json`` has them, and as keys are given."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {key: with_base64(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [with_base64(part) for part in value]
+    return tuple(map(with_base64, value)) if isinstance(value, tuple) else value
 
 
 def _plain(value: Any) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +22,9 @@ from lakemerge.table import LakeTable
 
 __all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_options", "register"]
 
-KeyArgument = Annotated[list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7.")]
+KeyArgument = Annotated[
+    list[str], typer.Argument(help="Each key column as NAME=VALUE, such as id=7. BINARY is in base 64.")
+]
 MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key column as NAME=VALUE: only that key.")]
 SinceOption = Annotated[
     int | None, typer.Option(help="Only records after this version. 0: as far back as history goes.")
@@ -155,10 +159,15 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
         if column is None:
             raise InputError(f"the table has no column {name!r}; its key is {', '.join(table.key)}")
         kind = table.schema.field(column).type
+        is_bytes = pa.types.is_binary(kind)
         try:
-            key[column] = pa.array([value]).cast(kind)[0].as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"{value!r} is no value of key column {column!r}, which is {kind}") from error
+            # Bytes are in base 64, as commands print them.
+            key[column] = (
+                base64.b64decode(value, validate=True) if is_bytes else pa.array([value]).cast(kind)[0].as_py()
+            )
+        except (binascii.Error, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            form = ", in base 64" if is_bytes else ""
+            raise InputError(f"{value!r} is no value of key column {column!r}, which is {kind}{form}") from error
     return key
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 from lakemerge.cli.arguments import named_values
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say, with_base64
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
 from lakemerge.cli.tables import columns_of, shown_rows
 from lakemerge.errors import InputError
@@ -128,7 +129,11 @@ def upsert(
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write the records of a file in one commit. The same file may be written again; ingest takes each record once."""
+    """Write the records of a file in one commit. The same file may be written again; ingest takes each record once.
+
+    If records of JSON have different fields, there is a commit for each set of fields, so that what a record does not
+    name keeps its value.
+    """
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     found = SingleFile.found(
@@ -137,7 +142,7 @@ def upsert(
         options=named_values(format_options),
         storage_options=parsed_options(storage_options or ()),
     )
-    rows = found.rows(
+    frames = found.frames(
         table.view.config,
         table.handle.merger(table.view),
         columns=columns or None,
@@ -145,7 +150,15 @@ def upsert(
         merge_schema=merge_schema,
         max_columns=table.handle.settings.max_columns,
     )
-    result = table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info={"file": found.file.path})
+    about = {"file": found.file.path}
+    results = [table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info=about) for rows in frames]
+    result = dataclasses.replace(
+        results[-1],
+        rows=sum(each.rows for each in results),
+        files=sum(each.files for each in results),
+        bytes=sum(each.bytes for each in results),
+        seconds=sum(each.seconds for each in results),
+    )
     if json:
         document(result)
     else:
@@ -168,7 +181,7 @@ def get(
     elif row is None:
         say("there is no such row")
     else:
-        facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
+        facts([(name, "null" if value is None else str(with_base64(value))) for name, value in row.items()])
 
 
 def query(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from lakemerge.cli.output import columns, facts, say, say_lines
+from lakemerge.cli.output import columns, facts, say, say_lines, with_base64
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
@@ -132,6 +132,9 @@ def shown_ingest(result: IngestResult) -> None:
         ("files", f"{result.files:,} taken up, {result.failed:,} failed"),
         ("rows", f"{result.rows:,} taken up, {result.rejected:,} set aside"),
     ]
+    if result.to_retry:
+        why = "failed, now or before: lakemerge ingest files --state failed says why, ingest retry puts them back"
+        rows.append(("to retry", f"{result.to_retry:,} {why}"))
     waiting = [] if result.waiting is None else [("waiting", result.waiting)]
     facts([*rows, *waiting])
 
@@ -241,4 +244,4 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 
 def _cell(value: object) -> str:
-    return "null" if value is None else str(value)
+    return "null" if value is None else str(with_base64(value))

@@ -10,8 +10,9 @@ without a zone is UTC where the column is a moment (TIMESTAMP); one with a zone 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,22 +20,43 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
 
-__all__ = ["Problems", "cast_marking", "fits", "fitted", "texts_fitted", "unsound"]
+__all__ = [
+    "EITHER",
+    "Problems",
+    "cast_marking",
+    "cast_problems",
+    "fits",
+    "fitted",
+    "is_infinite",
+    "texts_fitted",
+    "unsound",
+]
 
 Problems: TypeAlias = dict[int, str]
 """Row number -> why its value does not fit."""
 
+EITHER: Final = pa.timestamp("us", "either")
+"""The type that a file tells of times that may be both, moments and wall clocks, since their format does not say it.
+No values are of it: readers give them as the table's column has them. A new column for them is a TIMESTAMP."""
+
 _WITH_ZONE = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 _DATE = r"^\d{4}-\d\d-\d\d$"
 _ZEROS = r"(\.\d{6})0+"
+_INFINITE = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 
 
 def fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of a file's type may fit a column of the table. :func:`fitted` says which of them do."""
+    if kind == EITHER and pa.types.is_timestamp(wanted):
+        return True
     if castable(kind, wanted):
         return True
     if isinstance(kind, pa.DictionaryType):
         return fits(kind.value_type, wanted)
+    if isinstance(kind, pa.BaseExtensionType):
+        return (_is_uuid(kind) and pa.types.is_string(wanted)) or fits(kind.storage_type, wanted)
+    if pa.types.is_time(kind) and pa.types.is_string(wanted):
+        return True
     if _is_text(kind):
         return not pa.types.is_nested(wanted)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -50,6 +72,11 @@ def fitted(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
         return _marked(array, wanted, lambda part: _safely(part, wanted))
     if isinstance(array.type, pa.DictionaryType):
         return fitted(array.dictionary_decode(), wanted)
+    if isinstance(array.type, pa.BaseExtensionType):
+        if _is_uuid(array.type) and pa.types.is_string(wanted):
+            texts = pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
+            return texts, {}
+        return fitted(array.storage, wanted)
     if _is_text(array.type):
         return texts_fitted(array.cast(pa.string()), wanted)
     if pa.types.is_floating(array.type) and pa.types.is_decimal(wanted):
@@ -64,7 +91,33 @@ def texts_fitted(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Proble
         return texts, {}
     if pa.types.is_timestamp(wanted):
         return _marked(_moments(texts, wanted), wanted, lambda part: part.cast(wanted), shown=texts)
+    if pa.types.is_floating(wanted):
+        return finite(*_marked(texts, wanted, lambda part: part.cast(wanted)), texts)
     return _marked(texts, wanted, lambda part: part.cast(wanted))
+
+
+def is_infinite(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether a column of floats holds an infinite one."""
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
+
+
+def finite(array: pa.Array, problems: Problems, given: pa.Array) -> tuple[pa.Array, Problems]:
+    """Floats without those that became infinite on the way, for which Arrow has no error.
+
+    :param given: what they were made of: texts, or numbers.
+    """
+    infinite = np.isinf(array.to_numpy(zero_copy_only=False))
+    if not infinite.any():
+        return array, problems
+    if _is_text(given.type):
+        named = pc.match_substring_regex(given, _INFINITE)
+    elif pa.types.is_floating(given.type):
+        named = pc.is_inf(given)
+    else:
+        named = pa.array(np.zeros(len(given), np.bool_))
+    bad = infinite & ~pc.fill_null(named, False).to_numpy(zero_copy_only=False)
+    told = {row: f"{_short(given[row])} does not fit {array.type}" for row in np.flatnonzero(bad).tolist()}
+    return pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), problems | told
 
 
 def unsound(array: pa.Array) -> Problems:
@@ -88,7 +141,13 @@ def unsound(array: pa.Array) -> Problems:
 
 def cast_marking(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
     """A column cast by Arrow's safe cast; null where a value does not fit."""
-    return _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
+    found = _marked(array, wanted, lambda part: part.cast(wanted, safe=True))
+    return finite(*found, array) if pa.types.is_floating(wanted) else found
+
+
+def cast_problems(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
+    """Texts cast as they are; null where one does not fit."""
+    return _marked(texts, wanted, lambda part: part.cast(wanted))
 
 
 def _moments(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -125,6 +184,10 @@ def _marked(
 def _safely(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     batch = pa.RecordBatch.from_arrays([array], names=["value"])
     return safe_cast(batch, pa.schema([pa.field("value", wanted)])).column(0)
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return bool(getattr(kind, "extension_name", None) == "arrow.uuid")
 
 
 def _is_text(kind: pa.DataType) -> bool:

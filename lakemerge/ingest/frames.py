@@ -7,8 +7,8 @@ would depend on which files share a window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -16,10 +16,12 @@ import pyarrow as pa
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.casting import fits
+from lakemerge.ingest.casting import EITHER, fits
 from lakemerge.ingest.envelopes import KIND, OP
-from lakemerge.ingest.formats.base import Format, Frame, Peek
+from lakemerge.ingest.formats.base import FileColumns, Format, Frame, Peek
+from lakemerge.ingest.formats.choose import FORMATS
 from lakemerge.options import Settings
+from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.schema.limits import leaf_count
 from mergers.wording import argument, in_python
@@ -29,6 +31,7 @@ __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
 Envelope = Literal["debezium", "dms"]
 _DELIMITERS: Final = ";\t|"
 """Signs that people use in place of commas."""
+_NONE: Final = FileColumns()
 _HINTS: Final = 5
 """After so many problems, names get no hint any more."""
 
@@ -44,6 +47,10 @@ class WindowFrame:
     kind_column: str | None
     op: str | None = None
     """The column of ``parse`` that holds an operation of DMS."""
+    of_file: FileColumns = _NONE
+    """Columns of ``schema`` that are not in ``parse``."""
+    folders: tuple[str, ...] = ()
+    """Columns of ``parse`` that a partition folder fills where a record has no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class Shape:
     """With more columns of Parquet than this no table grows."""
     fixed: tuple[str, ...] | None = field(default=None)
     """The columns that all files of the format have, whatever the table."""
+    of_file: FileColumns = _NONE
+    """Columns that no record fills."""
 
     def frame(self, config: TableConfig, peek: Peek | None, new: Mapping[str, pa.DataType]) -> WindowFrame:
         """The frame for files that say this about themselves. Raises :class:`FrameError`.
@@ -67,8 +76,12 @@ class Shape:
         :param new: columns that were found in records, and that the table lacks.
         """
         names, types = self._names(config, peek, new)
-        problems = [*self._missing_keys(config, names, peek), *_twice(names)]
-        table = self._table(config, names, types, problems)
+        problems = [
+            *self._missing_keys(config, names, peek),
+            *_twice(names),
+            *_wrong_file_columns(config, self.of_file, names),
+        ]
+        table = self._table(config, names, types, new, problems)
         fields: dict[str, pa.Field] = {}
         for name, kind in zip(names, types, strict=True):
             found = _of_name(table, name)
@@ -78,14 +91,36 @@ class Shape:
                 if self.rescued is None or self.columns is not None:
                     problems.append(_unknown(name, config, names if len(problems) < _HINTS else ()))
             elif kind is not None and not fits(kind, found.type):
-                problems.append(f"column {name!r} is {kind}, the table's is {found.type}")
+                problems.append(
+                    f"column {name!r} is {_told(kind)}, the table's is {found.type}{self._zone_hint(kind, found.type)}"
+                )
             elif kind is None and peek is not None and pa.types.is_nested(found.type):
                 problems.append(f"column {found.name!r} is {found.type}, which {self.format.name} cannot hold")
             else:
                 fields[found.name] = found
+        folders = self._of_folders(table, peek)
         if problems:
             raise FrameError("the file does not fit the table: " + "; ".join(problems), problems=tuple(problems))
-        return self._made(table, fields, {name.lower() for name in names})
+        fields |= {column.name: column for column in folders}
+        made = self._made(config, table, fields, {name.lower() for name in names}, set(new))
+        if peek is None:  # a record may have the column or not
+            folders = [column for column in made.parse.schema if column.name in fields]
+        return replace(made, folders=tuple(column.name for column in folders if not pa.types.is_nested(column.type)))
+
+    def _of_folders(self, table: pa.Schema, peek: Peek | None) -> list[pa.Field]:
+        """The columns that only a partition folder has a value for."""
+        wanted = None if self.columns is None else {name.lower() for name in self.columns}
+        names = [] if peek is None else [name for name in peek.folders if wanted is None or name in wanted]
+        found = [column for name in names if (column := _of_name(table, name)) is not None]
+        own = {name.lower() for name in self.of_file.names}
+        return [column for column in found if column.name != self.rescued and column.name.lower() not in own]
+
+    def _zone_hint(self, kind: pa.DataType, wanted: pa.DataType) -> str:
+        if not (pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted) and kind.tz is None):
+            return ""
+        if "timezone" in FORMATS[self.format.name]:
+            return "; its times have no zone: say which it is (the option timezone), or let the column be TIMESTAMP_NTZ"
+        return "; its times have no zone: let the column be TIMESTAMP_NTZ"
 
     def _missing_keys(self, config: TableConfig, names: Sequence[str], peek: Peek | None) -> list[str]:
         if peek is None or self.envelope is not None:
@@ -93,7 +128,7 @@ class Shape:
         return [
             f"key column {name!r} is missing; the file has {', '.join(names)}{did_you_mean(name, names)}"
             for name in config.key
-            if not self._is_any(name, names)
+            if not self._is_any(name, (*names, *peek.folders, *self.of_file.names))
         ]
 
     def _names(
@@ -101,29 +136,40 @@ class Shape:
     ) -> tuple[list[str], list[pa.DataType | None]]:
         """Names, and types where they are known."""
         if peek is None:
-            names = list(self.columns or self.fixed or config.schema.names) + list(new)
+            own = {name.lower() for name in self.of_file.names}
+            names = list(
+                self.columns or self.fixed or (name for name in config.schema.names if name.lower() not in own)
+            )
+            names += [name for name in new if not self._is_any(name, names)]
             if self.kind_column is not None and self.envelope is None and not self._is_any(self.kind_column, names):
                 names.append(self.kind_column)
             if self.envelope == "dms" and not self._is_any(OP, names):
                 names.append(OP)
-            return names, [new.get(name) for name in names]
+            known = {name.lower() for name in config.schema.names}
+            return names, [None if name.lower() in known else new.get(name) for name in names]
         types = list(peek.types) if peek.types is not None else [None] * len(peek.names)
         if self.columns is None:
             return list(peek.names), types
         there = {name.lower(): place for place, name in enumerate(peek.names)}
-        lacking = [name for name in self.columns if name.lower() not in there]
+        asked = [name for name in self.columns if name.lower() in there or name.lower() not in peek.folders]
+        lacking = [name for name in asked if name.lower() not in there]
         if lacking:
             raise FrameError(
                 f"the file does not fit the table: it has no column {lacking[0]!r}", problems=tuple(lacking)
             )
-        wanted = [*self.columns, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
+        wanted = [*asked, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
         wanted = list({name.lower(): name for name in wanted}.values())
         return wanted, [types[there[name.lower()]] for name in wanted]
 
     def _table(
-        self, config: TableConfig, names: Sequence[str], types: Sequence[pa.DataType | None], problems: list[str]
+        self,
+        config: TableConfig,
+        names: Sequence[str],
+        types: Sequence[pa.DataType | None],
+        new: Mapping[str, pa.DataType],
+        problems: list[str],
     ) -> pa.Schema:
-        """The table's schema. If it may grow, the columns that files bring are added."""
+        """The table's schema. If it may grow, the columns and fields that files bring are added."""
         if not self.merge_schema or problems:
             return config.schema
         brought = [
@@ -132,6 +178,7 @@ class Shape:
             if not (self._is_kind(name) or self._is_op(name))
             and (kind is not None or _of_name(config.schema, name) is None)
         ]
+        brought += [pa.field(name, kind) for name, kind in new.items() if _of_name(config.schema, name) is not None]
         try:
             return with_columns_of_frame(
                 config.schema, pa.schema(brought), kind_column=None, max_columns=self.max_columns
@@ -139,13 +186,21 @@ class Shape:
         except SchemaError as error:
             raise FrameError(f"the file's columns cannot be added: {error.message}", **error.facts) from error
 
-    def _made(self, table: pa.Schema, fields: dict[str, pa.Field], names: set[str]) -> WindowFrame:
+    def _made(
+        self,
+        config: TableConfig,
+        table: pa.Schema,
+        fields: dict[str, pa.Field],
+        names: set[str],
+        new: Collection[str],
+    ) -> WindowFrame:
         kept = _of_name(table, OP) if self.envelope == "dms" else None
         for column in (kept, None if self.rescued is None else table.field(self.rescued)):
             if column is not None:
                 fields[column.name] = column
-        carried = [column for column in table if column.name in fields]
-        kind, parsed = self._kind(names), list(carried)
+        of_file = FileColumns(*(None if name is None else _named(table, name) for name in self.of_file))
+        carried = [column for column in table if column.name in fields or column.name in of_file.names]
+        kind, parsed = self._kind(names), [column for column in carried if column.name not in of_file.names]
         if self.envelope == "dms":
             parsed += [pa.field(OP, pa.string())] if kept is None else []
         elif kind is not None:
@@ -156,11 +211,13 @@ class Shape:
             rescued=self.rescued,
             room=max(0, self.max_columns - leaf_count(table)) if grows else None,
             ignores=self.columns is not None,
+            strict={*config.key, *config.ordering, *(column.name for column in table if not column.nullable)},
+            fresh={*new} - {*config.schema.names},
         )
         ends = [] if kind is None else [pa.field(kind, pa.string())]
         upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()
         op = None if self.envelope != "dms" else OP if kept is None else kept.name
-        return WindowFrame(frame, upserted, kind, op)
+        return WindowFrame(frame, upserted, kind, op, of_file)
 
     def _kind(self, names: set[str]) -> str | None:
         if self.envelope is not None:
@@ -190,8 +247,36 @@ def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
     )
 
 
+def _told(kind: pa.DataType) -> str:
+    return "a time that may have a zone or not" if kind == EITHER else str(kind)
+
+
 def _of_name(schema: pa.Schema, name: str) -> pa.Field | None:
     return next((column for column in schema if column.name.lower() == name.lower()), None)
+
+
+def _named(schema: pa.Schema, name: str) -> str:
+    """The name as the schema spells it."""
+    found = _of_name(schema, name)
+    return name if found is None else str(found.name)
+
+
+def _wrong_file_columns(config: TableConfig, columns: FileColumns, names: Sequence[str]) -> list[str]:
+    problems = []
+    for option, name, kind in (("path_column", columns.path, pa.string()), ("time_column", columns.time, TIMESTAMP)):
+        if name is None:
+            continue
+        found, ddl = _of_name(config.schema, name), "STRING" if option == "path_column" else "TIMESTAMP"
+        if found is None:
+            add = in_python(f': table.alter(add_columns="{name} {ddl}")')
+            problems.append(f"the table has no column {name!r}, which {option} names: add it{add}")
+        elif found.type != kind:
+            problems.append(f"column {found.name!r}, which {option} names, is {found.type}; it must be {ddl}")
+        elif name.lower() in {given.lower() for given in names}:
+            problems.append(f"records have a column {name!r} of their own; {option} must name another")
+    if columns.path is not None and columns.time is not None and columns.path.lower() == columns.time.lower():
+        problems.append("path_column and time_column name the same column")
+    return problems
 
 
 def _twice(names: Sequence[str]) -> list[str]:

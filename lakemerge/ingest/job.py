@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
@@ -127,6 +127,7 @@ class IngestJob:
     @checked
     def retry(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> int:
         """Put back files that failed or were refused because they changed. A new window takes them. Returns how many.
+        A version that another one has replaced meanwhile is not put back.
 
         :param paths: only these files.
         :raises lakemerge.InputError: one of them did not fail.
@@ -137,10 +138,12 @@ class IngestJob:
 
         def chosen(standing: Standing) -> list[Entry]:
             again.clear()
-            for entries in entries_of(self._table.handle.store, standing):
-                last = entries[-1]
-                if last.state in (FileState.FAILED, FileState.CHANGED) and (asked is None or last.path in asked):
-                    again.append(last._replace(state=FileState.SEEN, reason=None))
+            versions = entries_of(self._table.handle.store, standing)
+            for path, group in groupby(versions, key=lambda entries: entries[0].path):
+                if asked is None or path in asked:
+                    last = _latest(list(group))
+                    if last is not None and last.state in (FileState.FAILED, FileState.CHANGED):
+                        again.append(last._replace(state=FileState.SEEN, reason=None))
             missing = set() if asked is None else asked - {entry.path for entry in again}
             if missing:
                 raise InputError(f"{len(missing)} files did not fail, such as {min(missing)}", paths=tuple(missing))
@@ -281,6 +284,19 @@ class IngestJob:
                 f"say which files: table.ingest({self._name!r}, Files('s3://landing/orders/', format='json'))"
             )
         return self._settings
+
+
+def _latest(versions: Sequence[Sequence[Entry]]) -> Entry | None:
+    """The last entry of the version of a file that the job found last; ``None`` if that is not certain.
+
+    The commit that notes a version as replaced, or one after it, has its successor in another state. A version that
+    is refused is noted after all others.
+    """
+    most = max(entries[-1].window for entries in versions)
+    last = [entries[-1] for entries in versions if entries[-1].window == most]
+    if len(last) > 1:
+        last = [entry for entry in last if entry.state is not FileState.CHANGED]
+    return last[0] if len(last) == 1 else None
 
 
 def _numbers(windows: object) -> set[int]:

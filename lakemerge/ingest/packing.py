@@ -9,17 +9,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.records import joined_fields
 from lakemerge.ingest.ledger import REJECTS
-from lakemerge.ingest.reading import Reading, Rejects, reason_of
+from lakemerge.ingest.reading import BadRecordError, Reading, Rejects, reason_of
+from lakemerge.layout.placement import place_rows
 from lakemerge.storage.base import Store
 from lakemerge.write.pack import Packed, PackSpec, pack
 
@@ -97,7 +100,28 @@ def on_threads(function: Callable[[Task], R], tasks: Sequence[Task], *, threads:
 
 
 def run_task(job: Job, task: Task) -> Done:
-    """Read a task's pieces and pack their records."""
+    """Read a task's pieces and pack their records. Records that only the upsert refuses are bad records, too. They are
+    looked for once it has refused some, so that others cost nothing; what the first attempt wrote belongs to no
+    version, like that of any lost attempt.
+
+    Raises :class:`lakemerge.ingest.reading.BadRecordError` beyond the limit.
+    """
+    try:
+        return _run(job, task)
+    except InputError as error:
+        if isinstance(error, BadRecordError) or "path" in error.facts:
+            raise
+        return _run(replace(job, reading=replace(job.reading, check=partial(_check, job.pack))), task)
+
+
+def _check(spec: PackSpec, rows: pa.RecordBatch) -> None:
+    """Raises the errors that packing raises for rows."""
+    records, _ = spec.frame.convert(rows, spec.merger, spec.config)
+    if spec.config.partition_by:
+        place_rows(pa.Table.from_batches([records]), spec.config, spec.buckets)
+
+
+def _run(job: Job, task: Task) -> Done:
     rejects = Rejects(job.reading.limit, [])
     counts: list[tuple[int, int, int]] = []
 
@@ -115,11 +139,7 @@ def run_task(job: Job, task: Task) -> Done:
 
 def new_fields(reading: Reading, task: Task) -> dict[str, pa.DataType]:
     """The fields that records of a task have and the frame lacks."""
-    found: dict[str, pa.DataType] = {}
-    for part in task.parts:
-        for name, kind in reading.new_fields(part.piece).items():
-            found[name] = wider(found[name], kind) if name in found else kind
-    return found
+    return joined_fields(reading.new_fields(part.piece) for part in task.parts)
 
 
 def _written(job: Job, task: Task, rejects: Rejects) -> NamedFile | None:

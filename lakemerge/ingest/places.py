@@ -89,14 +89,15 @@ class Places:
 
 
 def whole_path(location: str | os.PathLike[str]) -> str:
-    """A location as a whole path. A slash at its end says that it is a folder.
+    """A location as a whole path. A slash at its end says that it is a folder, and ``~`` at its beginning is the
+    user's own folder, as in a shell.
 
     Raises :class:`InputError` if it is neither a local path nor an S3 URL.
     """
     given: object = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(given, str) or not given:
         raise InputError(f"a location must be a path or a URL, not {shown(location)}")
-    text = given
+    text = os.path.expanduser(given)
     if "\0" in text:
         raise InputError(f"the location {text!r} holds a null character, which no path can have", location=text)
     end = "/" if text.endswith("/") else ""

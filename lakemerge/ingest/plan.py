@@ -118,6 +118,8 @@ class Found:
     done: Spool
     """Files that are completely in the table and still listed, with the columns of :data:`DONE`."""
     settling: list[SourceFile]
+    failed: int = 0
+    """How many listed files are passed over because they failed."""
 
     def __iter__(self) -> Iterator[Candidate]:
         return (Candidate(*row) for row in self.candidates)
@@ -182,12 +184,22 @@ class _Join:
         if self.keeps_done:
             windows = whole_rows["window"].combine_chunks().take(places.drop_null())
             self.found.done.add(pa.RecordBatch.from_arrays([*listed.filter(is_done).columns, windows], schema=DONE))
+        self._outdate_beside(listed.filter(is_done), known)
         open_files = listed.filter(pc.invert(is_done))
         rows = _by_path(known.filter(pc.is_in(known["path"], value_set=open_files["path"])))
         for values in zip(*(column.to_pylist() for column in open_files.columns), strict=True):
             file = SourceFile(*values)
             self._file(file, rows.get(file.path, ()))
         self.unlisted(known.filter(pc.invert(pc.is_in(known["path"], value_set=listed["path"]))))
+
+    def _outdate_beside(self, done: pa.RecordBatch, known: pa.Table) -> None:
+        """Note versions that wait, though the version that is there is in the table already."""
+        waits = pc.and_(
+            pc.is_in(known["state"], value_set=pa.array(_WAITING)), pc.is_in(known["path"], value_set=done["path"])
+        )
+        if pc.any(waits).as_py():
+            for entries in _by_path(known.filter(waits)).values():
+                self._outdate(entries)
 
     def unlisted(self, known: pa.Table) -> None:
         """Note files that wait in bins and are not there any more."""
@@ -204,6 +216,7 @@ class _Join:
         if (file.path, file.token) in self.leave:
             return
         if last is not None and last.state in (FileState.FAILED, FileState.CHANGED):
+            self.found.failed += last.state is FileState.FAILED
             return
         if last is None and not self._takes(file, others):
             return

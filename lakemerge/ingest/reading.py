@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -12,23 +13,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import FrameError, RetryError
+from lakemerge.errors import FrameError, InputError, LakeMergeError, RetryError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.casting import Problems
+from lakemerge.ingest.casting import Problems, texts_fitted
 from lakemerge.ingest.envelopes import dms_kinds
-from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject
-from lakemerge.ingest.formats.records import wider
+from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject, folder_values
+from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
+from lakemerge.write.frame import KIND_WORDS
 from mergers import RowKind
+from mergers.interrupts import is_foreign, is_interrupt
 from mergers.wording import argument
 
 __all__ = ["BadRecordError", "NewFieldsError", "Reading", "Rejects", "readable"]
 
-_SYMBOLS: Final = tuple(kind.symbol for kind in RowKind)
-_UPSERTS: Final = (RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol)
+_KINDS: Final = {
+    name: kind
+    for names in ([kind.symbol for kind in RowKind], KIND_WORDS)
+    for name, kind in zip(names, RowKind, strict=True)
+}
+_UPSERTS: Final = [name for name, kind in _KINDS.items() if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)]
 _MAX_TEXT: Final = 200
+_ROW: Final = re.compile(r",? in row \d+")
+"""The number of a row of one, in the errors of frames."""
+_READERS: Final = frozenset({"fastavro", "_lzma", "binascii", "decimal"})
+"""Modules beside those of :mod:`mergers.interrupts` whose errors tell of bytes that cannot be read."""
+_CLIENTS: Final = frozenset({"botocore", "aiobotocore", "aiohttp", "urllib3", "fsspec", "s3fs", "socket", "ssl"})
+"""Modules whose errors tell that a store could not be reached."""
 
 
 class NewFieldsError(RetryError):
@@ -53,20 +66,25 @@ class Rejects:
     limit: int | None
     found: list[Reject]
 
-    def add(self, reject: Reject) -> None:
-        """Raises :class:`BadRecordError` beyond the limit."""
+    def add(self, reject: Reject, line_of: Callable[[int], int | None]) -> None:
+        """Raises :class:`BadRecordError` beyond the limit.
+
+        :param line_of: gives the number of the line that holds a byte of the file.
+        """
         self.found.append(reject)
         if self.limit is not None and len(self.found) > self.limit:
-            raise refused(reject, self.limit)
+            offset = reject.origin.offset
+            raise refused(reject, self.limit, line=None if offset is None else line_of(offset))
 
 
-def refused(reject: Reject, limit: int) -> BadRecordError:
+def refused(reject: Reject, limit: int, *, line: int | None = None) -> BadRecordError:
     origin = reject.origin
     place = f"byte {origin.offset}" if origin.offset is not None else f"record {origin.row}"
+    reason = reason_of(reject) if line is None else f"{reason_of(reject)} (line {line})"
     text = origin.text if len(origin.text) <= _MAX_TEXT else f"{origin.text[:_MAX_TEXT]}..."
     many = f"more than {limit} bad records; the last: " if limit else ""
     return BadRecordError(
-        f"{many}{reject.path}, {place}: {reason_of(reject)}: {text!r}. Correct the file, or let ingest set such "
+        f"{many}{reject.path}, {place}: {reason}: {text!r}. Correct the file, or let ingest set such "
         f"records aside ({argument('bad_records', repr('quarantine'))}, {argument('max_bad_records', '...')}), and "
         "retry",
         path=reject.path,
@@ -92,6 +110,8 @@ class Reading:
     """Columns, and the values in them that turn an upsert into a delete."""
     limit: int | None
     """How many records of a window may be set aside; ``None``: any number."""
+    check: Callable[[pa.RecordBatch], object] | None = None
+    """Raises an :class:`InputError` for rows that the table refuses."""
 
     @staticmethod
     def of(
@@ -112,13 +132,19 @@ class Reading:
         :class:`BadRecordError`.
         """
         path = piece.file.path
+        folders = self._folder_values(piece.landed or path)
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
+
+            def line_of(offset: int) -> int | None:
+                data.seek(0)
+                return self.format.line_of(data, path, offset)
+
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for origin, reason in parsed.unread:
-                    rejects.add(Reject(path, origin, reason))
+                    rejects.add(Reject(path, origin, reason), line_of)
                 if parsed.new:
                     raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
-                rows = self._good(parsed, path, rejects)
+                rows = self._good(parsed, piece, rejects, folders, line_of)
                 if rows.num_rows:
                     yield rows
 
@@ -129,20 +155,63 @@ class Reading:
         with self.places.of(path).open(piece.file) as data, readable(path, self.format.name):
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for name, kind in parsed.new.items():
-                    found[name] = wider(found[name], kind) if name in found else kind
+                    add_field(found, name, kind)
         return found
 
-    def _good(self, parsed: Parsed, path: str, rejects: Rejects) -> pa.RecordBatch:
+    def _folder_values(self, path: str) -> dict[str, pa.Scalar]:
+        """The values of columns that the partition folders of a path have."""
+        given = folder_values(path)
+        found: dict[str, pa.Scalar] = {}
+        for name in self.frame.folders:
+            text = given.get(name.lower())
+            if text is not None:
+                column, problems = texts_fitted(pa.array([text]), self.frame.parse.schema.field(name).type)
+                if problems:
+                    reason = f"its folder {name}={text} has no value for column {name!r}: {problems[0]}"
+                    raise FileUnreadableError(f"{path} cannot be taken up: {reason}", path=path)
+                found[name] = column[0]
+        return found
+
+    def _good(
+        self,
+        parsed: Parsed,
+        piece: Piece,
+        rejects: Rejects,
+        folders: Mapping[str, pa.Scalar],
+        line_of: Callable[[int], int | None],
+    ) -> pa.RecordBatch:
+        path = piece.file.path
         problems: Problems = dict(parsed.problems)
-        rows = self._with_kind(parsed.rows, problems)
+        rows = self._with_kind(self._with_file(_filled(parsed.rows, folders), piece), problems)
+        if self.frame.of_file.names:
+            rows = rows.select(self.frame.schema.names)
         self._judge(rows, problems)
+        if self.check is not None:
+            places = [place for place in range(rows.num_rows) if place not in problems]
+            for row, reason in _refused_by(self.check, rows.take(pa.array(places, pa.int64()))):
+                problems[places[row]] = reason
         if not problems:
             return rows
         keep = np.ones(rows.num_rows, np.bool_)
+        last = None
         for place in sorted(problems):
             keep[place] = False
-            rejects.add(Reject(path, parsed.origin(place), problems[place]))
+            origin = parsed.origin(place)
+            if origin != last:  # a record that is two rows is one bad record
+                rejects.add(Reject(path, origin, problems[place]), line_of)
+            last = origin
         return rows.filter(pa.array(keep))
+
+    def _with_file(self, rows: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+        """The columns with those that get something of the file."""
+        path, time = self.frame.of_file
+        if path is not None:
+            landed = pa.scalar(piece.landed or piece.file.path, pa.string())
+            rows = rows.append_column(path, pa.repeat(landed, rows.num_rows))
+        if time is not None:
+            moment = pa.scalar(piece.file.modified_ns // 1000, pa.int64()).cast(self.frame.schema.field(time).type)
+            rows = rows.append_column(time, pa.repeat(moment, rows.num_rows))
+        return rows
 
     def _with_kind(self, rows: pa.RecordBatch, problems: Problems) -> pa.RecordBatch:
         """The columns to upsert. A DMS operation becomes the kind."""
@@ -165,8 +234,8 @@ class Reading:
             if name in rows.schema.names:
                 _mark(rows.column(name).is_null(), f"key column {name!r} is null", problems)
         if kind is not None:
-            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(_SYMBOLS)))
-            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_SYMBOLS)}", problems)
+            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(list(_KINDS))))
+            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_KINDS)}", problems)
         for name in self.required:
             if name in rows.schema.names and rows.column(name).null_count:
                 bad = rows.column(name).is_null()
@@ -180,7 +249,8 @@ class Reading:
 
 @contextmanager
 def readable(path: str, format_name: str) -> Iterator[None]:
-    """Adds the file's name to errors of a format."""
+    """Makes of whatever a format's reader raises an error of this file, which has its name. Errors of stores and other
+    errors that have nothing to do with the bytes pass, and so do interrupts."""
     try:
         yield
     except FileUnreadableError as error:
@@ -193,11 +263,46 @@ def readable(path: str, format_name: str) -> Iterator[None]:
         raise FrameError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
     except RecursionError as error:  # in a library's reader; values and schemas are checked before ours
         raise FileUnreadableError(f"{path} cannot be read as {format_name}: it nests too deeply", path=path) from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        # Arrow reports bad input as an OSError without a number; other errors mean that the source failed.
-        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+    except Exception as error:
+        if not _is_of_bytes(error):
             raise
-        raise FileUnreadableError(f"{path} cannot be read as {format_name}: {error}", path=path) from error
+        told = str(error) or repr(error)
+        raise FileUnreadableError(f"{path} cannot be read as {format_name}: {told}", path=path) from error
+
+
+def _is_of_bytes(error: Exception) -> bool:
+    """Whether the bytes of a file are the reason for an error."""
+    if isinstance(error, LakeMergeError):
+        return False
+    if isinstance(error, OSError):
+        # Arrow reports bad input as an OSError without a number; other errors mean that the source failed.
+        return type(error) is OSError and error.errno is None
+    root = type(error).__module__.partition(".")[0]
+    if root in _READERS:
+        return not is_interrupt(error)
+    return root not in _CLIENTS and not is_foreign(error)
+
+
+def _refused_by(check: Callable[[pa.RecordBatch], object], rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
+    """The rows for which a check raises, found by halving, and why."""
+    todo = [(0, rows.num_rows)] if rows.num_rows else []
+    while todo:
+        start, count = todo.pop()
+        try:
+            check(rows.slice(start, count))
+        except InputError as error:
+            if count == 1:
+                yield start, _ROW.sub("", error.message)
+            else:
+                todo += [(start + count // 2, count - count // 2), (start, count // 2)]
+
+
+def _filled(rows: pa.RecordBatch, values: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    """The rows with these values where the columns are null."""
+    for name, value in values.items():
+        place = rows.schema.names.index(name)
+        rows = rows.set_column(place, rows.schema.field(place), pc.fill_null(rows.column(place), value))
+    return rows
 
 
 def _mark(bad: pa.Array, reason: str, problems: Problems) -> None:

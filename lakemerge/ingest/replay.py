@@ -15,7 +15,7 @@ from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Member, Standing
-from lakemerge.ingest.formats.base import Piece
+from lakemerge.ingest.formats.base import Piece, with_folders
 from lakemerge.ingest.ledger import FileState
 from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.reading import readable
@@ -188,8 +188,8 @@ def _member(runner: Runner, taken: _Taken) -> Member:
     chosen, peek = runner.gathering.format, None
     if chosen.describes_itself:
         with runner.gathering.files.places.of(file.path).open(file) as data, readable(file.path, chosen.name):
-            peek = chosen.peek(data, file)
-    piece = Piece(file, taken.block, taken.blocks, taken.offset, taken.length, peek)
+            peek = with_folders(chosen.peek(data, file), taken.path)
+    piece = Piece(file, taken.block, taken.blocks, taken.offset, taken.length, peek, taken.path)
     return Member(Candidate(file.modified_ns, file.path, file.size, file.token, 0), piece)
 
 

@@ -25,14 +25,18 @@ class IngestResult(Shown):
     """Records set aside; :meth:`lakemerge.ingest.IngestJob.rejects` shows them."""
     failed: int = 0
     """Files whose window failed; ``files(state="failed")`` says why."""
+    to_retry: int = 0
+    """Files that failed, in this run or before, and are passed over until :meth:`lakemerge.ingest.IngestJob.retry`
+    puts them back, or another version of them lands."""
     waiting: str | None = None
     """Why the run ended before everything was taken up, if it did."""
 
     def __repr__(self) -> str:
+        retry = f", to_retry={self.to_retry:,}" if self.to_retry else ""
         waiting = "" if self.waiting is None else f", waiting={self.waiting!r}"
         return (
             f"IngestResult(windows={self.windows}, files={self.files:,}, rows={self.rows:,}, "
-            f"rejected={self.rejected:,}, failed={self.failed:,}{waiting})"
+            f"rejected={self.rejected:,}, failed={self.failed:,}{retry}{waiting})"
         )
 
 

@@ -10,20 +10,27 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemerge.errors import CommitConflictError, InputError, RetryError, TableDamagedError
+from lakemerge.errors import (
+    CommitConflictError,
+    InputError,
+    LakeMergeError,
+    MergeValueError,
+    RetryError,
+    TableDamagedError,
+)
 from lakemerge.format.config import TableConfig
 from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
 from lakemerge.ingest.formats.base import Peek
-from lakemerge.ingest.formats.records import wider, within
+from lakemerge.ingest.formats.records import joined_fields, within
 from lakemerge.ingest.frames import Shape, WindowFrame
 from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
 from lakemerge.ingest.plan import Settling, found_by
 from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading
 from lakemerge.ingest.results import IngestResult
-from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
+from lakemerge.ingest.source import FileChangedError, FileGoneError, FileUnreadableError, SourceFile
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
@@ -38,6 +45,8 @@ __all__ = ["Engine", "Runner", "fails_window"]
 _logger = logger("lakemerge.ingest")
 
 _MOST_REPLANS: Final = 100
+_MOST_READS: Final = 4
+"""So often a window is read again without a file that cannot be read."""
 _INFLATED: Final = {"parquet": 4, "orc": 4, "avro": 2}
 """About how many bytes of Arrow data one byte of a file makes."""
 
@@ -78,6 +87,8 @@ class Runner:
     """Called after each window."""
     is_stopped: Callable[[], bool]
     result: IngestResult = field(default_factory=IngestResult)
+    _unreadable: int = 0
+    _told_failed: int = 0
 
     def standing(self) -> Standing:
         """The table as it is now, and what it says about the job."""
@@ -115,6 +126,14 @@ class Runner:
             leave=leave,
         )
         windows = Windows(self.gathering, drain, notes=found.notes, unsettled=leave)
+        self.result = replace(self.result, to_retry=found.failed)
+        if found.failed and found.failed != self._told_failed:
+            _logger.warning(
+                "ingest %s: %d files failed before, and are passed over until retry puts them back",
+                self.name,
+                found.failed,
+            )
+        self._told_failed = found.failed
         try:
             if self.afterwards is not None:
                 self.handle.log.make_durable(standing.view.version)
@@ -157,7 +176,7 @@ class Runner:
         except Exception as error:
             if not fails_window(error):
                 raise
-            return self._fail(standing, Failure(tuple(m.candidate for m in window.members), _told(error)), windows)
+            return self._without(error, standing, window, windows)
         windows.notes.clear()
         self._count(entries)
         blocks = sum(member.piece.blocks for member in window.members)
@@ -175,6 +194,23 @@ class Runner:
             self.afterwards.do((member.candidate.file, number) for member in window.members if member.is_last)
         self.committed()
         return after
+
+    def _without(self, error: Exception, standing: Standing, window: Window, windows: Windows) -> Standing:
+        """Note that a window failed. If one file cannot be read, only that file fails, and the others go on: after
+        some such files each in a window of its own, so that no file is read often. A bin is one whole, and so are the
+        records of a window that are read, but are not taken."""
+        bad = error.facts.get("path") if isinstance(error, FileUnreadableError) else None
+        others = tuple(member for member in window.members if member.candidate.path != bad)
+        if self.gathering.uses_bins or len(others) == len(window.members):
+            others = ()
+        failed = [member.candidate for member in window.members if member not in others]
+        standing = self._fail(standing, Failure(tuple(failed), _told(error)), windows)
+        self._unreadable += 1
+        alone = self._unreadable % _MOST_READS == 0
+        for members in [(member,) for member in others] if alone else [others]:
+            if members:
+                standing = self._window(self._current(standing), window._replace(members=members), windows)
+        return standing
 
     def _committed(self, standing: Standing, window: Window, windows: Windows) -> tuple[Standing, list[Entry]]:
         """Read, pack and commit a window."""
@@ -204,10 +240,7 @@ class Runner:
         shape = self._shape(handle, view)
         frame = shape.frame(view.config, peek, {})
         reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
-        found: dict[str, pa.DataType] = {}
-        for part in self.engine.run(partial(new_fields, reading), self._tasks(members)):
-            for name, kind in part.items():
-                found[name] = wider(found[name], kind) if name in found else kind
+        found = joined_fields(self.engine.run(partial(new_fields, reading), self._tasks(members)))
         return within(found, frame.parse.room or 0)
 
     def _packed(
@@ -275,7 +308,10 @@ class Runner:
         after = self._note(standing, [*windows.notes, *failed], about)
         windows.notes.clear()
         windows.failed.update((candidate.path, candidate.token) for candidate in failure.candidates)
-        self.result = replace(self.result, failed=self.result.failed + len(failed))
+        self._told_failed += len(failed)
+        self.result = replace(
+            self.result, failed=self.result.failed + len(failed), to_retry=self.result.to_retry + len(failed)
+        )
         _logger.warning("ingest %s: %d files failed: %s", self.name, len(failed), failure.reason)
         return after
 
@@ -301,12 +337,13 @@ class Runner:
 
 
 def fails_window(error: Exception) -> bool:
-    """Whether the files are at fault: then the window fails, and the others go on. Else the table or store is."""
-    return isinstance(error, InputError)
+    """Whether the files are at fault: then the window fails, and the others go on. Else the table or store is. A value
+    that cannot be merged is found here only by a first load, which merges the records."""
+    return isinstance(error, InputError | MergeValueError)
 
 
 def _told(error: Exception) -> str:
-    return error.message if isinstance(error, InputError) else str(error)
+    return error.message if isinstance(error, LakeMergeError) else str(error)
 
 
 def _files(done: Spool) -> Iterator[tuple[SourceFile, int]]:

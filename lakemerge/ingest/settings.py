@@ -14,7 +14,7 @@ from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.envelopes import Debezium
 from lakemerge.ingest.formats.base import Format
-from lakemerge.ingest.formats.choose import chosen_format
+from lakemerge.ingest.formats.choose import FILE_OPTIONS, chosen_format, file_columns
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Envelope, Shape, rescued_problem
 from lakemerge.ingest.options import After, Archive, BadRecords, Bins, Files, Fragments, Size
@@ -125,6 +125,7 @@ class JobSettings:
             rescued=self.rescued_column,
             merge_schema=self.merge_schema,
             fixed=chosen.columns if isinstance(chosen, TextLines) else None,
+            of_file=file_columns(self.files.format, self.files.options),
         )
 
     def runner(self, table: OpenTable, name: str, is_stopped: Callable[[], bool]) -> Runner:
@@ -166,7 +167,8 @@ class JobSettings:
 
     def _format(self, config: TableConfig) -> Format:
         unwrap = Debezium.of(config, self.files.options) if self.envelope == "debezium" else None
-        columns = self.files.columns or tuple(config.schema.names)
+        of_file = {str(self.files.options.get(key)).lower() for key in FILE_OPTIONS}
+        columns = self.files.columns or tuple(name for name in config.schema.names if name.lower() not in of_file)
         return chosen_format(self.files.format, self.files.options, columns=columns, unwrap=unwrap)
 
 

@@ -5,12 +5,16 @@ A job notes in the table what it took up, and takes up each record once. This re
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -18,13 +22,13 @@ import pyarrow.json as pjson
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject
-from lakemerge.ingest.formats.choose import chosen_format
-from lakemerge.ingest.formats.compressed import decompressed
+from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject, folder_values, with_folders
+from lakemerge.ingest.formats.choose import chosen_format, file_columns
+from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
+from lakemerge.ingest.formats.encodings import parsed_encoding
 from lakemerge.ingest.formats.json_lines import JsonLines
-from lakemerge.ingest.formats.lines import cut_stream
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, wider
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, add_field, nests_deeper
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Shape
 from lakemerge.ingest.places import Places, whole_path
@@ -35,12 +39,9 @@ from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from mergers import Merger
-from mergers.logs import logger
 from mergers.wording import argument
 
 __all__ = ["SingleFile"]
-
-_logger = logger("lakemerge.ingest")
 
 _ENDINGS: Final = {
     "csv": "csv",
@@ -53,9 +54,12 @@ _ENDINGS: Final = {
     "avro": "avro",
     "orc": "orc",
 }
-_COMPRESSED: Final = frozenset({"gz", "gzip", "zst", "zstd", "bz2"})
+_COMPRESSED: Final = frozenset(ending.removeprefix(".") for ending in ENDINGS)
 _LOOKED_AT: Final = 16 << 20
 """Bytes of a text file that its types are guessed from."""
+_MOST_SETS: Final = 100
+_MOST_MIXED: Final = 2_000_000
+"""Of so many records the keys are held, to keep those of a key in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +108,8 @@ class SingleFile:
         """
         chosen = self._format(())
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
-            if self.format_name == "json":
-                self._check_nesting(data)
-                data.seek(0)
-                stream = decompressed(data, self.file.path, self.options.get("compression"))
-                options = pjson.ReadOptions(block_size=_LOOKED_AT)
-                guessed = _settled(pjson.open_json(stream, read_options=options).schema)
+            if isinstance(chosen, JsonLines):
+                guessed = _settled(self._guessed_json(data, chosen))
             elif isinstance(chosen, Delimited):
                 guessed = _settled(self._guessed(data, chosen))
             else:
@@ -139,9 +139,12 @@ class SingleFile:
         peek, new = None, dict[str, pa.DataType]()
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             if chosen.describes_itself:
-                peek = chosen.peek(data, self.file)
+                peek = with_folders(chosen.peek(data, self.file), self.file.path)
             elif isinstance(chosen, JsonLines) and columns is None:
-                columns = self._fields(data)
+                columns = self._fields(data, chosen).names
+                there = {name.lower() for name in columns}
+                folders = folder_values(self.file.path).keys() - there
+                columns += [name for name in config.schema.names if name.lower() in folders]
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
@@ -154,10 +157,60 @@ class SingleFile:
             merge_schema=merge_schema,
             max_columns=max_columns,
             fixed=chosen.columns if isinstance(chosen, TextLines) else None,
+            of_file=file_columns(self.format_name, self.options),
         )
         frame = shape.frame(config, peek, new)
         reading = Reading.of(config, merger.delete_marks(config.shape), self.places, chosen, frame, 0)
         return pa.RecordBatchReader.from_batches(frame.schema, reading.rows(self._piece(peek), Rejects(0, [])))
+
+    def frames(
+        self,
+        config: TableConfig,
+        merger: Merger,
+        *,
+        columns: Sequence[str] | None = None,
+        kind_column: str | None = None,
+        merge_schema: bool = False,
+        max_columns: int = Settings().max_columns,
+    ) -> Iterator[pa.RecordBatchReader]:
+        """The records as frames for upserts one after the other. See :meth:`rows` for the parameters.
+
+        It is one frame, unless the file is JSON and its records have different fields. Then each frame has the records
+        of one set of fields, so that what a record does not name is unset. The records of a key keep their order. All
+        records are read before the first frame is given: one that does not fit is an error before anything is written.
+
+        :raises lakemerge.InputError: there are too many sets of fields, or too many records of different sets.
+        """
+        rows = partial(
+            self.rows,
+            config,
+            merger,
+            columns=columns,
+            kind_column=kind_column,
+            merge_schema=merge_schema,
+            max_columns=max_columns,
+        )
+        chosen = self._format(columns or config.schema.names)
+        found = None
+        if isinstance(chosen, JsonLines) and columns is None:
+            with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
+                found = self._fields(data, chosen)
+        if found is None or len(found.sets) < 2:
+            yield rows()
+            return
+        if len(found.sets) > _MOST_SETS or len(found.of_record) > _MOST_MIXED:
+            raise InputError(
+                f"{self.file.path} has {len(found.of_record):,} records with {len(found.sets):,} different sets of "
+                f"fields; {_MOST_MIXED:,} with {_MOST_SETS} are taken: divide the file, or name the columns to take "
+                f"({argument('columns')}), where what a record lacks is null"
+            )
+        needed = {*config.key, *config.ordering, *(field.name for field in config.schema if not field.nullable)}
+        needed |= {*file_columns(self.format_name, self.options).names, kind_column or ""}
+        always = {name.lower() for name in needed} | folder_values(self.file.path).keys()
+        sets = [names | always for names in found.sets]
+        order = _in_turns(found.of_record, _keys(rows(), config.key))
+        for number, code in enumerate(order.codes):
+            yield _only(rows(), order.turns, number, sets[code])
 
     def _format(self, columns: Sequence[str]) -> Format:
         return chosen_format(self.format_name, self.options, columns=columns)
@@ -165,28 +218,22 @@ class SingleFile:
     def _piece(self, peek: Peek | None) -> Piece:
         return Piece(self.file, 0, 1, 0, self.file.size, peek)
 
-    def _fields(self, data: pa.NativeFile) -> list[str]:
-        """Every name that a line of JSON has. A line that is no object has none here; the reader reports it."""
-        found: dict[str, str] = {}
-        counts: Counter[str] = Counter()
-        records = 0
-        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
-            for line in lines.without_mark():
+    def _fields(self, data: pa.NativeFile, chosen: JsonLines) -> _Fields:
+        """The names that records of JSON have. A record that is no object has none here; the reader reports it."""
+        found = _Fields({}, {}, array("I"))
+        codes: dict[tuple[str, ...], int] = {}
+        for lines in chosen.records(data, self.file.path):
+            for line in lines:
                 with suppress(ValueError):
                     record = orjson.loads(line)
                     if isinstance(record, dict):
-                        records += 1
-                        counts.update({name.lower() for name in record})
-                        found |= {name.lower(): name for name in record if name.lower() not in found}
-        partial = [found[name] for name, count in counts.items() if count < records]
-        if partial:
-            _logger.warning(
-                "%s: some records lack %s, which others have; there it is set to null. To leave a column as it is in "
-                "the table, put such records into a file of their own, or name the columns to take (columns)",
-                self.file.path,
-                ", ".join(partial),
-            )
-        return list(found.values())
+                        given = tuple(record)
+                        if given not in codes:
+                            found.spelled.update({n.lower(): n for n in given if n.lower() not in found.spelled})
+                            names = frozenset(name.lower() for name in given)
+                            codes[given] = found.sets.setdefault(names, len(found.sets))
+                        found.of_record.append(codes[given])
+        return found
 
     def _new_fields(self, chosen: JsonLines, config: TableConfig, max_columns: int) -> dict[str, pa.DataType]:
         """The fields that the table lacks, with the types of their values."""
@@ -198,39 +245,113 @@ class SingleFile:
                 if bad:
                     raise refused(Reject(self.file.path, *bad[0]), 0)
                 for name, kind in parsed.new.items():
-                    new[name] = wider(new[name], kind) if name in new else kind
+                    add_field(new, name, kind)
         return new
 
-    def _check_nesting(self, data: pa.NativeFile) -> None:
-        """Raise :class:`SchemaError` for values beyond the limit of records, because Arrow's guess of types ends the
+    def _guessed_json(self, data: pa.NativeFile, chosen: JsonLines) -> pa.Schema:
+        """Raises :class:`SchemaError` for values beyond the limit of records, because Arrow's guess of types ends the
         process if they nest some thousand levels deep."""
-        seen = 0
-        for lines in cut_stream(decompressed(data, self.file.path, self.options.get("compression"))):
-            for line in lines.without_mark():
+        seen: list[bytes] = []
+        size = 0
+        for lines in chosen.records(data, self.file.path):
+            for line in lines:
                 if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and _is_too_deep(line):
                     raise SchemaError(
                         f"{self.file.path} has a record that nests more than {MAX_VALUE_LEVELS} levels deep: leave it "
                         "out, or name the columns of the table"
                     )
-            seen += len(lines.data)
-            if seen > _LOOKED_AT:
+                seen.append(line)
+                size += len(line) + 1
+            if size > _LOOKED_AT:
                 break
+        records = pa.BufferReader(b"\n".join(seen))
+        return pjson.read_json(
+            records,
+            read_options=pjson.ReadOptions(block_size=size + 1),
+            parse_options=pjson.ParseOptions(newlines_in_values=chosen.multiline),
+        ).schema
 
     def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
-        stream = decompressed(data, self.file.path, chosen.compression)
         if not chosen.header:
             raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
-        return pcsv.open_csv(
-            stream,
-            read_options=pcsv.ReadOptions(block_size=_LOOKED_AT, encoding=chosen.encoding),
+        seen: list[bytes] = []
+        size = 0
+        for records in chosen.records(data, self.file.path):
+            seen.append(records)
+            size += len(records)
+            if size > _LOOKED_AT:
+                break
+        return pcsv.read_csv(
+            pa.BufferReader(b"".join(seen)),
+            read_options=pcsv.ReadOptions(block_size=size + 1, encoding=parsed_encoding(chosen.encoding)),
             parse_options=pcsv.ParseOptions(
                 delimiter=chosen.delimiter,
                 quote_char=chosen.quote or False,
-                escape_char=chosen.escape or False,
-                newlines_in_values=chosen.multiline,
+                escape_char=(chosen.escape if chosen.escape != chosen.quote else None) or False,
+                newlines_in_values=True,
             ),
             convert_options=pcsv.ConvertOptions(null_values=list(chosen.null), strings_can_be_null=True),
         ).schema
+
+
+class _Fields(NamedTuple):
+    """The names of fields of records, whatever their case."""
+
+    spelled: dict[str, str]
+    """Lower-case name -> its first spelling."""
+    sets: dict[frozenset[str], int]
+    """Sets of lower-case names, and their numbers."""
+    of_record: array[int]
+    """The number of each record's set."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.spelled.values())
+
+
+class _Turns(NamedTuple):
+    """Records that go together."""
+
+    codes: list[int]
+    """The set of fields of each turn."""
+    turns: array[int]
+    """The turn of each record."""
+
+
+def _in_turns(codes: array[int], keys: Iterator[tuple[Any, ...]]) -> _Turns:
+    """Records of one set of fields go in as few turns as leave the records of each key in their order."""
+    order, turns = _Turns([], array("I")), defaultdict[int, list[int]](list)
+    last: dict[tuple[Any, ...], int] = {}
+    for code, key in zip(codes, keys, strict=True):
+        earliest = last.get(key, 0)
+        place = bisect_left(turns[code], earliest)
+        if place == len(turns[code]):
+            turns[code].append(len(order.codes))
+            order.codes.append(code)
+        last[key] = turns[code][place]
+        order.turns.append(turns[code][place])
+    return order
+
+
+def _keys(rows: pa.RecordBatchReader, key: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for batch in rows:
+        yield from zip(*(batch.column(name).to_pylist() for name in key), strict=True)
+
+
+def _only(rows: pa.RecordBatchReader, turns: array[int], turn: int, names: Collection[str]) -> pa.RecordBatchReader:
+    """The records of a turn, with the columns of these names."""
+    places = np.frombuffer(turns, np.dtype(turns.typecode))
+    kept = [name for name in rows.schema.names if name.lower() in names]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in rows:
+            mask = places[first : first + batch.num_rows] == turn
+            first += batch.num_rows
+            if mask.any():
+                yield batch.select(kept).filter(pa.array(mask))
+
+    return pa.RecordBatchReader.from_batches(pa.schema([rows.schema.field(name) for name in kept]), batches())
 
 
 def _is_too_deep(line: bytes) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime as dt
 import json
 import math
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,15 +24,20 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems, texts_fitted
+from lakemerge.ingest.formats.times import TimeFormat, TimeFormats
+from lakemerge.ingest.logical import Clock, Day, Moment, Span
 
-__all__ = ["Literal", "Misfits", "column_of", "exactly", "json_text"]
+__all__ = ["Literal", "Misfits", "Place", "column_of", "exactly", "json_text"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NAMED_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_MOST: Final = {16: 65520.0, 32: float(2**128 - 2**103), 64: math.inf}
+"""Width of a float -> the least number that is too large for it, also when it is rounded."""
+_OWN: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 _INEXACT: Final = (float, dict, list)
 """Types that are or may hold a float."""
+_MOST_DIGITS: Final = 40
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -39,6 +45,19 @@ class Literal(str):
     """A number as it is written in the file. Several such texts may be the same float."""
 
     __slots__ = ()
+
+
+class Place(str):
+    """The dotted name of a field within a column, with the parts it is of. A column may have a dot in its name."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str, ...]
+
+    @staticmethod
+    def of(outer: str, part: str) -> Place:
+        place = Place(f"{outer}.{part}")
+        place.parts = (*(outer.parts if isinstance(outer, Place) else (outer,)), part)
+        return place
 
 
 @dataclass(slots=True)
@@ -50,12 +69,21 @@ class Misfits:
     inexact: set[int] = field(default_factory=set)
     """Rows with a float where the text of the number counts. :func:`exactly` has to read them again."""
     unknown: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Row -> fields of structs that the table lacks, with dotted names."""
+    """Row -> fields that the table lacks: those of structs as :class:`Place`."""
+    unfit: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Row -> values that did not fit their column, where they are rescued and so are no problems."""
+    times: TimeFormats = field(default_factory=TimeFormats)
+    """How times are written in what is read."""
 
 
 def exactly(text: bytes) -> Any:
-    """JSON whose numbers with a fraction are :class:`Literal`. Raises ``ValueError``."""
-    return json.loads(text, parse_float=Literal)
+    """JSON whose numbers are :class:`Literal`, except short whole ones, and whose NaN and infinities are texts. Raises
+    ``ValueError``."""
+    return json.loads(text, parse_float=Literal, parse_int=_whole, parse_constant=str)
+
+
+def _whole(text: str) -> int | Literal:
+    return Literal(text) if len(text) > 18 or text == "-0" else int(text)
 
 
 def json_text(value: object) -> str:
@@ -84,16 +112,18 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
         return _lists(values, owners, kind, misfits, name)
     if pa.types.is_map(kind):
         return _maps(values, owners, kind, misfits, name)
-    convert = _converter(kind)
-    floating = _INEXACT if pa.types.is_string(kind) else (float,)
+    written = misfits.times.format_of(name, kind)
+    convert = _converter(kind) if written is None else _text_of_time(written)
+    is_text = pa.types.is_string(kind)
+    floating = _INEXACT if is_text else (float,)
     needs_text = not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
     found: list[Any] = []
     for owner, value in zip(owners, values, strict=True):
         if value is None:
             found.append(None)
             continue
-        if needs_text and type(value) in floating:
-            misfits.inexact.add(owner)
+        if needs_text and (type(value) in floating or (is_text and value == 0 and type(value) is int)):
+            misfits.inexact.add(owner)  # also for -0
         try:
             found.append(convert(value))
         except (ValueError, TypeError, ArithmeticError):
@@ -101,18 +131,38 @@ def _column(values: Sequence[Any], owners: Sequence[int], kind: pa.DataType, mis
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return pa.array(found, kind)
-    return _times(found, owners, kind, misfits, name)
+    return _times(found, owners, kind, misfits, name, written)
 
 
-def _times(found: Sequence[Any], owners: Sequence[int], kind: pa.DataType, misfits: Misfits, name: str) -> pa.Array:
-    """Times, from texts or from Python's own types."""
+def _text_of_time(written: TimeFormat) -> Callable[[Any], str]:
+    """A function for the text of a time, which may be a number if the format counts."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, str):
+            return str(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return repr(value) if is_number and written.is_number else _refuse(value)
+
+    return text
+
+
+def _times(
+    found: Sequence[Any],
+    owners: Sequence[int],
+    kind: pa.DataType,
+    misfits: Misfits,
+    name: str,
+    written: TimeFormat | None,
+) -> pa.Array:
+    """Times, from texts or from numbers: microseconds, or days, since 1970."""
     texts = pa.array([value if isinstance(value, str) else None for value in found], pa.string())
-    array, problems = texts_fitted(texts, kind)
+    array, problems = texts_fitted(texts, kind) if written is None else written.read(texts, kind)
     for place, reason in problems.items():
         misfits.problems.setdefault(owners[place], f"column {name!r}: {reason}")
-    if any(value is not None and not isinstance(value, str) for value in found):
-        others = pa.array([None if isinstance(value, str) else value for value in found], kind)
-        array = pa.compute.coalesce(array, others)
+    numbers = [value if isinstance(value, int) else None for value in found]
+    if any(value is not None for value in numbers):
+        whole = pa.array(numbers, pa.int64() if pa.types.is_timestamp(kind) else pa.int32())
+        array = pa.compute.coalesce(array, whole.cast(kind))
     return array
 
 
@@ -129,7 +179,7 @@ def _structs(
             for given, part in value.items():
                 found = names.get(given.lower())
                 if found is None:
-                    misfits.unknown.setdefault(owner, {})[f"{name}.{given}"] = part
+                    misfits.unknown.setdefault(owner, {})[Place.of(name, given)] = part
                 else:
                     row[found] = part
         elif value is not None:
@@ -137,7 +187,7 @@ def _structs(
         for column, part in zip(children, row, strict=True):
             column.append(part)
     arrays = [
-        _column(column, owners, child.type, misfits, f"{name}.{child.name}")
+        _column(column, owners, child.type, misfits, Place.of(name, child.name))
         for column, child in zip(children, kind, strict=True)
     ]
     fields = [child.with_nullable(True) for child in kind]
@@ -160,7 +210,7 @@ def _lists(values: Sequence[Any], owners: Sequence[int], kind: pa.ListType, misf
             item_owners.extend([owner] * len(value))
         elif value is not None:
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
-    inner = _column(items, item_owners, kind.value_type, misfits, f"{name}.element")
+    inner = _column(items, item_owners, kind.value_type, misfits, Place.of(name, "element"))
     if not kind.value_field.nullable:
         _no_nulls(inner, item_owners, f"an element of {name}", misfits)
     return pa.ListArray.from_arrays(pa.array([*offsets, len(items)], pa.int32()), inner, type=kind)
@@ -179,8 +229,8 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
             item_owners.extend([owner] * len(value))
         elif value is not None:
             misfits.problems.setdefault(owner, _misfit(name, value, kind))
-    key_array = _column(keys, item_owners, kind.key_type, misfits, f"{name}.key")
-    item_array = _column(items, item_owners, kind.item_type, misfits, f"{name}.value")
+    key_array = _column(keys, item_owners, kind.key_type, misfits, Place.of(name, "key"))
+    item_array = _column(items, item_owners, kind.item_type, misfits, Place.of(name, "value"))
     if key_array.null_count:  # reported already; a map has no null keys
         key_array = pa.array([part if part is not None else _filler(kind.key_type) for part in key_array.to_pylist()])
         key_array = key_array.cast(kind.key_type)
@@ -211,7 +261,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
         most = 2 ** (kind.bit_width - 1)
         return lambda value: _within(_integer(value), most)
     if pa.types.is_floating(kind):
-        return _float
+        return partial(_float, most=_MOST[kind.bit_width])
     if pa.types.is_decimal(kind):
         return lambda value: _decimal(value, kind.precision, kind.scale)
     if pa.types.is_string(kind):
@@ -234,9 +284,13 @@ def _integer(value: Any) -> int:
         return value
     if isinstance(value, float | Decimal) and value == value.__floor__():
         return int(value)
+    if isinstance(value, Moment | Day | Clock):
+        return value.number
     if isinstance(value, Literal):
         number = Decimal(value)
-        return int(number) if number == number.to_integral_value() else _refuse(value)
+        # A number of many digits is written as a short text such as 1e999999.
+        small = number.adjusted() < _MOST_DIGITS
+        return int(number) if small and number == number.to_integral_value() else _refuse(value)
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         return int(value)
     return _refuse(value)
@@ -246,19 +300,22 @@ def _within(value: int, most: int) -> int:
     return value if -most <= value < most else _refuse(value)
 
 
-def _float(value: Any) -> float:
+def _float(value: Any, *, most: float) -> float:
+    """A float, of at most this size: a number beyond it would become infinite without an error."""
     if isinstance(value, bool):
         return _refuse(value)
-    if isinstance(value, int | float | Decimal):
-        return float(value)
     if isinstance(value, str):
         text = value.strip()
-        return _NAMED_NUMBERS[text] if text in _NAMED_NUMBERS else _finite(text)
-    return _refuse(value)
-
-
-def _finite(text: str) -> float:
-    return float(text) if _NUMBER.fullmatch(text) else _refuse(text)
+        if text in _NAMED_NUMBERS:
+            return _NAMED_NUMBERS[text]
+        number = float(text) if _NUMBER.fullmatch(text) else _refuse(value)
+    elif isinstance(value, int | float | Decimal):
+        number = float(value)
+        if isinstance(value, float) and math.isinf(value):
+            return number
+    else:
+        return _refuse(value)
+    return number if math.isnan(number) or abs(number) < most else _refuse(value)
 
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal:
@@ -277,8 +334,15 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
 
 
 def _text(value: Any) -> str:
+    """A value as a text of itself: what JSON has as a text is one here, without quotes."""
     if isinstance(value, str):
         value.encode()  # raises a ValueError for half a surrogate pair
+        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Moment | Day | Clock | Span | uuid.UUID):
         return str(value)
     return json_text(value)
 
@@ -286,6 +350,8 @@ def _text(value: Any) -> str:
 def _binary(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
+    if isinstance(value, uuid.UUID):
+        return value.bytes
     if not isinstance(value, str):
         return _refuse(value)
     try:
@@ -294,13 +360,13 @@ def _binary(value: Any) -> bytes:
         raise ValueError(value) from error
 
 
-def _moment(value: Any, kind: pa.DataType) -> Any:
-    """A time, from a text or from the Python type that the column holds."""
-    if isinstance(value, dt.datetime):
-        fits = pa.types.is_timestamp(kind) and (value.tzinfo is None) == (kind.tz is None)
-        return value if fits else _refuse(value)
-    if isinstance(value, dt.date):
-        return value if pa.types.is_date(kind) else _refuse(value)
+def _moment(value: Any, kind: pa.DataType) -> str | int:
+    """A time: its text, or its number of microseconds or days since 1970."""
+    if isinstance(value, Moment) and pa.types.is_timestamp(kind):
+        fits = value.zone is None or value.zone == (kind.tz is not None)
+        return value.micros() if fits else _refuse(value)
+    if isinstance(value, Day) and pa.types.is_date(kind):
+        return _within(value.number, 2**31)
     return value if isinstance(value, str) else _refuse(value)
 
 
@@ -313,7 +379,7 @@ def _plain(value: object) -> object:
         return orjson.Fragment(value.encode())
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return str(value)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 def _short(value: object) -> str:

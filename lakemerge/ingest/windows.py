@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakemerge.bins import Bin, BinItem, BinLimits, Closed, Filling
 from lakemerge.errors import InputError
 from lakemerge.ingest.committing import Member
-from lakemerge.ingest.formats.base import Format, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Peek, Piece, with_folders
 from lakemerge.ingest.ledger import Entry, FileState
 from lakemerge.ingest.options import Bins, Files, Fragments
 from lakemerge.ingest.plan import Candidate
@@ -136,7 +136,7 @@ class Windows:
         gathering = self.gathering
         peek = None
         if gathering.format.describes_itself and candidate.columns is None:
-            peek = self._asked(candidate, gathering.format.peek)
+            peek = with_folders(self._asked(candidate, gathering.format.peek), candidate.path)
             candidate = candidate._replace(columns=peek.likeness)
         groups = gathering.files.groups(candidate.path) or {}
         if gathering.fragments is not None:
@@ -192,7 +192,9 @@ class Windows:
     def _peeked(self, candidate: Candidate) -> Peek | None:
         """What a file says about its columns; ``None`` if its format says nothing."""
         chosen = self.gathering.format
-        return self._asked(candidate, chosen.peek) if chosen.describes_itself else None
+        if not chosen.describes_itself:
+            return None
+        return with_folders(self._asked(candidate, chosen.peek), candidate.path)
 
     def _asked(self, candidate: Candidate, ask: Callable[[pa.NativeFile, SourceFile], T]) -> T:
         """Ask a file's format. Raises :class:`_UnusableError` if the file cannot be read."""

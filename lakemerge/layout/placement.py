@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
 from lakemerge.format.config import TableConfig
@@ -44,4 +45,11 @@ def _partitions(values: pa.Table) -> list[Partition]:
             f"1 to 9999: {error}",
             columns=tuple(values.column_names),
         ) from error
+    for name, column in zip(values.column_names, values.columns, strict=True):
+        if pa.types.is_string(column.type) and pc.any(pc.equal(column, "")).as_py():
+            raise FrameError(
+                f"partition column {name!r} holds '', and an empty string cannot be a partition value: Delta readers "
+                "would take it for null. Give such rows another value",
+                column=name,
+            )
     return [tuple(partition_value(value) for value in row.values()) for row in rows]

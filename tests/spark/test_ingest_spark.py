@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from lakemerge import LakeTable
 from lakemerge.ingest import Bins, Files, packing
 from tests.unit.landing import land, landed, numbered, rows, windows_of
+from tests.unit.test_ingest_avro import container, long, record, snappy
 
 FEED = "k BIGINT, o BIGINT, v STRING, d DECIMAL(10,2), t TIMESTAMP"
 
@@ -82,3 +83,32 @@ def test_parquet_and_csv(spark: SparkSession, tmp_path: Path) -> None:
     landed(tmp_path / "l" / "b.csv", b"k,o,v\n" + b"".join(b"%d,2,c\n" % k for k in range(400, 600)))
     table.ingest("csv", Files(tmp_path / "l" / "b.csv", format="csv", block_bytes=300)).run()
     assert rows(table) == [(k, 1, "p") for k in range(400)] + [(k, 2, "c") for k in range(400, 600)]
+
+
+def test_files_that_cannot_be_read_and_rows_that_only_the_upsert_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    """Avro packed by Snappy, beside a file that is cut; times by ``connect.name``; partition folders."""
+    kind = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
+    schema = record(("k", "long"), ("t", kind))
+    for number in range(4):
+        body = b"".join(long(number * 10 + k) + long(k) for k in range(10))
+        data = container(schema, (10, snappy(body)), codec="snappy")
+        folder = tmp_path / "l" / f"p={'abc'[number:]}"
+        landed(folder / f"{number}.avro", data[:-20] if number == 1 else data, at=number)
+    found = []
+    for name, session in (("plain", None), ("spark", spark)):
+        table = LakeTable.create(
+            tmp_path / name, "p STRING, k BIGINT, t TIMESTAMP_NTZ", key=["p", "k"], partition_by=["p"], spark=session
+        )
+        files = Files(tmp_path / "l", format="avro")
+        feed = table.ingest("feed", files, bad_records="quarantine", max_bad_records=None)
+        result = feed.run()
+        pieces = [(Path(f.path).name, str(f.state), f.rows, f.rejected) for f in feed.files()]
+        found.append((rows(table), result, pieces, feed.rejects().to_pylist()))
+    assert found[0] == found[1]
+    assert found[0][2] == [
+        ("3.avro", "committed", 0, 10),  # p=''
+        ("0.avro", "committed", 10, 0),
+        ("1.avro", "failed", 0, 0),
+        ("2.avro", "committed", 10, 0),
+    ]
+    assert len(found[0][0]) == 20

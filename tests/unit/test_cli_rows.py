@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,43 @@ def test_what_no_record_names_is_left_as_it_is_and_null_is_null(folder: Path, ca
     run(capsys, "upsert", "t", "f.json")
     assert table.get({"id": 1}) == {"id": 1, "a": "a", "b": None, "c": "C"}
     (folder / "mixed.json").write_text('{"id": 1, "b": "B"}\n{"id": 2, "a": "A", "b": "B"}\n')
-    assert main(["upsert", "t", "mixed.json", "--quiet"]) == 0
-    assert "mixed.json: some records lack a, which others have" in capsys.readouterr().err
-    assert table.get({"id": 1}) == {"id": 1, "a": None, "b": "B", "c": "C"}
+    run(capsys, "upsert", "t", "mixed.json")
+    assert table.get({"id": 1}) == {"id": 1, "a": "a", "b": "B", "c": "C"}
+    assert table.get({"id": 2}) == {"id": 2, "a": "A", "b": "B", "c": None}
+    (folder / "turns.json").write_text(
+        '{"id": 1, "a": "1"}\n{"id": 2, "b": "2"}\n{"id": 1, "B": null}\n{"id": 1, "a": "3"}\n{"id": 2, "b": "4"}\n'
+        '{"id": 1, "a": "5", "c": "6"}\n'
+    )
+    before = table.version
+    run(capsys, "upsert", "t", "turns.json")
+    assert table.get({"id": 1}) == {"id": 1, "a": "5", "b": None, "c": "6"}
+    assert table.get({"id": 2}) == {"id": 2, "a": "A", "b": "4", "c": None}
+    table = LakeTable.open("t")
+    assert table.version == before + 4, "a, b, a again, and a with c"
+    (folder / "bad.json").write_text('{"id": 1, "a": "9"}\n{"id": 1, "b": "9"}\n{"id": "x", "b": "9"}\n')
+    assert "byte 40" in failed(capsys, "upsert", "t", "bad.json")
+    assert LakeTable.open("t").version == before + 4, "nothing is written of a file with a bad record"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_patches_are_applied_as_python_applies_them(seed: int, folder: Path, capsys: Captured) -> None:
+    chosen = random.Random(seed)
+    names = "abc"
+    patches: list[dict[str, Any]] = [
+        {"id": chosen.randint(1, 3)}
+        | {name: chosen.choice([None, "x", "y", "z"]) for name in chosen.sample(names, chosen.randint(0, 3))}
+        for _ in range(30)
+    ]
+    rows: dict[int, dict[str, Any]] = {}
+    for patch in patches:
+        row = rows.setdefault(patch["id"], {"id": patch["id"], **dict.fromkeys(names)})
+        row.update(patch)
+    LakeTable.create("t", "id BIGINT, a STRING, b STRING, c STRING", key=["id"], merger="commit-time")
+    (folder / "p.json").write_text("".join(json.dumps(patch) + "\n" for patch in patches))
+    run(capsys, "upsert", "t", "p.json")
+    assert sorted(LakeTable.open("t").to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        rows[k] for k in sorted(rows)
+    ]
 
 
 def test_kinds_and_new_columns(folder: Path, capsys: Captured) -> None:

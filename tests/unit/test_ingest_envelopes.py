@@ -175,7 +175,11 @@ def test_logical_types_are_those_of_the_schema(
     assert rows(articles)[0][:5] == (1, None, Decimal("-12.34"), DAY, moment)
 
 
-def test_without_a_schema_types_are_the_tables(articles: LakeTable, landing: Path) -> None:
+SECOND = dt.datetime(2020, 9, 13, 12, 26, 40, tzinfo=dt.UTC)
+UNTOLD = {"decimals": {"price": 2}, "timestamp_unit": "us"}
+
+
+def test_without_a_schema_options_say_what_values_mean(articles: LakeTable, landing: Path) -> None:
     row = {
         "id": 1,
         "price": number(1250),
@@ -190,7 +194,7 @@ def test_without_a_schema_types_are_the_tables(articles: LakeTable, landing: Pat
         "a.json",
         [postgres("c", 9, row), postgres("u", 10, {**row, "price": {"scale": 1, "value": number(7)}})],
     )
-    assert ingest(articles, landing).run().failed == 0
+    assert ingest(articles, landing, options=UNTOLD).run().failed == 0
     assert rows(articles) == [
         (1, "text", Decimal("0.70"), DAY, MOMENT, MOMENT.replace(tzinfo=None), b"\x00\xff", 10, "u")
     ]
@@ -209,11 +213,11 @@ def test_settings_of_the_connector_that_events_do_not_tell(articles: LakeTable, 
 
 def test_a_value_that_debezium_did_not_get_keeps_the_stored_one(articles: LakeTable, landing: Path) -> None:
     land(landing, "a.json", [postgres("c", 9, {"id": 1, "body": "long", "price": number(100)})])
-    ingest(articles, landing).run()
+    ingest(articles, landing, options=UNTOLD).run()
     unavailable = "__debezium_unavailable_value"
     land(landing, "b.json", [postgres("u", 10, {"id": 1, "body": unavailable, "price": number(200)})])
     land(landing, "c.json", [postgres("m", 11, {})])
-    ingest(articles, landing).run()
+    ingest(articles, landing, options=UNTOLD).run()
     assert rows(articles)[0][:3] == (1, "long", Decimal("2.00"))
 
 
@@ -228,9 +232,190 @@ def test_tables_of_no_preset_take_their_ordering_by_name_or_by_option(tmp_path: 
     feed.retry()
     feed.run()
     assert rows(by_option) == [(1, 1, 5)]
-    for options in ({"ordering": {"x": "source.pos"}}, {"timestamp_unit": "h"}, {"decimals": "maybe"}, {"ordering": 1}):
+    for options in (
+        {"ordering": {"x": "source.pos"}},
+        {"ordering": 1},
+        {"timestamp_unit": "h"},
+        {"timestamp_unit": {"absent": "ms"}},
+        {"timestamp_unit": {"n": 3}},
+        {"decimals": "maybe"},
+        {"decimals": 2},
+        {"decimals": {"n": 1.5}},
+    ):
         with pytest.raises(InputError, match="options of the debezium envelope"):
             ingest(by_option, landing, options=options).run()
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "expected"),
+    [
+        ({"price": number(1250)}, {"decimals": {"price": 3}}, {"price": Decimal("1.25")}),
+        ({"price": number(1250)}, {}, None),
+        ({"price": number(1250)}, {"decimals": "precise"}, None),
+        ({"price": "1234"}, {}, None),  # also good base64
+        ({"price": "1234"}, {"decimals": {"PRICE": "string"}}, {"price": Decimal(1234)}),
+        ({"body": number(-5)}, {"decimals": {"body": 1}}, {"body": "-0.5"}),
+        ({"at": 5}, {}, None),
+        ({"at": 1_600_000_000_000, "wall": 1_600_000_000_000_000}, {"timestamp_unit": {"at": "ms"}}, None),
+        (
+            {"at": 1_600_000_000_000, "wall": 1_600_000_000_000_001},
+            {"timestamp_unit": {"at": "ms", "wall": "us"}},
+            {
+                "at": SECOND,
+                "wall": SECOND.replace(tzinfo=None, microsecond=1),
+            },
+        ),
+        (
+            {"day": "2020-09-13Z", "wall": "2020-09-13T12:26:40Z", "at": "2020-09-13T12:26:40Z"},
+            {"timestamp_unit": "isostring"},
+            {
+                "day": dt.date(2020, 9, 13),
+                "wall": SECOND.replace(tzinfo=None),
+                "at": SECOND,
+            },
+        ),
+        ({"wall": "2020-09-13T12:26:40Z"}, {}, None),
+    ],
+)
+def test_what_an_event_does_not_tell_is_said_by_an_option_or_refused(
+    row: dict[str, Any], options: Any, expected: dict[str, Any] | None, articles: LakeTable, landing: Path
+) -> None:
+    land(landing, "a.json", [postgres("c", 9, {"id": 1, **row})])
+    result = ingest(articles, landing, options=options).run()
+    found = articles.to_arrow().to_pylist()
+    assert (result.failed, len(found)) == ((0, 1) if expected else (1, 0))
+    if expected:
+        assert {name: found[0][name] for name in expected} == expected
+
+
+TOLD = (
+    "id BIGINT, n BIGINT, s STRING, w TIMESTAMP_NTZ, a TIMESTAMP, d DATE, f DOUBLE, p DECIMAL(12,4), "
+    "ps ARRAY<DECIMAL(12,4)>, ts MAP<STRING, TIMESTAMP>, st STRUCT<x: DATE>, lsn BIGINT"
+)
+CONNECT = "org.apache.kafka.connect.data."
+WALL = MOMENT.replace(tzinfo=None)
+SCALED = {"type": "bytes", "name": f"{CONNECT}Decimal", "parameters": {"scale": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "schema", "expected"),
+    [
+        ("n", MICROS, {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, MICROS),
+        ("s", MICROS, {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, "2018-06-20 13:37:03.123456"),
+        ("s", 17720, {"type": "int32", "name": "io.debezium.time.Date"}, "2018-07-08"),
+        ("s", 3_661_000, {"type": "int32", "name": f"{CONNECT}Time"}, "01:01:01"),
+        ("s", 3_661_000_001, {"type": "int64", "name": "io.debezium.time.MicroTime"}, "01:01:01.000001"),
+        ("s", -1_000_000_000, {"type": "int64", "name": "io.debezium.time.NanoTime"}, "-00:00:01"),
+        ("s", number(1250), SCALED, "12.50"),
+        ("f", number(1250), SCALED, 12.5),
+        ("n", number(1200), SCALED, 12),
+        ("n", number(1250), SCALED, None),
+        ("w", MICROS, {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, WALL),
+        ("w", MICROS * 1000 + 1, {"type": "int64", "name": "io.debezium.time.NanoTimestamp"}, None),
+        ("w", "2018-06-20T13:37:03.123456Z", {"type": "string", "name": "io.debezium.time.IsoTimestamp"}, WALL),
+        ("a", "2018-06-20T13:37:03.123456Z", {"type": "string", "name": "io.debezium.time.IsoTimestamp"}, MOMENT),
+        ("d", "2018-07-08Z", {"type": "string", "name": "io.debezium.time.IsoDate"}, DAY),
+        ("d", 2**40, {"type": "int32", "name": "io.debezium.time.Date"}, None),
+        ("a", MICROS, {"type": "int64"}, None),
+        ("p", number(1250), {"type": "bytes"}, None),
+        ("p", "12.5", {"type": "string"}, Decimal("12.5")),
+        ("p", 12.5, {"type": "double"}, Decimal("12.5")),
+        (
+            "p",
+            {"scale": 3, "value": number(1250)},
+            {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"},
+            Decimal("1.25"),
+        ),
+        ("ps", [number(1250), None], {"type": "array", "items": SCALED}, [Decimal("12.5"), None]),
+        (
+            "ts",
+            {"k": MICROS},
+            {"type": "map", "values": {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}},
+            [("k", MOMENT)],
+        ),
+        (
+            "st",
+            {"X": 17720},
+            {"type": "struct", "fields": [{"field": "X", "type": "int32", "name": "io.debezium.time.Date"}]},
+            {"x": DAY},
+        ),
+    ],
+)
+def test_names_of_connect_count_in_every_type_of_column(
+    column: str, value: Any, schema: dict[str, Any], expected: Any, tmp_path: Path, landing: Path
+) -> None:
+    """``None``: the record is refused."""
+    table = LakeTable.create(tmp_path / "t", TOLD, key=["id"], ordering=["lsn"])
+    fields = [{"field": "id", "type": "int64"}, {"field": column, **schema}]
+    told = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    land(landing, "a.json", [{"schema": told, "payload": postgres("c", 9, {"id": 1, column: value})}])
+    result = ingest(table, landing).run()
+    found = [row[column] for row in table.to_arrow().to_pylist()]
+    assert (result.failed, found) == ((1, []) if expected is None else (0, [expected]))
+
+
+def test_columns_that_the_table_lacks_are_what_the_schema_says(tmp_path: Path, landing: Path) -> None:
+    """As new columns, and as text in a rescued column."""
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "p", **SCALED},
+        {"field": "at", **micros},
+        {"field": "d", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "l", "type": "array", "items": micros},
+    ]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    fields.append({"field": "v", "type": "struct", "name": "io.debezium.data.VariableScaleDecimal"})
+    row = {"id": 1, "p": number(1250), "at": MICROS, "d": 17720, "l": [MICROS]}
+    row |= {"v": {"scale": 1, "value": number(7)}}
+    other = {"id": 2, "v": {"scale": 3, "value": number(7)}}
+    land(landing, "a.json", [{"schema": schema, "payload": postgres("c", 9, one)} for one in (row, other)])
+    grown = LakeTable.create(tmp_path / "grown", "id BIGINT, lsn BIGINT", key=["id"], ordering=["lsn"])
+    assert ingest(grown, landing, merge_schema=True).run().failed == 0
+    found = LakeTable.open(grown.url).to_arrow().to_pylist()
+    assert found[0] == {
+        "id": 1,
+        "lsn": 9,
+        "p": Decimal("12.50"),
+        "at": MOMENT,
+        "d": DAY,
+        "l": [MOMENT],
+        "v": Decimal("0.7"),
+    }
+    assert found[1]["v"] == Decimal("0.007")
+    kept = LakeTable.create(tmp_path / "kept", "id BIGINT, lsn BIGINT, rest STRING", key=["id"], ordering=["lsn"])
+    assert ingest(kept, landing, rescued_column="rest").run().failed == 0
+    moment = "2018-06-20 13:37:03.123456"
+    assert json.loads(rows(kept)[0][2]) == {
+        "p": "12.50",
+        "at": moment,
+        "d": "2018-07-08",
+        "l": [moment],
+        "v": "0.7",
+    }
+
+
+def test_an_update_that_changes_the_key_deletes_the_old_one(customers: LakeTable, landing: Path) -> None:
+    land(landing, "a.json", [mysql("c", 1, None, ANNE), mysql("c", 2, None, {**ANNE, "id": 7})])
+    moved = mysql("u", 3, ANNE, {**ANNE, "id": 1005})
+    unmoved = mysql("u", 4, {"id": 7, "first_name": "old"}, {"id": 7, "first_name": "new", "email": None})
+    unknown = mysql("u", 5, {"id": None}, {"id": 9, "first_name": "x", "email": None})
+    land(landing, "b.json", [moved, unmoved, unknown], at=5)
+    result = ingest(customers, landing).run()
+    assert (result.failed, result.rejected, result.rows) == (0, 0, 6)
+    found = {row["id"]: (row["first_name"], row["op"]) for row in customers.to_arrow().to_pylist()}
+    assert found == {1005: ("Anne", "c"), 7: ("new", "u"), 9: ("x", "u")}
+    land(landing, "c.json", [mysql("u", 2, {"id": 7}, {**ANNE, "id": 8})], at=6)
+    ingest(customers, landing).run()
+    assert 7 in {row[0] for row in rows(customers)}, "a late event deletes nothing that is newer"
+
+
+def test_if_one_row_of_an_event_is_bad_so_is_the_other(customers: LakeTable, landing: Path) -> None:
+    land(landing, "a.json", [mysql("c", 1, None, ANNE)])
+    land(landing, "b.json", [mysql("u", 2, ANNE, {**ANNE, "id": 2**70})], at=5)
+    feed = ingest(customers, landing, bad_records="quarantine", max_bad_records=None)
+    assert feed.run().rejected == 1
+    assert [row[0] for row in rows(customers)] == [1004]
 
 
 def test_envelopes_in_avro(customers: LakeTable, landing: Path) -> None:

@@ -95,7 +95,10 @@ def test_a_retry_takes_the_corrected_file_under_a_new_window(table: LakeTable, l
     land(landing, "b.json", numbered(1, 2), at=2)
     assert feed.run().files == 1, "a corrected file is another version, and needs no retry"
     assert sorted(str(file.state) for file in feed.files()) == ["changed", "committed", "committed"]
-    assert feed.retry() == 1, "the bad version, which nobody can read any more"
+    assert feed.retry() == 0, "the bad version is replaced, and nobody can read it any more"
+    with pytest.raises(InputError, match="1 files did not fail"):
+        feed.retry([landing / "b.json"])
+    assert sorted(str(file.state) for file in feed.files()) == ["changed", "committed", "committed"]
     assert [row[0] for row in rows(table)] == [0, 1]
 
 
@@ -335,11 +338,12 @@ def test_what_contradicts_itself_is_refused_before_anything_is_listed(
     [
         ("csv", {"delimeter": ";"}, "'delimeter' is no option of csv"),
         ("csv", {"delimiter": ";;"}, "'delimiter' must be one ASCII character"),
-        ("csv", {"encoding": "utf-16"}, "line feeds of several bytes"),
+        ("csv", {"skip_lines": -1}, "'skip_lines' must be a number from 0 on"),
         ("csv", {"encoding": "klingon"}, "is not known"),
         ("csv", {"header": "yes"}, "'header' must be True or False"),
         ("json", {"compression": "rar"}, "'compression' must be one of gzip"),
-        ("parquet", {"x": 1}, "it has none"),
+        ("avro", {"x": 1}, "it has none"),
+        ("parquet", {"timezone": "Mars/Olympus"}, "'timezone' must be the name of a time zone"),
         ("text", {"column": ""}, "must be the name of a column"),
     ],
 )

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.source import SourceFile
 
-__all__ = ["Format", "Frame", "Origin", "Parsed", "Peek", "Piece", "Reject"]
+__all__ = [
+    "FileColumns",
+    "Format",
+    "Frame",
+    "Origin",
+    "Parsed",
+    "Peek",
+    "Piece",
+    "Reject",
+    "folder_values",
+    "with_folders",
+]
+
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +40,36 @@ class Peek:
     """``None``: they are texts."""
     data_start: int = 0
     """How many bytes come before the first record."""
+    folders: tuple[str, ...] = ()
+    """Names, in lower case, of the partition folders of its path that it has no column of."""
 
     @property
     def likeness(self) -> str:
         """A digest of names and types. Files with the same digest can share a window."""
         types = [""] * len(self.names) if self.types is None else [str(kind) for kind in self.types]
         columns = sorted(f"{name.lower()} {kind}" for name, kind in zip(self.names, types, strict=True))
+        columns += [f"{name}=" for name in self.folders]
         return hashlib.sha256("\n".join(columns).encode()).hexdigest()[:16]
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """The values of the partition folders of a path (``day=2020-01-02``), by their names in lower case.
+
+    Source: Hive's and Spark's layout of partitioned folders, with ``%3A`` for a colon and a word for null.
+    """
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if name and equals:
+            found[unquote(name).lower()] = None if value == _NULL_FOLDER else unquote(value)
+    return found
+
+
+def with_folders(peek: Peek, path: str) -> Peek:
+    """What a file says, with the partition folders of its path that it has no column of."""
+    names = {name.lower() for name in peek.names}
+    folders = tuple(sorted(folder_values(path).keys() - names)) if peek.names else ()
+    return replace(peek, folders=folders) if folders else peek
 
 
 class Piece(NamedTuple):
@@ -46,6 +83,8 @@ class Piece(NamedTuple):
     length: int
     peek: Peek | None = None
     """``None``: the format says nothing before its records."""
+    landed: str | None = None
+    """Where the file landed, if it is read from elsewhere: its folders there have values."""
 
     @property
     def end(self) -> int:
@@ -59,23 +98,49 @@ class Frame:
     schema: pa.Schema
     """The table's columns in its order, with its types, and then other columns. All fields are nullable here."""
     rescued: str | None = None
-    """The column for fields for which the table has no column."""
+    """The column for fields for which the table has no column, and for values that do not fit their column."""
     room: int | None = None
     """How many columns of Parquet the table may get for fields for which it has none; ``None``: it gets none."""
     ignores: bool = False
     """Whether the caller named the columns, so that others are left out on purpose."""
+    strict: frozenset[str] = frozenset()
+    """Columns whose values are needed. A record with a value that does not fit them is bad, also where other values
+    that do not fit are rescued."""
+    fresh: frozenset[str] = frozenset()
+    """Columns that the table gets with these records."""
     places: Mapping[str, int] = field(default_factory=dict)
     """Lower-case name -> column number. The rescued column is left out, because no field of a file fills it."""
 
     @staticmethod
-    def of(schema: pa.Schema, *, rescued: str | None = None, room: int | None = None, ignores: bool = False) -> Frame:
+    def of(
+        schema: pa.Schema,
+        *,
+        rescued: str | None = None,
+        room: int | None = None,
+        ignores: bool = False,
+        strict: Collection[str] = (),
+        fresh: Collection[str] = (),
+    ) -> Frame:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, room, ignores, places)
+        return Frame(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), places)
 
     @property
     def grows(self) -> bool:
         return self.room is not None
+
+
+class FileColumns(NamedTuple):
+    """Columns of the table that get something of the file; ``None``: none does."""
+
+    path: str | None = None
+    """Its path, as text."""
+    time: str | None = None
+    """The time of its last change, by the clock of its folder or bucket."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self if name is not None)
 
 
 class Origin(NamedTuple):
@@ -130,6 +195,11 @@ class Format(ABC):
     @abstractmethod
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         """How many records a file has."""
+
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        """The number of the line that holds a byte, from 1 on. ``data`` stands at the beginning of the file. ``None``:
+        the format has no lines, or they are too many to be counted for a message."""
+        return None
 
     @abstractmethod
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:

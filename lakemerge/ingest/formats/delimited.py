@@ -1,7 +1,9 @@
 """CSV: lines of texts between delimiters, read by Arrow.
 
-Arrow's reader gives columns their type where it can read the table's type; times are read as texts and then cast. If
-it refuses a portion, the portion is halved: so the lines at fault are found, and the same reader reads all others.
+Which bytes are a record is decided before (:class:`~lakemerge.ingest.formats.lines.Quoting`), and Arrow has to find as
+many. Its reader gives columns their type where it can read the table's type; times are read as texts and then cast. If
+it refuses a portion, the portion is halved: so the lines at fault are found, and the same reader reads all others. What
+is found is given at once, so that a caller can give up a file at the first line at fault.
 """
 
 from __future__ import annotations
@@ -9,21 +11,27 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from lakemerge.ingest.casting import is_infinite
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream
+from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
+from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream, line_at, skipped
 from lakemerge.ingest.formats.tabular import to_frame
+from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 
 __all__ = ["Delimited"]
 
 _HEAD_BYTES = 64 << 10
+_MOST_INVALID = 1000
+"""After so many lines with a wrong number of columns a portion is halved, because each of them takes a call."""
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]+: )?")
 _ROW = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 _READABLE = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
@@ -45,6 +53,11 @@ class Delimited(Format):
     multiline: bool = False
     """Whether quoted values hold line breaks; a file is then one block."""
     compression: str | None = None
+    comment: str | None = None
+    """Lines that begin with it are no records."""
+    skip_lines: int = 0
+    """How many lines come before the header, or before the first record."""
+    times: TimeFormats = field(default_factory=TimeFormats)
     name: ClassVar[str] = "csv"
 
     @property
@@ -52,90 +65,143 @@ class Delimited(Format):
         return self.header
 
     def splits(self, path: str) -> bool:
-        return not self.multiline and codec_of(path, self.compression) is None
+        return not self.multiline and splits(path, self.compression, self.encoding)
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
-        stream = decompressed(data, file.path, self.compression)
-        for lines in cut_stream(stream, quoting=self._quoting, portion_bytes=_HEAD_BYTES):
-            head = lines.without_mark()
+        stream = text_stream(data, file.path, self.compression, self.encoding)
+        portions = cut_stream(stream, quoting=self._quoting, skip_lines=self.skip_lines, portion_bytes=_HEAD_BYTES)
+        for head in checked_marks(portions, self.encoding):
             if len(head):
-                end = head.offset_of(0) + len(head[0])
-                rest = lines.data[end - lines.offset :]
-                feed = rest.find(b"\n")
-                return Peek(self._header(head[0]), None, end + (len(rest) if feed < 0 else feed + 1))
+                if head.torn[0]:
+                    raise FileUnreadableError(f"its header is no line of CSV: {self._torn}")
+                return Peek(self._header(head[0]), None, head.end_of(0))
         return Peek((), None, file.size)
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
-        stream = decompressed(data, file.path, self.compression)
-        lines = sum(len(lines) for lines in cut_stream(stream, quoting=self._quoting))
+        stream = text_stream(data, file.path, self.compression, self.encoding)
+        lines = sum(len(lines) for lines in cut_stream(stream, quoting=self._quoting, skip_lines=self.skip_lines))
         return max(0, lines - self.header)
+
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        return line_at(text_stream(data, path, self.compression, self.encoding), offset)
+
+    def records(self, data: pa.NativeFile, path: str) -> Iterator[bytes]:
+        """The header and the records of a file in portions, whatever their line breaks: without comments."""
+        stream = text_stream(data, path, self.compression, self.encoding)
+        portions = cut_stream(stream, skip_lines=self.skip_lines, quoting=replace(self._quoting, multiline=True))
+        for lines in checked_marks(portions, self.encoding):
+            yield lines.only(np.arange(len(lines)))
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         names = self.names if piece.peek is None else piece.peek.names
-        types = _types(names, frame)
+        types = _types(names, frame, self.times)
+        texts = None if frame.rescued is None else dict.fromkeys(types, pa.string())
         for lines in self._portions(data, piece):
-            unread: list[tuple[Origin, str]] = []
-            for part, table in self._tables(lines, names, types, unread):
-                rows, problems = to_frame(table, frame)
-                yield Parsed(rows, problems, part.origin)
-            if unread:
-                yield Parsed(_nothing(frame), {}, lambda row: Origin(""), tuple(unread))
+            for part, table, unread in self._tables(lines, names, types, texts):
+                if unread:
+                    yield Parsed(_nothing(frame), {}, lambda row: Origin(""), unread)
+                if table is not None:
+                    rows, problems = to_frame(table, frame, times=self.times)
+                    yield Parsed(rows, problems, part.origin)
 
     @property
-    def _quoting(self) -> Quoting | None:
-        return Quoting(self.quote, self.escape) if self.multiline and self.quote is not None else None
+    def _quoting(self) -> Quoting:
+        return Quoting(self.quote, self.escape, self.delimiter, self.multiline, self.comment)
+
+    @property
+    def _torn(self) -> str:
+        """Why a torn record cannot be read."""
+        if self.multiline:
+            return "a quote is not closed, or the escape at its end escapes nothing"
+        return "a quote is not closed in the line; if values hold line breaks, set multiline (multiline=true)"
 
     def _header(self, line: bytes) -> tuple[str, ...]:
         try:
-            text = line.decode(self.encoding)
+            text = line.decode(parsed_encoding(self.encoding))
             return tuple(next(csv.reader([text], **_dialect(self))))
         except (UnicodeDecodeError, csv.Error) as error:
             raise FileUnreadableError(f"its header is no line of CSV: {error}") from error
 
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
         start = 0 if piece.peek is None else piece.peek.data_start
-        if self.splits(piece.file.path):
-            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size, data_start=start)
+        path, encoding, quoting = piece.file.path, self.encoding, self._quoting
+        skip_lines = self.skip_lines if piece.peek is None else 0
+        if self.splits(path):
+            if skip_lines:
+                data.seek(0)
+                start = skipped(data, skip_lines)
+            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size, data_start=start, quoting=quoting)
         else:
-            stream = decompressed(data, piece.file.path, self.compression)
-            portions = cut_stream(stream, skip=start, quoting=self._quoting)
-        return (lines.without_mark() for lines in portions)
+            stream = text_stream(data, path, self.compression, encoding)
+            portions = cut_stream(stream, skip=start, skip_lines=skip_lines, quoting=quoting)
+        return checked_marks(portions, encoding)
 
     def _tables(
         self,
         lines: Lines,
         names: Sequence[str],
         types: Mapping[str, pa.DataType],
-        unread: list[tuple[Origin, str]],
-    ) -> Iterator[tuple[_Part, pa.RecordBatch]]:
-        """The lines as batches of the wanted columns, in their order."""
-        try:
-            batch = self._batch(lines, names, types)
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            count = len(lines)
-            if count == 1:
-                unread.append((_Part(lines, self.encoding).origin(0), _told(error, names)))
-            elif count:
-                yield from self._tables(lines.part(0, count // 2), names, types, unread)
-                yield from self._tables(lines.part(count // 2, count), names, types, unread)
-            return
-        if batch.num_rows:
-            yield _Part(lines, self.encoding), batch
+        texts: Mapping[str, pa.DataType] | None,
+    ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
+        """The lines as batches of the wanted columns, in their order, and those that cannot be read, with the reason.
 
-    def _batch(self, lines: Lines, names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-        """All lines at once. Raises :class:`pa.ArrowInvalid` if a line is or may be at fault."""
-        data = lines.data
-        # Tests that can end at the first byte come first, because a portion has millions of bytes.
-        if b"\r" in data and data.count(b"\r") != data.count(b"\r\n") and len(lines) > 1:
-            raise pa.ArrowInvalid("a carriage return alone ends no record")
-        probe = b""
-        if self.quote is not None and self.quote.encode() in data:
-            # A quote that is not closed swallows what follows. So the first line is added once more, and has to come
-            # out whole.
-            probe = (b"" if data.endswith(b"\n") else b"\n") + (lines[0] if len(lines) else b"")
-        text = (data + probe).decode(self.encoding).encode() if self.encoding != "utf-8" else data + probe
-        if text[:1] in (b"", b"\r", b"\n") and not text.strip(b"\r\n"):
-            return pa.RecordBatch.from_pylist([], schema=pa.schema([(name, types[name]) for name in types]))
+        :param texts: the types as which the columns of a line are read that cannot be read as ``types``.
+        """
+        part = _Part(lines, None, parsed_encoding(self.encoding))
+        if lines.torn.any():
+            torn = np.flatnonzero(lines.torn)
+            yield part, None, tuple((part.origin(row), self._torn) for row in torn.tolist())
+            part = part.of(np.flatnonzero(~lines.torn))
+        elif self.comment is not None:
+            part = part.of(np.arange(len(lines)))
+        yield from self._halves(part, names, types, texts)
+
+    def _halves(
+        self,
+        part: _Part,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        texts: Mapping[str, pa.DataType] | None,
+    ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
+        count = len(part)
+        if not count:
+            return
+        wrong: list[tuple[int, str]] = []
+        try:
+            batch = self._batch(part, names, types, wrong)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if count == 1 and texts is not None:
+                yield from self._halves(part, names, texts, None)
+            elif count == 1:
+                yield part, None, ((part.origin(0), _told(error, names)),)
+            else:
+                yield from self._halves(part.between(0, count // 2), names, types, texts)
+                yield from self._halves(part.between(count // 2, count), names, types, texts)
+            return
+        if wrong:
+            yield part, None, tuple((part.origin(row), reason) for row, reason in wrong)
+            keep = np.ones(count, np.bool_)
+            keep[[row for row, _ in wrong]] = False
+            part = part.of(np.flatnonzero(keep))
+        if batch.num_rows:
+            yield part, batch, ()
+
+    def _batch(
+        self, part: _Part, names: Sequence[str], types: Mapping[str, pa.DataType], wrong: list[tuple[int, str]]
+    ) -> pa.RecordBatch:
+        """All lines at once. Raises :class:`pa.ArrowInvalid` if a line is or may be at fault.
+
+        :param wrong: gets the lines with a wrong number of columns, and why.
+        """
+        data, encoding = part.data, part.encoding
+        text = data if encoding == "utf-8" else data.decode(encoding).encode()
+
+        def told(row: Any) -> str:
+            if row.number is None or len(wrong) == _MOST_INVALID:
+                return "error"
+            wrong.append((row.number - 1, self._uneven(row.expected_columns, row.actual_columns)))
+            return "skip"
+
         table = pcsv.read_csv(
             pa.BufferReader(text),
             read_options=pcsv.ReadOptions(
@@ -144,8 +210,9 @@ class Delimited(Format):
             parse_options=pcsv.ParseOptions(
                 delimiter=self.delimiter,
                 quote_char=self.quote or False,
-                escape_char=self.escape or False,
+                escape_char=(self.escape if self.escape != self.quote else None) or False,
                 newlines_in_values=self.multiline,
+                invalid_row_handler=told,
             ),
             convert_options=pcsv.ConvertOptions(
                 column_types={str(place): types[name] for place, name in enumerate(names) if name in types},
@@ -155,12 +222,22 @@ class Delimited(Format):
                 quoted_strings_can_be_null=False,
             ),
         )
-        rows = table.num_rows - bool(probe)
-        if rows != data.count(b"\n") + (not data.endswith(b"\n")) and rows != len(lines):
-            raise pa.ArrowInvalid("a quote is not closed in the line; if values hold line breaks, set multiline")
-        table = table.slice(0, rows).rename_columns([name for name in names if name in types]).combine_chunks()
+        if table.num_rows + len(wrong) != len(part):
+            wrong.clear()
+            raise pa.ArrowInvalid("it is no record of CSV with these quotes and escapes")
+        table = table.rename_columns([name for name in names if name in types]).combine_chunks()
+        if infinite := [name for name in table.column_names if is_infinite(table[name])]:
+            # A number that is too large, or a text that says so. Their texts tell which.
+            wrong.clear()
+            return self._batch(part, names, {**types, **dict.fromkeys(infinite, pa.string())}, wrong)
         batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+    def _uneven(self, expected: int, actual: int) -> str:
+        hint = ""
+        if actual == 1 and expected > 1:
+            hint = f"; if its columns end with another character than {self.delimiter!r}, set delimiter"
+        return f"Expected {expected} columns, got {actual}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +245,31 @@ class _Part:
     """Lines whose rows are in a batch, in the same order."""
 
     lines: Lines
+    rows: npt.NDArray[np.int64] | None
+    """Which of them; ``None``: all."""
     encoding: str
 
+    def __len__(self) -> int:
+        return len(self.lines) if self.rows is None else len(self.rows)
+
+    @property
+    def data(self) -> bytes:
+        return self.lines.data if self.rows is None else self.lines.only(self.rows)
+
+    def of(self, rows: npt.NDArray[np.int64]) -> _Part:
+        return _Part(self.lines, rows if self.rows is None else self.rows[rows], self.encoding)
+
+    def between(self, first: int, last: int) -> _Part:
+        if self.rows is None:
+            return _Part(self.lines.part(first, last), None, self.encoding)
+        return _Part(self.lines, self.rows[first:last], self.encoding)
+
     def origin(self, row: int) -> Origin:
-        return Origin(self.lines[row].decode(self.encoding, errors="backslashreplace"), self.lines.offset_of(row))
+        place = row if self.rows is None else int(self.rows[row])
+        return Origin(self.lines[place].decode(self.encoding, errors="backslashreplace"), self.lines.offset_of(place))
 
 
-def _types(names: Sequence[str], frame: Frame) -> dict[str, pa.DataType]:
+def _types(names: Sequence[str], frame: Frame, times: TimeFormats) -> dict[str, pa.DataType]:
     """The types as which the wanted columns are read."""
     types: dict[str, pa.DataType] = {}
     for name in names:
@@ -184,6 +279,9 @@ def _types(names: Sequence[str], frame: Frame) -> dict[str, pa.DataType]:
                 types[name] = pa.string()
             continue
         kind = frame.schema.field(place).type
+        if times.format_of(frame.schema.field(place).name, kind) is not None:
+            types[name] = pa.string()
+            continue
         types[name] = kind if any(is_kind(kind) for is_kind in _READABLE) or pa.types.is_binary(kind) else pa.string()
     return types
 
@@ -193,7 +291,7 @@ def _dialect(options: Delimited) -> dict[str, Any]:
     return {
         "delimiter": options.delimiter,
         "quotechar": options.quote or '"',
-        "escapechar": options.escape,
+        "escapechar": options.escape if options.escape != options.quote else None,
         "quoting": quoting,
         "strict": True,
     }

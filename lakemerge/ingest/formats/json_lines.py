@@ -1,4 +1,4 @@
-"""JSON lines: one object a line.
+"""JSON lines: one object a line. With ``multiline``, documents over several lines and arrays of objects.
 
 The slow path reads each line by itself. Arrow reads a whole portion at once, if it is sure to give the same rows. So a
 portion is searched first for text that Arrow would read differently, or crash on (a line ``null``, pyarrow 26).
@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakemerge.ingest.casting import Problems, cast_marking, texts_fitted
+from lakemerge.ingest.casting import Problems, cast_marking, is_infinite, texts_fitted
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of
+from lakemerge.ingest.formats.documents import cut_documents
+from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
+from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
 
 __all__ = ["JsonLines", "Unwrap"]
 
-Unwrap = Callable[[Any], Mapping[str, Any] | None]
-"""Turns a record of the file into the row that it stands for; ``None``: into no row. Raises ``ValueError``."""
+Unwrap = Callable[[Any], Sequence[Mapping[str, Any]]]
+"""Turns a record of the file into the rows that it stands for, or into none. Raises ``ValueError``."""
 
+_ISO: Final = TimeFormats()
 _MANY_ON_A_LINE = re.compile(rb"\}[ \t\r]*[^\s,}\]]")
 """Text after an object that may be another object. It also matches within strings, which are then read the slow way."""
 _NO_OBJECT = re.compile(rb"\n(?!\{|\r?\n|\Z)")
@@ -46,72 +49,106 @@ class JsonLines(Format):
 
     unwrap: Unwrap | None = None
     compression: str | None = None
+    encoding: str = "utf-8"
+    multiline: bool = False
+    """Whether records are documents over several lines, or elements of an array; a file is then one block."""
+    times: TimeFormats = field(default_factory=TimeFormats)
     name: ClassVar[str] = "json"
     describes_itself: ClassVar[bool] = False
 
     def splits(self, path: str) -> bool:
-        return codec_of(path, self.compression) is None
+        # A byte of another encoding than UTF-8 is part of no JSON.
+        return not self.multiline and self.encoding == "utf-8" and splits(path, self.compression, self.encoding)
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         raise AssertionError("JSON lines say nothing before their records")
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
-        return sum(len(lines) for lines in cut_stream(decompressed(data, file.path, self.compression)))
+        return sum(len(lines) for lines in self._streamed(data, file.path))
+
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        return line_at(self._stream(data, path), offset)
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
-        fast = None if self.unwrap is not None else _fast_schema(frame)
+        fast = None if self.unwrap is not None or self.multiline else _fast_schema(frame, self.times)
         for lines in self._portions(data, piece):
-            found = None if fast is None else _by_arrow(lines, frame, fast)
+            found = None if fast is None else _by_arrow(lines, frame, fast, self.times)
             yield self._by_line(lines, frame) if found is None else found
 
+    def records(self, data: pa.NativeFile, path: str) -> Iterator[Lines]:
+        """All records of a file, in portions."""
+        return checked_marks(self._streamed(data, path), self.encoding)
+
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
-        if codec_of(piece.file.path, self.compression) is None:
-            portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
-        else:
-            portions = cut_stream(decompressed(data, piece.file.path, self.compression))
-        return (lines.without_mark() for lines in portions)
+        if not self.splits(piece.file.path):
+            return self.records(data, piece.file.path)
+        return checked_marks(cut_block(data, piece.offset, piece.end, size=piece.file.size), self.encoding)
+
+    def _streamed(self, data: pa.NativeFile, path: str) -> Iterator[Lines]:
+        stream = self._stream(data, path)
+        return cut_documents(stream) if self.multiline else cut_stream(stream)
+
+    def _stream(self, data: pa.NativeFile, path: str) -> pa.NativeFile:
+        return utf8_stream(data, path, self.compression, self.encoding)
 
     def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
         records: list[Mapping[str, Any]] = []
-        places: list[int] = []
+        places: list[tuple[int, int]] = []  # line, and the row of it, counted from the last
         unread: list[tuple[Origin, str]] = []
         for place, line in enumerate(lines):
             if not line.strip():
                 continue
             try:
-                record = self._record(_read(line))
+                found = self._records(_read(line))
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                unread.append((_origin(lines, place), str(error)))
+                unread.append((_origin(lines, place), f"{error}{self._hint(line)}"))
                 continue
-            if record is not None:
-                records.append(record)
-                places.append(place)
+            records += found
+            places += [(place, number - len(found)) for number in range(len(found))]
 
         def again(row: int) -> Mapping[str, Any]:
-            return self._record(exactly(lines[places[row]])) or {}
+            place, number = places[row]
+            return self._records(exactly(lines[place]))[number]
 
-        rows, problems, new = rows_of(records, frame, again=again)
-        return Parsed(rows, problems, lambda row: _origin(lines, places[row]), tuple(unread), new)
+        rows, problems, new = rows_of(records, frame, again=again, times=self.times)
+        spread(problems, places)
+        return Parsed(rows, problems, lambda row: _origin(lines, places[row][0]), tuple(unread), new)
 
-    def _record(self, value: Any) -> Mapping[str, Any] | None:
+    def _records(self, value: Any) -> Sequence[Mapping[str, Any]]:
         if self.unwrap is not None:
             return self.unwrap(value)
         if not isinstance(value, dict):
-            raise ValueError(
-                f"the line holds {orjson.dumps(value)[:40].decode(errors='replace')}, which is no object; in json, "
-                "each line is an object, without an array around them"
-            )
-        return value
+            told = "" if self.multiline else "; in json, each line is an object"
+            shown = orjson.dumps(value)[:40].decode(errors="replace")
+            raise ValueError(f"the record holds {shown}, which is no object{told}")
+        return (value,)
+
+    def _hint(self, line: bytes) -> str:
+        """What to do about a line that looks like a part of something larger."""
+        if self.multiline or not line.strip().startswith((b"[", b"]", b"{")) or line.rstrip().endswith(b"}"):
+            return ""
+        return "; if records are in an array or go over several lines, set multiline (multiline=true)"
 
 
 def _read(line: bytes) -> Any:
-    if not _NAMED_NUMBER.search(line):
-        value = orjson.loads(line)
-    else:
-        value = exactly(line)
-        json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
+    value = _exactly(line) if _NAMED_NUMBER.search(line) else _quickly(line)
     if line.count(b"[") + line.count(b"{") > MAX_VALUE_LEVELS and nests_deeper(value, MAX_VALUE_LEVELS):
         raise ValueError(f"a value in it nests more than {MAX_VALUE_LEVELS} levels deep")
+    return value
+
+
+def _quickly(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        return _exactly(line)  # a number beyond floats is one all the same
+
+
+def _exactly(line: bytes) -> Any:
+    value = exactly(line)
+    json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, as orjson does
     return value
 
 
@@ -119,15 +156,18 @@ def _origin(lines: Lines, place: int) -> Origin:
     return Origin(lines[place].decode(errors="backslashreplace"), lines.offset_of(place))
 
 
-def _fast_schema(frame: Frame) -> pa.Schema | None:
+def _fast_schema(frame: Frame, times: TimeFormats = _ISO) -> pa.Schema | None:
     """The schema for Arrow's reader; ``None`` if it reads the type of a column differently from the slow path."""
-    kinds = [_fast_type(field.type) for field in frame.schema]
+    kinds = [_fast_type(own, times) for own in frame.schema]
     if frame.rescued is not None or any(kind is None for kind in kinds):
         return None
     return pa.schema([pa.field(field.name, kind) for field, kind in zip(frame.schema, kinds, strict=True)])
 
 
-def _fast_type(kind: pa.DataType) -> pa.DataType | None:
+def _fast_type(column: pa.Field, times: TimeFormats) -> pa.DataType | None:
+    kind, written = column.type, times.format_of(column.name, column.type)
+    if written is not None and written.is_number:
+        return pa.int64()
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
@@ -137,7 +177,7 @@ def _fast_type(kind: pa.DataType) -> pa.DataType | None:
     return pa.float64() if kind == pa.float32() else kind
 
 
-def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
+def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = _ISO) -> Parsed | None:
     """A portion read at once; ``None`` if Arrow refuses it, or might not read it as the slow path does."""
     data = lines.data
     if not _is_plain(data):
@@ -158,18 +198,24 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema) -> Parsed | None:
         return None
     problems: Problems = {}
     arrays = []
-    for field in frame.schema:
-        column = table[field.name].combine_chunks()
-        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_decimal(field.type):
-            column, found = _fitted(column, field.type)
-            told = {row: f"column {field.name!r}: {reason}" for row, reason in found.items()}
+    for own in frame.schema:
+        column = table[own.name].combine_chunks()
+        if pa.types.is_timestamp(own.type) or pa.types.is_date(own.type) or pa.types.is_decimal(own.type):
+            column, found = _fitted(column, own, times)
+            told = {row: f"column {own.name!r}: {reason}" for row, reason in found.items()}
             problems = told | problems
-        arrays.append(column.cast(field.type))
+        column = column.cast(own.type)
+        if is_infinite(column):
+            return None  # a number that is too large for its column
+        arrays.append(column)
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
     return Parsed(rows, problems, partial(_origin, lines))
 
 
-def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
+def _fitted(column: pa.Array, own: pa.Field, times: TimeFormats) -> tuple[pa.Array, Problems]:
+    kind, written = own.type, times.format_of(own.name, own.type)
+    if written is not None:
+        return written.read(column.cast(pa.string()), kind)
     if pa.types.is_decimal(kind):
         return cast_marking(column, kind)
     return texts_fitted(column, kind)
@@ -177,6 +223,8 @@ def _fitted(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Problems]:
 
 def _is_plain(data: bytes) -> bool:
     """Whether every line is empty or is one object, in UTF-8 and with plain numbers."""
+    if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+        return False
     if not data.startswith(b"{") or _NO_OBJECT.search(data) or _MANY_ON_A_LINE.search(data):
         return False
     if _has_odd_number(data):

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.tabular import record_text, to_frame
+from lakemerge.ingest.formats.tabular import record_text, to_frame, told_type
 from lakemerge.ingest.source import SourceFile
 
 __all__ = ["OrcRows"]
@@ -18,6 +18,10 @@ __all__ = ["OrcRows"]
 
 @dataclass(frozen=True, slots=True)
 class OrcRows(Format):
+    """``timezone`` is the zone of times that have none, for columns that are moments; ``None``: such times are refused
+    there."""
+
+    timezone: str | None = None
     name: ClassVar[str] = "orc"
 
     def splits(self, path: str) -> bool:
@@ -25,7 +29,7 @@ class OrcRows(Format):
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         schema = _opened(data).schema
-        return Peek(tuple(schema.names), tuple(schema.types))
+        return Peek(tuple(schema.names), tuple(told_type(kind, self.timezone) for kind in schema.types))
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         return int(_opened(data).nrows)
@@ -35,7 +39,7 @@ class OrcRows(Format):
         first = 0
         for number in range(orc.nstripes):
             for batch in pa.Table.from_batches([orc.read_stripe(number)]).to_batches(64 << 10):
-                rows, problems = to_frame(batch, frame)
+                rows, problems = to_frame(batch, frame, zone=self.timezone)
                 yield Parsed(rows, problems, partial(_origin, batch, first))
                 first += batch.num_rows
 

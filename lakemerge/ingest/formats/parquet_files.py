@@ -10,8 +10,9 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.ingest.casting import EITHER
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.tabular import record_text, to_frame
+from lakemerge.ingest.formats.tabular import record_text, to_frame, told_type
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from lakemerge.read.parquet.footers import END, Footer
 from mergers.interrupts import is_foreign
@@ -24,22 +25,30 @@ _TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ParquetRows(Format):
+    """``timezone`` is the zone of times that have none, for columns that are moments; ``None``: such times are refused
+    there. Times of INT96 are in UTC, as Spark, Hive and Impala write them by default."""
+
+    timezone: str | None = None
     name: ClassVar[str] = "parquet"
 
     def splits(self, path: str) -> bool:
         return True
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
-        schema = _footer(data, file).schema.to_arrow_schema()
-        return Peek(tuple(schema.names), tuple(schema.types))
+        footer = _footer(data, file)
+        schema, either = footer.schema.to_arrow_schema(), _int96(footer)
+        kinds = [EITHER if field.name in either else told_type(field.type, self.timezone) for field in schema]
+        return Peek(tuple(schema.names), tuple(kinds))
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         return int(_footer(data, file).num_rows)
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         footer = _footer(data, piece.file)
-        first = 0
-        with pq.ParquetFile(data, metadata=footer) as parquet:
+        first, either = 0, _int96(footer)
+        # Without the unit, times of INT96 outside of the years 1678 to 2261 would wrap around.
+        options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+        with pq.ParquetFile(data, metadata=footer, **options) as parquet:
             names = parquet.schema_arrow.names
             wanted = [name for name in names if name.lower() in frame.places or frame.rescued is not None]
             # pyarrow would take a name with a dot for a field of a struct.
@@ -48,7 +57,7 @@ class ParquetRows(Format):
                 if piece.offset <= _middle(footer, number, piece.file.size) < max(piece.end, piece.offset + 1):
                     place = first
                     for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns):
-                        rows, problems = to_frame(batch.select(wanted), frame)
+                        rows, problems = to_frame(batch.select(wanted), frame, zone=self.timezone, either=either)
                         yield Parsed(rows, problems, partial(_origin, batch, place))
                         place += batch.num_rows
                 first += footer.row_group(number).num_rows
@@ -56,6 +65,12 @@ class ParquetRows(Format):
 
 def _origin(batch: pa.RecordBatch, first: int, row: int) -> Origin:
     return Origin(record_text(batch, row), None, first + row)
+
+
+def _int96(footer: pq.FileMetaData) -> frozenset[str]:
+    """The columns of the type INT96. It does not say whether its times are moments or wall clocks."""
+    columns = (footer.schema.column(place) for place in range(footer.num_columns))
+    return frozenset(column.path for column in columns if column.physical_type == "INT96")
 
 
 def _middle(footer: pq.FileMetaData, number: int, size: int) -> int:
@@ -80,6 +95,8 @@ def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
     data.seek(start)
     tail = data.read(size - start)
     length = int.from_bytes(tail[-END:-4], "little") + END
+    if tail[-4:] == b"PARE":
+        raise FileUnreadableError("its footer is encrypted, and ingest has no keys: decrypt it first")
     if tail[-4:] != b"PAR1" or length > size:
         raise FileUnreadableError("it is no Parquet file, or it was cut short")
     if length > len(tail):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
-from lakemerge.ingest.formats.compressed import codec_of, decompressed
-from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream
+from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
+from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
 from lakemerge.ingest.source import SourceFile
 
 __all__ = ["TextLines"]
@@ -38,21 +38,23 @@ class TextLines(Format):
         return tuple(name for name in (self.column, self.path_column, self.offset_column) if name is not None)
 
     def splits(self, path: str) -> bool:
-        return codec_of(path, self.compression) is None
+        return splits(path, self.compression, self.encoding)
 
     def peek(self, data: pa.NativeFile, file: SourceFile) -> Peek:
         raise AssertionError("text says nothing before its lines")
 
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
-        stream = decompressed(data, file.path, self.compression)
-        return sum(len(_lines(lines)) for lines in cut_stream(stream))
+        return sum(len(_lines(lines)) for lines in cut_stream(self._stream(data, file.path)))
+
+    def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
+        return line_at(self._stream(data, path), offset)
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         if self.splits(piece.file.path):
             portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
         else:
-            portions = cut_stream(decompressed(data, piece.file.path, self.compression))
-        for portion in portions:
+            portions = cut_stream(self._stream(data, piece.file.path))
+        for portion in checked_marks(portions, self.encoding):
             lines = _lines(portion)
             problems: dict[int, str] = {}
             texts = [self._text(line, place, problems) for place, line in enumerate(lines)]
@@ -68,9 +70,12 @@ class TextLines(Format):
             rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
             yield Parsed(rows, problems, partial(_origin, lines))
 
+    def _stream(self, data: pa.NativeFile, path: str) -> pa.NativeFile:
+        return text_stream(data, path, self.compression, self.encoding)
+
     def _text(self, line: bytes, place: int, problems: dict[int, str]) -> str | None:
         try:
-            return line.decode(self.encoding)
+            return line.decode(parsed_encoding(self.encoding))
         except UnicodeDecodeError as error:
             problems[place] = f"it is not {self.encoding}: {error.reason}"
             return None
