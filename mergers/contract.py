@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
-from mergers.option_fields import read_options, resolve_option_types, written_options
+from mergers.option_fields import defaults_of, read_options, resolve_option_types, written_options
 from mergers.traits import Traits
 
-__all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape"]
+__all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape", "is_builtin"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -136,6 +136,11 @@ class Merged:
     """The values, for all groups, of columns that do not come from ``winner``."""
 
 
+def is_builtin(merger: Merger) -> bool:
+    """Whether the class is one of the library's own."""
+    return type(merger).__module__.startswith("mergers.builtin.")
+
+
 class Merger(ABC):
     """One meaning of "merge": a strategy id, typed options, and a fold over groups.
 
@@ -166,6 +171,12 @@ class Merger(ABC):
             message = f"merger {cls.name!r} cannot be configured: {'; '.join(problems)}"
             raise MergerConfigurationError(message, merger=cls.name, problems=problems)
         return merger
+
+    @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        """Every option that :meth:`from_options` takes, with its default as a JSON value, or
+        :data:`mergers.option_fields.REQUIRED`. A class that reads its options in its own way names them here."""
+        return defaults_of(cls)
 
     def options(self) -> Mapping[str, object]:
         """The options as JSON values; ``from_options(options())`` gives an equal merger."""

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
-from mergers.errors import MergeOverflowError, MergerContractError, MergeValueError
+from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape, is_builtin
+from mergers.errors import LakeMergeError, MergeOverflowError, MergerContractError, MergeValueError
+from mergers.interrupts import is_foreign
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
 
@@ -164,7 +165,7 @@ def _fold(
         order=position,
         versions=all_versions[position],
     )
-    merged = _checked(merger.merge_groups(groups), groups, merger)
+    merged = _checked(_merged(merger, groups), groups, merger)
     if lacking and merged.columns:
         raise MergerContractError(
             f"merger {merger.name!r} declares that it is selective, but made the column(s) "
@@ -552,7 +553,37 @@ def _versions(tombstones: pa.Table) -> Ints:
     return tombstones.column(VERSION_COLUMN).to_numpy().astype(np.int64)
 
 
-def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
+def _merged(merger: Merger, groups: Groups) -> object:
+    """What the merger makes of the groups. An exception of a class that is not the library's own says whose it is."""
+    try:
+        return merger.merge_groups(groups)
+    except LakeMergeError:
+        raise
+    except Exception as error:
+        too_large = isinstance(error, pa.ArrowInvalid | pa.ArrowCapacityError) and is_overflow(error)
+        if is_builtin(merger) or too_large or is_foreign(error):
+            raise
+        raise MergerContractError(
+            f"merger {merger.name!r}: merge_groups() raised {error!r}", merger=merger.name, problems=(repr(error),)
+        ) from error
+
+
+def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
+    if not isinstance(merged, Merged):
+        raise MergerContractError(
+            f"merger {merger.name!r}: merge_groups() must return a Merged, not {merged!r}", merger=merger.name
+        )
+    for name, array in (("status", merged.status), ("winner", merged.winner)):
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+            raise MergerContractError(
+                f"merger {merger.name!r}: {name} must be a numpy array of integers, not {array!r}", merger=merger.name
+            )
+    for name, column in merged.columns.items():
+        if not isinstance(column, pa.Array):
+            raise MergerContractError(
+                f"merger {merger.name!r}: column {name!r} must be an Arrow array, not {type(column).__name__}",
+                merger=merger.name,
+            )
     n = len(groups.offsets) - 1
     lengths = {len(merged.status), len(merged.winner), *(len(column) for column in merged.columns.values())}
     if lengths - {n}:

@@ -100,7 +100,7 @@ def what_if(
 ) -> WhatIf:
     """See :meth:`lakemerge.LakeTable.what_if`."""
     known = retained(handle, tip, since)
-    handle = _knowing(handle, merger)
+    handle = handle.knowing(merger)
     if merger is None:
         merger = tip.config.merger_id
         options = tip.config.merger_options if options is None else options
@@ -133,10 +133,3 @@ def what_if(
         _session=session,
     )
 
-
-def _knowing(handle: Handle, merger: str | Merger | None) -> Handle:
-    """The handle with the class of a merger instance that nobody registered. The class is used here, but no table names
-    it."""
-    if not isinstance(merger, Merger) or any(known is type(merger) for known in handle.registry):
-        return handle
-    return replace(handle, registry=handle.registry.extended([type(merger)]))

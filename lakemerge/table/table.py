@@ -135,7 +135,8 @@ class LakeTable:
         :param key: the columns that identify a row. They are never null.
         :param ordering: the columns that say which of two records is newer. They are compared as a tuple.
         :param merger: a registered name, a strategy UUID or an instance. The default is ``event-time``
-            with ``ordering`` and ``commit-time`` without.
+            with ``ordering`` and ``commit-time`` without. The class of an instance is used for this object, as if it
+            were in ``mergers``. Whatever opens the table later must be given it.
         :param options: the merger's options.
         :param partition_by: key columns whose values split the table.
         :param buckets: buckets per partition, a power of two. By default the first load chooses.
@@ -151,7 +152,7 @@ class LakeTable:
         :raises lakemerge.MergerMissingError: no such merger is registered.
         :raises lakemerge.TableExistsError: there is already a table at the path; with ``replace``, a plain Delta table.
         """
-        handle = open_handle(path, storage_options, mergers, settings)
+        handle = open_handle(path, storage_options, mergers, settings).knowing(merger)
         session = prepared(spark)
         snapshot = create_table(
             handle,
@@ -795,9 +796,11 @@ class LakeTable:
         """
         begin = self._writable()
         columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
+        handle = self._handle.knowing(merger)
         snapshot = alter_table(
-            self._handle, begin, columns=columns, merger=merger, options=options, properties=properties
+            handle, begin, columns=columns, merger=merger, options=options, properties=properties
         )
+        self._handle = handle
         self._move(snapshot)
         return snapshot.version
 

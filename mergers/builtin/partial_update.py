@@ -38,9 +38,13 @@ class PartialUpdate(Merger):
     remove_record_on_delete: bool = False
 
     @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        return {**Unset.known, **SequenceGroups.known, "ignore_delete": False, "remove_record_on_delete": False}
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
         own = ("ignore_delete", "remove_record_on_delete")
-        reader = OptionReader(cls.name, options, shape, (*Unset.names, *SequenceGroups.names, *own))
+        reader = OptionReader(cls, options, shape)
         unset = Unset.parse(reader)
         groups = SequenceGroups.parse(reader)
         ignores, removes = (reader.flag(name) for name in own)

@@ -41,13 +41,14 @@ class SequenceGroup:
 class SequenceGroups:
     """All groups of a table and the functions of their members."""
 
-    names: ClassVar[tuple[str, ...]] = (
-        "sequence_groups",
-        "aggregates",
-        "default_aggregate",
-        "ignore_retract",
-        "remove_record_on_sequence_group",
-    )
+    known: ClassVar[Mapping[str, object]] = {
+        "sequence_groups": {},
+        "aggregates": {},
+        "default_aggregate": None,
+        "ignore_retract": [],
+        "remove_record_on_sequence_group": [],
+    }
+    """The options, with their defaults."""
 
     groups: tuple[SequenceGroup, ...]
     aggregates: Choices = field(default_factory=dict)

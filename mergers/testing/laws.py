@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis.errors import NoSuchExample
 
 from mergers.contract import Merger, TableShape
+from mergers.errors import InputError
 from mergers.kernel import Frame, combine
 from mergers.testing.records import Domain, State, Step, frame_of, frames, steps
 
@@ -61,6 +62,8 @@ def find_counterexample(
     :param max_examples: how many histories to try. The search draws the same ones each time.
     :returns: the smallest counter-example found. ``None`` is no proof.
     """
+    if law not in _CHECKERS:
+        raise InputError(f"there is no law {law!r}; the laws are {', '.join(_CHECKERS)}")
     checker = _CHECKERS[law]
     search = _Search(merger, shape, values or {}, full_frames)
     seen: dict[str, Counterexample] = {}

@@ -285,7 +285,7 @@ def test_the_suite_notices(merger: Merger, shape: TableShape, test: str, message
     suite = type("Suite", (MergerSuite,), names)()
     with pytest.raises(Exception, match=message) as caught:
         getattr(suite, test)()
-    assert isinstance(caught.value, AssertionError | AttributeError | KeyError), repr(caught.value)
+    assert isinstance(caught.value, AssertionError | AttributeError | KeyError | MergerContractError), repr(caught.value)
 
 
 def test_what_to_install_is_said() -> None:
