@@ -65,6 +65,8 @@ class Handle:
     """What :mod:`lakemerge.spark.scans` keeps."""
     landed: Landed = field(default_factory=Landed, repr=False, compare=False)
     clock: StoreClock = field(default_factory=StoreClock, repr=False, compare=False)
+    leave_out: Any = field(default=None, repr=False, compare=False)
+    """What :mod:`lakemerge.read.failures` tells of keys whose merge fails. ``None``: reads raise their error."""
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import MergeOverflowError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
 from lakemerge.handle import Handle
@@ -30,7 +29,7 @@ from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.read.parquet.files import shaped
 from mergers import Frame, Merger, RowKind, TableShape, fold
-from mergers.errors import MergeValueError
+from mergers.failing import FAILURES
 from mergers.kernel import VERSION_COLUMN, overlay_rows, tombstone_schema
 
 __all__ = ["explain_key"]
@@ -72,6 +71,7 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
         steps=tuple(story.steps),
         start=story.started,
         row=story.row,
+        failed=story.failed,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -242,7 +242,7 @@ class _Story:
         try:
             self.state = _folded(self.merger, shape, before, self.pending)
             self.pending, self.failed = [], None
-        except (MergeOverflowError, MergeValueError) as error:
+        except FAILURES as error:
             self.failed = error.message
         change = Change(
             merger=self.merger,

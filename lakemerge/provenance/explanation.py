@@ -96,6 +96,8 @@ class Explanation:
     """The row before the first step."""
     row: _Row | None = None
     """The row after the last step: what :meth:`lakemerge.LakeTable.get` gives."""
+    failed: str | None = None
+    """Why the last records cannot be merged, if they cannot. Then there is no row to give, and reads of the key fail."""
     notes: tuple[str, ...] = ()
     """Sentences that say where the known history ends, and why."""
 
@@ -128,9 +130,15 @@ class Explanation:
             kind = "  " if step.kind is None else step.kind
             origin = f"  [{step.origin}]" if step.origin else ""
             lines.append(f"  {step.version:>6}  {_time(step)}  {kind}  {step.words}{origin}")
-        lines.append(f"  is {'no row' if self.row is None else _shown(self.row)}")
+        lines.append(f"  {self._outcome}")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(printable, lines))
+
+    @property
+    def _outcome(self) -> str:
+        if self.failed is not None:
+            return f"cannot be read: {self.failed}"
+        return f"is {'no row' if self.row is None else _shown(self.row)}"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -139,7 +147,7 @@ class Explanation:
         ]
         facts = [("key", _shown(self.key)), ("records known from version", str(self.begins))]
         facts += [("begins as", _shown(self.start))] if self.start is not None else []
-        facts += [("is", "no row" if self.row is None else _shown(self.row))]
+        facts += [("row", self._outcome)]
         facts += [("note", note) for note in self.notes]
         names = ("version", "time (UTC)", "kind", "what it did", "from", "row after")
         return definition_html(facts) + table_html(names, rows)

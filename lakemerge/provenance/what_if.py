@@ -132,4 +132,3 @@ def what_if(
         _view=view,
         _session=session,
     )
-

@@ -270,7 +270,7 @@ class _Reader(DataSourceReader):
     def __init__(self, table: LakeTable, columns: Sequence[str], mode: str) -> None:
         view, handle = in_mode(table.view, mode), table.handle
         self._columns = asked_columns(view, columns)
-        self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+        self._spec = MergeSpec.of(handle, view)
         fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
         # The names are those of the caller's schema, which may have another case.
         self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])

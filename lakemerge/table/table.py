@@ -31,9 +31,11 @@ from lakemerge.layout.travel import find_version, guarded, unless_replaced, unle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.provenance.explanation import Explanation
+from lakemerge.read.failed_keys import OnFailedKeys, find_failed_keys, on_failed_keys
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.events import observed
+from lakemerge.results.failures import FailedKeys
 from lakemerge.results.findings import CheckResult
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order
 from lakemerge.results.results import (
@@ -86,7 +88,7 @@ class LakeTable:
 
         make      create, open
         write     upsert, delete, delete_where, ingest, write_stream, batch_writer
-        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read
+        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
         look at   version, schema, key, ordering, buckets, url, detail, slices, history
@@ -472,6 +474,7 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.Table:
         """The rows as an Arrow table, in no particular order.
 
@@ -480,10 +483,13 @@ class LakeTable:
             Arrow. docs/guides/filters.md lists the SQL that is supported. Times without a zone are UTC.
         :param mode: ``base`` reads only base files, without a merge. This is the table as other Delta readers see it:
             each bucket as its last full compaction left it.
+        :param failed_keys: what happens if the merge of a key fails, for example because its total does not fit the
+            column. ``raise`` raises an error that names the key. ``skip`` leaves such keys out, with a warning in the
+            log. :meth:`failed_keys` lists them.
         """
-        view = in_mode(self._current(), mode)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            return read_arrow(self._handle, view, columns=columns, filter=filter)
+            return read_arrow(handle, view, columns=columns, filter=filter)
 
     @checked
     def scan(
@@ -492,37 +498,45 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.RecordBatchReader:
         """The same as :meth:`to_arrow`, as a stream. ``Settings.merge_budget_bytes`` limits its memory."""
-        view = in_mode(self._current(), mode)
-        return guarded(scan(self._handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
+        return guarded(scan(handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
 
     @overload
-    def get(self, key: Mapping[str, object], *, columns: Sequence[str] | None = None) -> dict[str, Any] | None: ...
+    def get(
+        self, key: Mapping[str, object], *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> dict[str, Any] | None: ...
 
     @overload
-    def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def get(
+        self, key: object, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> pa.Table: ...
 
     @observed
     @checked
-    def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
+    def get(
+        self, key: object, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
         :param key: one key such as ``{"id": 7}`` returns the row as a dictionary of Python values, or ``None``. A
             list of such mappings, or a pyarrow, pandas or polars frame of the key columns, returns an Arrow table
             of the rows that exist, in no particular order.
         :param columns: as for :meth:`to_arrow`.
+        :param failed_keys: as for :meth:`to_arrow`.
         :raises lakemerge.FrameError: the keys do not fit the table's key columns.
         """
         one = isinstance(key, Mapping)
-        view = self._current()
+        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            rows = look_up(self._handle, view, [key] if one else key, columns)
+            rows = look_up(handle, view, [key] if one else key, columns)
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
     @checked
-    def query(self, sql: str, *, sandbox: bool = False) -> pa.Table:
+    def query(self, sql: str, *, sandbox: bool = False, failed_keys: OnFailedKeys = "raise") -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
@@ -532,14 +546,15 @@ class LakeTable:
         :param sandbox: for SQL from outside. A query is then one ``SELECT`` over the table. It can read and write no
             files, load no extensions, change no settings and see no variables. ``Settings.sandbox_memory_bytes`` and
             ``Settings.threads`` bound what DuckDB takes. Its time is not bounded.
+        :param failed_keys: as for :meth:`to_arrow`.
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
         :raises lakemerge.InputError: DuckDB cannot answer the query, or the sandbox refuses it; the message says why.
         """
         from lakemerge.read.query import query
 
-        view = self._current()
+        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            return query(self._handle, view, sql, sandbox=sandbox)
+            return query(handle, view, sql, sandbox=sandbox)
 
     @observed
     @checked
@@ -549,6 +564,7 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | Column | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> DataFrame:
         """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
         a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
@@ -561,17 +577,33 @@ class LakeTable:
         :param filter: a SQL condition, which also prunes files, or a Spark Column. Times without a zone
             are in the session's zone.
         :param mode: as for :meth:`to_arrow`.
+        :param failed_keys: as for :meth:`to_arrow`. Warnings are in the logs of Spark's workers.
         """
         spark = self._session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
-        view = in_mode(self._current(), mode)
-        return read_dataframe(spark, self._handle, view, columns=columns, filter=filter)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
+        return read_dataframe(spark, handle, view, columns=columns, filter=filter)
 
     @checked
-    def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
+    def create_temp_view(
+        self, name: str, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> None:
         """Make this version available to Spark SQL under a name."""
-        self.to_df(columns=columns).createOrReplaceTempView(name)
+        self.to_df(columns=columns, failed_keys=failed_keys).createOrReplaceTempView(name)
+
+    @observed
+    @checked
+    def failed_keys(self, *, filter: str | pc.Expression | None = None) -> FailedKeys:
+        """The keys whose merge fails, with their records: a total that does not fit its column, a value that cannot be
+        merged, null in a NOT NULL column, or a merger of yours that breaks its contract. Empty if all rows can be
+        read. Only files that have logs are read, with all columns.
+
+        :param filter: as for :meth:`to_arrow`; only files that may hold rows that meet it are looked at.
+        """
+        view = self._current()
+        with unless_replaced(self._handle.log, view.snapshot):
+            return find_failed_keys(self._handle, view, filter)
 
     @checked
     def explain_read(
@@ -585,7 +617,13 @@ class LakeTable:
 
     @checked
     def changes(
-        self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
+        self,
+        since: int,
+        until: int | None = None,
+        *,
+        net: bool = False,
+        before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.RecordBatchReader:
         """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
         version that reads show). The result has the table's columns, ``_row_kind``, ``_commit_version`` and
@@ -599,23 +637,31 @@ class LakeTable:
 
         :param net: return each key once, with the difference between its row at ``since`` and its row at ``until``.
         :param before_images: whether the old values of a changed row are returned, too.
+        :param failed_keys: as for :meth:`to_arrow`. A key that is left out has no row in that version: it comes as
+            ``-D``, and as ``+I`` once its merge succeeds.
         :raises lakemerge.VersionNotFoundError: a version is not in the table's history.
         """
-        end = self._until(until)
-        reader = read_changes(self._handle, end, since, net=net, before_images=before_images)
+        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        reader = read_changes(handle, end, since, net=net, before_images=before_images)
         return guarded(reader, self._handle.log, end.snapshot)
 
     @checked
     def changes_df(
-        self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
+        self,
+        since: int,
+        until: int | None = None,
+        *,
+        net: bool = False,
+        before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> DataFrame:
         """The same as :meth:`changes`, computed by Spark tasks and with Delta's and Spark's names: the kind is in
         ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage`` or ``delete``)."""
         spark = self._session.of_dataframes()
         from lakemerge.spark.feed import changes_dataframe
 
-        end = self._until(until)
-        return changes_dataframe(spark, self._handle, end, since, net=net, before_images=before_images)
+        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        return changes_dataframe(spark, handle, end, since, net=net, before_images=before_images)
 
     @checked
     def follow(
@@ -627,6 +673,7 @@ class LakeTable:
         until: int | None = None,
         max_rows: int | None = None,
         before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> Iterator[pa.RecordBatch]:
         """The changes as they are committed, in batches with the columns of :meth:`changes`. Without a consumer and a
         version, the current rows come first, as ``+I``.
@@ -641,14 +688,15 @@ class LakeTable:
         :param since: start after this version.
         :param until: the last version to return. The iterator ends after it.
         :param max_rows: a batch has at most this many rows.
+        :param failed_keys: as for :meth:`changes`.
         :raises lakemerge.InputError: there is no such consumer.
         :raises lakemerge.VersionNotFoundError: a vacuum deleted what there was to read. The message says what to do.
         """
         how = Following.checked(
             consumer, poll, since=since, until=until, max_rows=max_rows, before_images=before_images
         )
-        start = self._begin(consumer, since)
-        return follow(self._handle, self._tip, self.consumers, start, how)
+        start, handle = self._begin(consumer, since), on_failed_keys(self._handle, failed_keys)
+        return follow(handle, self._tip, self.consumers, start, how)
 
     @property
     def consumers(self) -> Consumers:
@@ -797,9 +845,7 @@ class LakeTable:
         begin = self._writable()
         columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
         handle = self._handle.knowing(merger)
-        snapshot = alter_table(
-            handle, begin, columns=columns, merger=merger, options=options, properties=properties
-        )
+        snapshot = alter_table(handle, begin, columns=columns, merger=merger, options=options, properties=properties)
         self._handle = handle
         self._move(snapshot)
         return snapshot.version
