@@ -61,13 +61,13 @@ class Folded:
 
 
 def tombstone_schema(shape: TableShape) -> pa.Schema:
-    """Key columns, ordering columns, and the version of the record that set the tombstone.
+    """Key columns, ordering columns, remembered columns, and the version of the record that set the tombstone.
 
-    Ordering columns may be null even if the table's may not, because deletes are not checked for nulls.
+    All but the key may be null even if the table's may not, because deletes are not checked for nulls.
     """
     key = [shape.schema.field(name) for name in shape.key]
-    ordering = [shape.schema.field(name).with_nullable(True) for name in shape.ordering]
-    return pa.schema([*key, *ordering, pa.field(VERSION_COLUMN, pa.int64())])
+    others = [shape.schema.field(name).with_nullable(True) for name in (*shape.ordering, *shape.remembers)]
+    return pa.schema([*key, *others, pa.field(VERSION_COLUMN, pa.int64())])
 
 
 def fold(
@@ -153,7 +153,7 @@ def _fold(
     all_versions = np.concatenate([np.zeros(n_base, dtype=np.int64), _versions(tomb_rows), versions])
     full = frozenset(shape.schema.names)
     # If no tombstone takes part and all records carry all columns, presence says so. Then mergers skip the question.
-    of_tombstones = frozenset((*shape.key, *shape.ordering)) if n_tombs else full
+    of_tombstones = frozenset(shape.standing) if n_tombs else full
     groups = Groups(
         shape=shape,
         offsets=np.append(np.searchsorted(group, np.arange(len(starts))), len(group)).astype(np.int64),
@@ -371,7 +371,7 @@ def _fold_key(
     rest = [name for name in columns if name not in narrow]
     parts: list[Folded] = []
     for names, own_sizes in ((narrow, np.zeros_like(sizes)), (rest, sizes)):
-        needed = merger.needs(shape, names) | frozenset((*shape.key, *shape.ordering))
+        needed = merger.needs(shape, names) | frozenset(shape.standing)
         held = base.select([name for name in base.column_names if name in needed])
         told = [_projected(frame, needed) for frame in frames]
         parts.append(_fold_run(merger, shape, held, tombstones, told, records, own_sizes, names))
@@ -393,7 +393,7 @@ def _fold_key(
 
 def _narrow_columns(merger: Merger, shape: TableShape, columns: Sequence[str]) -> list[str]:
     """Those of the columns that are of fixed width, and that the merger makes from such columns alone."""
-    bare = frozenset((*shape.key, *shape.ordering))
+    bare = frozenset(shape.standing)
     wide = frozenset(field.name for field in shape.schema if not _is_narrow(field.type)) - bare
     narrow = [name for name in columns if name not in wide and name not in bare]
     return narrow if wide.isdisjoint(merger.needs(shape, narrow)) else []
@@ -635,9 +635,14 @@ def _null_refused(key: dict[str, object], name: str, count: int) -> MergeValueEr
 
 def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints, versions: Ints) -> pa.Table:
     """Tombstones of untouched keys and those the fold left, sorted by key."""
-    setters = groups.order[merged.winner[merged.status == Status.TOMBSTONE]]
+    dead = merged.status == Status.TOMBSTONE
+    setters = groups.order[merged.winner[dead]]
     schema = tombstone_schema(groups.shape)
     fresh = groups.rows.select(schema.names[:-1]).take(pa.array(setters))
+    for name in groups.shape.remembers:
+        if name in merged.columns:
+            place = fresh.column_names.index(name)
+            fresh = fresh.set_column(place, name, merged.columns[name].filter(pa.array(dead)))
     fresh = fresh.append_column(VERSION_COLUMN, pa.array(versions[setters])).cast(schema)
     if before.num_rows == 0:
         return fresh

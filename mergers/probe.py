@@ -122,7 +122,7 @@ def _same(one: object, other: object) -> bool:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception as error:  # noqa: BLE001 - what a class of somebody else's compares by
+    except Exception as error:
         if is_interrupt(error):
             raise
         return False

@@ -112,7 +112,7 @@ def what_if(
             f"cannot fold in one go: ask from there on, {argument('since', late[-1])}",
             version=late[-1],
         )
-    config = replace(known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
+    config = known.view.config.merged_by(chosen)
     # The handle's caches are by version, and this view has other rows than the table's version.
     apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)

@@ -87,7 +87,7 @@ def merge_file_slice(
             for table, _ in stream:
                 yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
         return
-    needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
+    needed = spec.merger.needs(shape, names) | set(shape.standing)
     schema = _nullable(shape.schema, needed)
     for part in _fold_ranges(spec, file_slice, schema, schema, names, files):
         yield MergedRange(settled(overlay_rows(part.base, part.folded, names, sort=sort)), part.folded.tombstones)
@@ -134,7 +134,7 @@ def changed_ranges(
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
     decided_by = () if picks_records(spec, file_slice, files) else names
-    always = set(shape.key) | set(shape.ordering)
+    always = set(shape.standing)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     placed = pa.schema([*stored, *PLACE])
@@ -181,7 +181,7 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
     """The same as :func:`changed_ranges`, for a file slice for which :func:`picks_records` is true. Only the columns
     that decide are read, of log records too."""
     shape = spec.config.shape
-    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
+    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.standing))
     placed = pa.schema([*deciding, *PLACE])
     for part in _fold_ranges(spec, file_slice, placed, placed, shape.key, files, probed=_logged_keys(file_slice)):
         folded = part.folded
@@ -214,7 +214,7 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
 
 def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
     """The same as :func:`picks_records`, as far as the table's metadata say."""
-    bare = {*spec.config.key, *spec.config.ordering}
+    bare = set(spec.config.shape.standing)
     selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
     return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, file_slice))
 

@@ -94,6 +94,7 @@ def create_table(
         merger_id=chosen.id,
         merger_name=chosen.name,
         merger_options=chosen.options(),
+        remembers=chosen.remembers(shape),
     )
     metadata = Metadata(
         id=handle.new_id(),

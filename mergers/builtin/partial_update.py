@@ -77,6 +77,9 @@ class PartialUpdate(Merger):
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         return frozenset(columns) if self.groups is None else self.groups.needs(columns)
 
+    def remembers(self, shape: TableShape) -> tuple[str, ...]:
+        return () if self.groups is None else self.groups.sequences
+
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
         given = kinds & set(_RETRACTING)
         if self.groups is not None:

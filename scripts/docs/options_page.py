@@ -61,6 +61,7 @@ FIXED: Final[Mapping[str, str]] = {
     "lakemerge.ordering": "The ordering columns, as JSON. They cannot change.",
     "lakemerge.merger.id": "The merger's strategy UUID; `alter(merger=...)` changes it.",
     "lakemerge.merger.name": "The merger's name, for people.",
+    "lakemerge.tombstoneColumns": "The columns that a delete remembers beside the ordering: the sequences of groups.",
     "lakemerge.merger.options": "The merger's options, as JSON; `alter(options=...)` changes them.",
     "lakemerge.buckets": "Buckets of each partition; `rescale` changes it.",
     "lakemerge.flow.history": "Kept by [flows](../streaming.md#flows): how a table of type 2 is read.",
