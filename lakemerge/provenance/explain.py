@@ -100,6 +100,10 @@ class _Known:
         place = bisect_right(self.configs, version, key=lambda entry: entry[0])
         return self.configs[max(0, place - 1)][1]
 
+    def since_of(self, config: TableConfig) -> int:
+        """The version from which on this definition holds."""
+        return next(version for version, known in reversed(self.configs) if known == config)
+
 
 def _told_of(
     file_slice: FileSlice, records: Sequence[KeyRecord], expiries: Sequence[Expiry], shown_after: int
@@ -222,7 +226,12 @@ class _Story:
             shaped(self.state.tombstones, tombstone_schema(shape)),
             self.state.path,
         )
-        self.config, self.merger = config, config.merger(self.handle.registry)
+        merger = config.merger(self.handle.registry)
+        if (merger.id, merger.options()) != (self.merger.id, self.merger.options()):
+            since = self.known.since_of(config)
+            was, now = (f"{each.name} {dict(each.options()) or ''}".strip() for each in (self.merger, merger))
+            self.notes.append(f"from version {since} on the merger is {now}; before, it was {was}")
+        self.config, self.merger = config, merger
 
     def _expire(self, expiry: Expiry) -> None:
         before = self.state.tombstone

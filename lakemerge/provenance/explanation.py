@@ -72,14 +72,7 @@ class Step:
     @property
     def origin(self) -> str:
         """``source`` in a few words."""
-        told = self.source
-        parts = [f"job {told['job']}, window {told['window']}"] if "job" in told else []
-        if "application" in told:
-            parts.append(f"{told['application']} {told['number']}")
-        parts += [f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]]
-        parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
-        parts += [str(told["note"])] if "note" in told else []
-        return ", ".join(parts) or str(told.get("operation", "")).lower()
+        return _origin(self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +144,20 @@ class Explanation:
         facts += [("note", note) for note in self.notes]
         names = ("version", "time (UTC)", "kind", "what it did", "from", "row after")
         return definition_html(facts) + table_html(names, rows)
+
+
+def _origin(told: Mapping[str, Any]) -> str:
+    parts = [f"job {told['job']}, window {told['window']}"] if "job" in told else []
+    if "replayed" in told:
+        before = told["replayed"]
+        parts.append(f"version {before.get('version')} of {before.get('table', 'another table')}")
+        parts += [f"there by {words}"] if (words := _origin(before)) else []
+    elif "application" in told:
+        parts.append(f"{told['application']} {told['number']}")
+    parts += [file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]]
+    parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
+    parts += [str(told["note"])] if "note" in told else []
+    return ", ".join(parts) or str(told.get("operation", "")).lower()
 
 
 def _time(step: Step) -> str:

@@ -21,6 +21,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.format.names import EXPIRY_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.provenance.origins import custody_of, find_commits
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
@@ -217,15 +218,16 @@ class _Run:
             return
         view = self.table.view
         txn = (replay._application, number)
+        told = self._custody_of_start()
         as_it_is = replay._transform is None and _alike(view.config, start.config)
         if as_it_is and view.is_empty:
-            load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where)
+            load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where, told)
         else:
             self.notes.append(
                 f"the rows of version {number} were committed as records, and deletes before it are not remembered"
             )
             reader = scan(replay._handle, start, columns=None, filter=None)
-            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, number)
+            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, told)
         self.commits += 1
 
     def end(self) -> None:
@@ -244,10 +246,21 @@ class _Run:
                 if log.domain_name in logs:
                     config = self._config_at(commit.version)
                     reader = records_of(replay._handle, log, config, replay._where, replay._transform)
-                    self.records += commit_frame(self.table, reader, txn, commit.version)
+                    self.records += commit_frame(self.table, reader, txn, self._custody(commit))
                     self.commits += 1
         elif any(isinstance(a, DomainMetadata) and a.domain == EXPIRY_DOMAIN for a in commit.actions):
             self._expire(commit)
+
+    def _custody(self, commit: PastCommit) -> dict[str, object]:
+        return custody_of(self.replay._handle, self.known.tip.snapshot, commit)
+
+    def _custody_of_start(self) -> dict[str, object]:
+        """Where the rows before the first records came from. Only if one commit brought all of them, it is told."""
+        handle, version = self.replay._handle, self.known.start.version
+        found = find_commits(handle, [version]) if self.known.is_loaded else {}
+        if version in found:
+            return self._custody(found[version])
+        return {"version": version, "table": handle.store.url, "tableId": self.known.tip.snapshot.metadata.id}
 
     def _config_at(self, version: int) -> TableConfig:
         return [config for since, config in self.known.configs() if since <= version or since == self._first][-1]

@@ -91,6 +91,7 @@ class LakeTable:
         read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
+        note      record_send, associate
         look at   version, schema, key, ordering, buckets, url, detail, slices, history
         redefine  alter, rescale
         maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
@@ -727,18 +728,93 @@ class LakeTable:
 
     @observed
     @checked
-    def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
-        """How the rows of a version, or of one key, came from source files to base files, as events.
+    def lineage(
+        self,
+        version: int | None = None,
+        *,
+        key: Mapping[str, object] | None = None,
+        kind: str | Sequence[str] | None = None,
+        file: str | None = None,
+        after: dt.datetime | str | None = None,
+        before: dt.datetime | str | None = None,
+        info: Mapping[str, object] | str | None = None,
+    ) -> Lineage:
+        """How the rows of a version, or of one key, came from source files to base files, and where they went, as
+        events (docs/guides/provenance.md lists their kinds). An event is returned if it meets all conditions.
 
         :param version: the default is the version that reads show.
-        :param key: return only events that concern this key.
+        :param key: only events that concern this key.
+        :param kind: only events of this kind, such as ``SEND``, or of these kinds.
+        :param file: only events of commits that name this file: a path, the end of one, or a pattern such as
+            ``orders-*.csv``. Source files of ingest and of replayed tables, files of the table, and files in ``info``
+            count.
+        :param after: only events at or after this time, as for :meth:`open`.
+        :param before: only events before this time.
+        :param info: only events whose details have these entries, at any depth, or this text.
         :raises lakemerge.VersionNotFoundError: the version is not in the table's history.
         """
         from lakemerge.provenance.lineage import lineage_of
+        from lakemerge.provenance.search import Search
 
+        search = Search.checked(kind=kind, file=file, after=after, before=before, info=info)
         view = self._current()
         with unless_replaced(self._handle.log, view.snapshot):
-            return lineage_of(self._handle, view, version, key)
+            return lineage_of(self._handle, view, version, key, search)
+
+    @observed
+    @checked
+    def record_send(
+        self,
+        to: str,
+        *,
+        since: int | None = None,
+        version: int | None = None,
+        keys: object = None,
+        info: Mapping[str, object] | None = None,
+    ) -> int:
+        """Note in the log that rows left the table by a way that it cannot see, such as an export of
+        :meth:`to_arrow`. :meth:`lineage` tells of it as ``SEND``. What goes to a consumer of the change feed is
+        noted by itself. Changes no row. Returns the version of the commit.
+
+        :param to: who or what got them: a path, a URL or a name.
+        :param since: the changes after this version were sent. By default all rows were.
+        :param version: up to this version. The default is the latest.
+        :param keys: only these keys were sent, as for :meth:`get`; up to 1,000.
+        :param info: additional entries of ``commitInfo``.
+        :raises lakemerge.InputError: there is no such version, or the keys are too many.
+        """
+        from lakemerge.provenance.notes import commit_sent
+
+        view = self._writable()
+        made = commit_sent(self._handle, view, to, since=since, version=version, keys=keys, info=info or {})
+        self._follow()
+        return made
+
+    @observed
+    @checked
+    def associate(
+        self,
+        uri: str,
+        *,
+        version: int | None = None,
+        keys: object = None,
+        info: Mapping[str, object] | None = None,
+    ) -> int:
+        """Note in the log what something in another system has to do with the table: a ticket, a run, a document.
+        :meth:`lineage` tells of it as ``ADDINFO``. Changes no row. Returns the version of the commit.
+
+        :param uri: the other system's name for it.
+        :param version: it is about the records of this version. By default it is about the table.
+        :param keys: it is about these keys, as for :meth:`get`; up to 1,000.
+        :param info: additional entries of ``commitInfo``.
+        :raises lakemerge.InputError: there is no such version, or the keys are too many.
+        """
+        from lakemerge.provenance.notes import commit_association
+
+        view = self._writable()
+        made = commit_association(self._handle, view, uri, version=version, keys=keys, info=info or {})
+        self._follow()
+        return made
 
     @checked
     def what_if(
