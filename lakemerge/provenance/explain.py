@@ -24,6 +24,7 @@ from lakemerge.provenance.origins import UNKNOWN, find_commits, source_of
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_records, read_state
 from lakemerge.provenance.retained import Retained, retained, unpacked
+from lakemerge.provenance.short import in_words, of_load, shorts
 from lakemerge.provenance.verdicts import Change, Verdict, judged
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
@@ -63,6 +64,10 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
             "some logs were consolidated: records that had lost by then are gone, and where the others came from is "
             f"{UNKNOWN}"
         )
+    lacking = shorts(handle, [log for log in known.view.log_commits if log.version in begun], begun.values())
+    notes += [f"{in_words(short)}; some may be of this key" for short in lacking]
+    if (load := of_load(begun.get(file_slice.merged_through + 1))) is not None and story.told_of_load:
+        notes.append(f"{in_words(load)}; some may be of this key")
     notes += story.notes
     return Explanation(
         key=named,
@@ -149,6 +154,8 @@ class _Story:
     steps: list[Step] = field(default_factory=list)
     started: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    told_of_load: bool = False
+    """Whether the first step is the first write of the table."""
 
     @staticmethod
     def begin(
@@ -200,6 +207,7 @@ class _Story:
         if row is None and tombstone is None:
             return
         self.ordered_by = f"version {commit.version}"
+        self.told_of_load = True
         said = "a new row, as the first write of the table left it" if row is not None else "the first write deletes it"
         verdict = "applied" if row is not None else "deleted"
         values = row if row is not None else tombstone or {}

@@ -26,6 +26,7 @@ from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
 from lakemerge.provenance.retained import Retained, check_since, retained
+from lakemerge.provenance.short import short_notes
 from lakemerge.provenance.streams import records_of, with_kinds
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
@@ -140,6 +141,10 @@ class Replay:
                 mergers=classes,
             )
         run = _Run(self, table, known)
+        merges_alike = _merging(table.view.config) == _merging(self._end.config)
+        if not merges_alike or self._where is not None or self._transform is not None:
+            # Only the records of this call: those before were told of by the call that replayed them.
+            run.notes += short_notes(self._handle, known) if done is None or known.commits else []
         if done is None or known.is_loaded:
             run.begin()
         for commit in known.commits:

@@ -20,6 +20,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import guarded, unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.retained import retained
+from lakemerge.provenance.short import short_notes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results.html import definition_html
@@ -117,6 +118,9 @@ def what_if(
     apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)
     notes = list(known.notes)
+    own = tip.config
+    if (chosen.id, dict(chosen.options())) != (own.merger_id, dict(own.merger_options)):
+        notes += short_notes(handle, known)
     if any(file_slice.base is not None for file_slice in view.file_slices):
         notes.append(
             f"the rows that version {known.start.version} has in base files are taken as they are: the table's own "
