@@ -78,7 +78,8 @@ class Groups:
     """Records of some keys, sorted by key and, within a key, in fold order.
 
     If a key has a stored state, it is the first record of its group: a row (kind ``UPDATE_AFTER``, every column set) or
-    a tombstone (kind ``DELETE``, with the columns of :attr:`TableShape.standing`). All arrays except ``offsets`` have one entry for each record.
+    a tombstone (kind ``DELETE``, with the columns of :attr:`TableShape.standing`). All arrays except ``offsets`` have one
+    entry for each record.
     """
 
     shape: TableShape
@@ -201,7 +202,8 @@ class Merger(ABC):
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         """The columns that the fold must see to compute ``columns``. Key, ordering and remembered columns are always
-        given. The answer for these columns is no more than they are: a fold may be continued from a state that has only them."""
+        given. The answer for these columns is no more than they are: a fold may be continued from a state that has only
+        them."""
         return frozenset(shape.schema.names)
 
     def remembers(self, shape: TableShape) -> tuple[str, ...]:

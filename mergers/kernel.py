@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape, is_builtin
 from mergers.errors import LakeMergeError, MergeOverflowError, MergerContractError, MergeValueError
-from mergers.interrupts import is_foreign
+from mergers.interrupts import is_interrupt
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
 
@@ -561,7 +562,7 @@ def _merged(merger: Merger, groups: Groups) -> object:
         raise
     except Exception as error:
         too_large = isinstance(error, pa.ArrowInvalid | pa.ArrowCapacityError) and is_overflow(error)
-        if is_builtin(merger) or too_large or is_foreign(error):
+        if is_builtin(merger) or too_large or is_interrupt(error):
             raise
         raise MergerContractError(
             f"merger {merger.name!r}: merge_groups() raised {error!r}", merger=merger.name, problems=(repr(error),)
@@ -573,15 +574,17 @@ def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
         raise MergerContractError(
             f"merger {merger.name!r}: merge_groups() must return a Merged, not {merged!r}", merger=merger.name
         )
-    for name, array in (("status", merged.status), ("winner", merged.winner)):
+    arrays: dict[str, Any] = {"status": merged.status, "winner": merged.winner}
+    for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
             raise MergerContractError(
                 f"merger {merger.name!r}: {name} must be a numpy array of integers, not {array!r}", merger=merger.name
             )
-    for name, column in merged.columns.items():
-        if not isinstance(column, pa.Array):
+    given: dict[str, Any] = dict(merged.columns)
+    for name, values in given.items():
+        if not isinstance(values, pa.Array):
             raise MergerContractError(
-                f"merger {merger.name!r}: column {name!r} must be an Arrow array, not {type(column).__name__}",
+                f"merger {merger.name!r}: column {name!r} must be an Arrow array, not {type(values).__name__}",
                 merger=merger.name,
             )
     n = len(groups.offsets) - 1

@@ -52,10 +52,11 @@ def probed(merger: Merger, shape: TableShape) -> Merger:
         return merger
     names = shape.schema.names
     for full in (True, False):
-        _ask(merger, "laws", lambda full=full: merger.laws(shape, full_frames=full), Laws)
+        _ask(merger, "laws", functools.partial(merger.laws, shape, full_frames=full), Laws)
     _ask(merger, "traits", lambda: merger.traits(shape), Traits)
-    for columns in (names, []):
-        needed = _ask(merger, "needs", lambda columns=columns: merger.needs(shape, columns), frozenset)
+    nothing: list[str] = []
+    for columns in (names, nothing):
+        needed = _ask(merger, "needs", functools.partial(merger.needs, shape, columns), frozenset)
         if unknown := sorted(str(name) for name in needed if name not in names):
             raise _broken(merger, f"needs() names {', '.join(unknown)}, which the table does not have")
         if missing := sorted(name for name in columns if name not in needed):

@@ -86,8 +86,8 @@ class MergerRegistry:
             )
         if lacking := sorted(merger.__abstractmethods__):
             raise MergerRegistrationError(
-                f"{where} does not define {' and '.join(f'{name}()' for name in lacking)}, which every merger of its kind "
-                "has: write it",
+                f"{where} does not define {' and '.join(f'{name}()' for name in lacking)}, which its kind of merger "
+                "needs: write it",
                 merger=where,
             )
         merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)

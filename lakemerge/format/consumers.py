@@ -76,7 +76,9 @@ class Sent:
     def of(body: Any) -> Sent:
         """Raises :class:`ValueError` or :class:`TypeError` if it is none."""
         first, last, begin_ms, end_ms, of_rows = body
-        return Sent(*map(whole_number, (first, last, begin_ms, end_ms)), of_rows=bool(of_rows))
+        return Sent(
+            whole_number(first), whole_number(last), whole_number(begin_ms), whole_number(end_ms), of_rows=bool(of_rows)
+        )
 
 
 def advanced(sent: Sequence[Sent], before: Offset, after: Offset, now_ms: int) -> list[Sent]:

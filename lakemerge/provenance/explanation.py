@@ -90,7 +90,7 @@ class Explanation:
     row: _Row | None = None
     """The row after the last step: what :meth:`lakemerge.LakeTable.get` gives."""
     failed: str | None = None
-    """Why the last records cannot be merged, if they cannot. Then there is no row to give, and reads of the key fail."""
+    """Why the last records cannot be merged, if they cannot. There is no row then, and reads of the key fail."""
     notes: tuple[str, ...] = ()
     """Sentences that say where the known history ends, and why."""
 
@@ -154,7 +154,9 @@ def _origin(told: Mapping[str, Any]) -> str:
         parts += [f"there by {words}"] if (words := _origin(before)) else []
     elif "application" in told:
         parts.append(f"{told['application']} {told['number']}")
-    parts += [file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]]
+    parts += [
+        file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]
+    ]
     parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
     parts += [str(told["note"])] if "note" in told else []
     return ", ".join(parts) or str(told.get("operation", "")).lower()

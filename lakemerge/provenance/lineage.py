@@ -141,9 +141,15 @@ class _Teller:
             words = f"{of}{at} belong to {uri}" if named is None or len(named) > 1 else f"{of}{at} belongs to {uri}"
             return Event("ADDINFO", commit.version, commit.operation, outputs=(uri,), words=words, details=details)
         since = about.get("since")
-        what = f"version {about.get('version')}" if since is None else f"the changes after {since} up to {about.get('version')}"
+        what = (
+            f"version {about.get('version')}"
+            if since is None
+            else f"the changes after {since} up to {about.get('version')}"
+        )
         said = f"{of} of {what} were sent to {about.get('to')}"
-        return Event("SEND", commit.version, commit.operation, outputs=(str(about.get("to")),), words=said, details=details)
+        return Event(
+            "SEND", commit.version, commit.operation, outputs=(str(about.get("to")),), words=said, details=details
+        )
 
     def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
         """The change of the definition in words."""
@@ -184,7 +190,9 @@ class _Teller:
         details = {**about, **commit.info}
         if kind == "REPLAY" and isinstance(before := commit.info.get("replay"), dict) and "table" in before:
             inputs = (f"{before['table']} version {before.get('version')}",)
-            said = f"{'' if rows is None else f'{rows} '}records of version {before.get('version')} of {before['table']}"
+            said = (
+                f"{'' if rows is None else f'{rows} '}records of version {before.get('version')} of {before['table']}"
+            )
             said += " were committed again"
         yield Event(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
 

@@ -41,9 +41,13 @@ class Search:
     ) -> Search:
         """The arguments of :meth:`lakemerge.LakeTable.lineage`. Raises :class:`InputError`."""
         if file is not None and (not isinstance(file, str) or not file):
-            raise InputError(f"{argument('file')} must be a path, a name or a pattern such as '*.csv', not {shown(file)}")
+            raise InputError(
+                f"{argument('file')} must be a path, a name or a pattern such as '*.csv', not {shown(file)}"
+            )
         if info is not None and not isinstance(info, Mapping | str):
-            raise InputError(f"{argument('info')} must be a mapping such as {{'job': 'nightly'}}, or text, not {shown(info)}")
+            raise InputError(
+                f"{argument('info')} must be a mapping such as {{'job': 'nightly'}}, or text, not {shown(info)}"
+            )
         return Search(
             kinds=None if kind is None else _kinds(kind),
             file=file,
@@ -82,7 +86,9 @@ def _kinds(given: object) -> frozenset[str]:
     for one in found:
         if one not in KINDS:
             near = did_you_mean(one, KINDS) if isinstance(one, str) else ""
-            raise InputError(f"{argument('kind')} must be one of {', '.join(KINDS)}, or several, not {shown(one)}{near}")
+            raise InputError(
+                f"{argument('kind')} must be one of {', '.join(KINDS)}, or several, not {shown(one)}{near}"
+            )
     return frozenset(map(str, found))
 
 
@@ -92,7 +98,12 @@ def _names(event: Event, file: str) -> bool:
 
 def _is_named(path: str, file: str) -> bool:
     """Whether a path is the one that is meant: by all of it, by its end, or by a pattern."""
-    return path == file or path.endswith(f"/{file}") or fnmatchcase(path, file) or fnmatchcase(path.rpartition("/")[2], file)
+    return (
+        path == file
+        or path.endswith(f"/{file}")
+        or fnmatchcase(path, file)
+        or fnmatchcase(path.rpartition("/")[2], file)
+    )
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -110,7 +121,9 @@ def _texts(value: object) -> Iterator[str]:
 def _tells(details: Mapping[str, Any], info: Mapping[str, object] | str) -> bool:
     """Whether the details have such text somewhere, or all of the entries, at any depth."""
     if isinstance(info, str):
-        return info in orjson.dumps(dict(details), default=str).decode() or any(info in text for text in _texts(details))
+        return info in orjson.dumps(dict(details), default=str).decode() or any(
+            info in text for text in _texts(details)
+        )
     return all(_has(details, name, value) for name, value in info.items())
 
 

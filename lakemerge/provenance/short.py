@@ -1,4 +1,4 @@
-"""By how many records a table is short: those that a writer or a log compaction combined away, as the merger's laws allow.
+"""By how many records a table is short: those that a writer or a log compaction combined away, as laws of mergers allow.
 
 Under the table's own merger they decide nothing. Another merger, or a condition on records, might have seen them.
 Source: docs/guides/provenance.md, "What if".
@@ -96,26 +96,19 @@ def short_notes(handle: Handle, known: Retained) -> list[str]:
     found = shorts(handle, known.view.log_commits, known.commits)
     version = known.start.version
     loaded = of_load(find_commits(handle, [version]).get(version)) if known.is_loaded else None
-    return [in_words(short) for short in ([loaded] if loaded is not None else []) + found[:_NAMED]] + (
-        [
-            f"{sum(short.records for short in found[_NAMED:]):,} more records of {len(found) - _NAMED} later versions are "
-            "not written down either"
-        ]
-        if len(found) > _NAMED
-        else []
-    )
+    notes = [in_words(short) for short in ([loaded] if loaded is not None else []) + found[:_NAMED]]
+    if later := found[_NAMED:]:
+        count = sum(short.records for short in later)
+        notes.append(f"{count:,} more records of {len(later)} later versions are not written down either")
+    return notes
 
 
 def in_words(short: Short) -> str:
-    many = short.records > 1
-    if short.is_load:
-        return (
-            f"{short.records:,} record{'s' if many else ''} of version {short.first} {'are' if many else 'is'} not written "
-            "down: the first write of a table merges its records into rows"
-        )
+    is_one = short.records == 1
     where = f"version {short.first}" if short.first == short.last else f"versions {short.first} to {short.last}"
-    return (
-        f"{short.records:,} record{'s' if many else ''} of {where} {'are' if many else 'is'} not written down: only the "
-        "deciding records of each key were kept, as the laws of the merger at that time allow"
+    what = (
+        f"{short.records:,} {'record' if is_one else 'records'} of {where} {'is' if is_one else 'are'} not written down"
     )
-
+    if short.is_load:
+        return f"{what}: the first write of a table merges its records into rows"
+    return f"{what}: only the deciding records of each key were kept, as the laws of the merger at that time allow"

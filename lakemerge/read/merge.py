@@ -311,7 +311,7 @@ def fold_live(
             raise
         first = spec.leave_out is None
         most = 1 if first else MOST_FAILING
-        failing = find_failing(frames, shape, lambda some: folded(some), error, at_most=most, first=first)
+        failing = find_failing(frames, shape, folded, error, at_most=most, first=first)
         if spec.leave_out is None:
             raise with_key(failing.errors[0], failing.keys.to_pylist()[0]) from error
     spec.leave_out(listed(failing, frames, shape))

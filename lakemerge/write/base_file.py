@@ -114,15 +114,20 @@ def _with_apart(
 ) -> Iterator[MergedRange | Apart]:
     """The ranges, cut where the keys are that stay apart. Empty ranges are left out."""
     left = list(apart)
-    for part in ranges:
-        while left and (part.rows.num_rows or part.tombstones.num_rows) and left[0].key < _last_key(part, config):
+    for whole in ranges:
+        part = whole
+        while left and _has_any(part) and left[0].key < _last_key(part, config):
             before, part = _cut(part, left[0].key, config)
-            if before.rows.num_rows or before.tombstones.num_rows:
+            if _has_any(before):
                 yield before
             yield left.pop(0)
-        if part.rows.num_rows or part.tombstones.num_rows:
+        if _has_any(part):
             yield part
     yield from left
+
+
+def _has_any(part: MergedRange) -> bool:
+    return bool(part.rows.num_rows or part.tombstones.num_rows)
 
 
 def _cut(part: MergedRange, key: Key, config: TableConfig) -> tuple[MergedRange, MergedRange]:
