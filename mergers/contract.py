@@ -78,8 +78,8 @@ class Groups:
     """Records of some keys, sorted by key and, within a key, in fold order.
 
     If a key has a stored state, it is the first record of its group: a row (kind ``UPDATE_AFTER``, every column set) or
-    a tombstone (kind ``DELETE``, with the columns of :attr:`TableShape.standing`). All arrays except ``offsets`` have one
-    entry for each record.
+    a tombstone (kind ``DELETE``, with the columns of :attr:`TableShape.standing`). All arrays except ``offsets`` have
+    one entry for each record.
     """
 
     shape: TableShape

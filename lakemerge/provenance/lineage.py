@@ -146,7 +146,7 @@ class _Teller:
             if since is None
             else f"the changes after {since} up to {about.get('version')}"
         )
-        said = f"{of} of {what} were sent to {about.get('to')}"
+        said = f"{of} of {what} {'was' if of == 'one key' else 'were'} sent to {about.get('to')}"
         return Event(
             "SEND", commit.version, commit.operation, outputs=(str(about.get("to")),), words=said, details=details
         )

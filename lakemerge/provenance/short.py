@@ -1,4 +1,4 @@
-"""By how many records a table is short: those that a writer or a log compaction combined away, as laws of mergers allow.
+"""By how many records a table is short: those that a writer or a log compaction combined away, as mergers allow.
 
 Under the table's own merger they decide nothing. Another merger, or a condition on records, might have seen them.
 Source: docs/guides/provenance.md, "What if".
