@@ -298,7 +298,9 @@ class _Story:
         if now is None:
             return
         names = change.shape.ordering
-        moved = was is None or any(now.get(name) != was.get(name) for name in names)
+        known = (*names, *change.shape.remembers)
+        ended = change.before is not None and change.after is None
+        moved = was is None or ended or any(now.get(name) != was.get(name) for name in known)
         if moved or (change.has_ordering and all(now.get(name) == record.values[name] for name in names)):
             self.ordered_by = f"version {record.version}"
 

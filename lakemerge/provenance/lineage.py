@@ -141,15 +141,10 @@ class _Teller:
             words = f"{of}{at} belong to {uri}" if named is None or len(named) > 1 else f"{of}{at} belongs to {uri}"
             return Event("ADDINFO", commit.version, commit.operation, outputs=(uri,), words=words, details=details)
         since = about.get("since")
-        what = (
-            f"version {about.get('version')}"
-            if since is None
-            else f"the changes after {since} up to {about.get('version')}"
-        )
-        said = f"{of} of {what} {'was' if of == 'one key' else 'were'} sent to {about.get('to')}"
-        return Event(
-            "SEND", commit.version, commit.operation, outputs=(str(about.get("to")),), words=said, details=details
-        )
+        last, to = about.get("version"), str(about.get("to"))
+        what = f"version {last}" if since is None else f"the changes after {since} up to {last}"
+        said = f"{of} of {what} {'was' if of == 'one key' else 'were'} sent to {to}"
+        return Event("SEND", commit.version, commit.operation, outputs=(to,), words=said, details=details)
 
     def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
         """The change of the definition in words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -131,7 +132,7 @@ def test_moments_of_a_consumer_are_bounded() -> None:
         sent = advanced(sent, Offset(version), Offset(version + 1), version * minute)
     assert len(sent) == 256
     assert (sent[0].first, sent[-1].last) == (3, 999)
-    assert all(one.last + 1 == other.first for one, other in zip(sent, sent[1:], strict=False))
+    assert all(one.last + 1 == other.first for one, other in pairwise(sent))
     assert [part.holds(2) for part in sent[:2]] == [True, False], "with the rows went what was before"
     assert len(joined(sent, 10)) == 10
 
@@ -227,8 +228,8 @@ def test_records_that_a_writer_combined_are_counted(tmp_path: Path) -> None:
     table.upsert(frame([(1, 4, "sent")]))
     loaded = "1 record of version 1 is not written down: the first write of a table merges its records into rows"
     combined = (
-        "2 records of version 2 are not written down: only the deciding records of each key were kept, as the laws of the "
-        "merger at that time allow"
+        "2 records of version 2 are not written down: only the deciding records of each key were kept, as the laws of "
+        "the merger at that time allow"
     )
     assert [note for note in table.what_if("first-row", since=0).notes if "written down" in note] == [loaded, combined]
     assert [note for note in table.what_if("first-row").notes if "written down" in note] == [combined]

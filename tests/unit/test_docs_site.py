@@ -191,6 +191,7 @@ def test_every_public_name_is_told() -> None:
         "../which-merger.md",
         "backfill.md",
         "deletes.md",
+        "failed-keys.md",
         "late-events.md",
         "migration.md",
         "monitoring.md",

@@ -79,7 +79,7 @@ def test_reads_skip_them_where_they_are_asked_to(tmp_path: Path, caplog: pytest.
     assert table.query("SELECT count(*) AS c FROM self WHERE n > 0", failed_keys="skip").to_pylist() == [{"c": 8}]
     assert rows_of(table.to_arrow(columns=["k"])) == [(k,) for k in range(10)], "the total is not asked for"
     for read in (table.to_arrow, table.scan, lambda **how: table.get({"k": 1}, **how)):
-        with pytest.raises(InputError, match="'raise', 'skip'|'raise' or 'skip'"):
+        with pytest.raises(InputError, match="failed_keys must be"):
             read(failed_keys="hide")
 
 
