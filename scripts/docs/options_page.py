@@ -75,6 +75,7 @@ READS: Final[Mapping[str, str]] = {
     "timestamp": "The last version committed at or before this time.",
     "timestampAsOf": "The same, under Delta's name.",
     "mode": "`merged` (the default), or `base`: base files alone, without a merge.",
+    "failedKeys": "`raise` (the default), or `skip`: keys whose merge fails have no row.",
 }
 WRITES: Final[Mapping[str, str]] = {
     "kindColumn": "The column with the kind of each row: `+I`, `+U`, `-U`, `-D`.",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.cli import main
+from lakemerge.commits.records import commit_load
 from lakemerge.format.consumers import Sent, advanced, joined
 from lakemerge.format.feed_offset import Offset
 from lakemerge.ingest import Files
@@ -18,8 +20,8 @@ from lakemerge.report import report_html
 from tests.unit.faults import create, frame, listing, rows_of
 
 
-def kinds(table: LakeTable, **how: object) -> list[tuple[str, int]]:
-    return [(event.kind, event.version) for event in table.lineage(**how)]  # type: ignore[arg-type]
+def kinds(table: LakeTable, **how: Any) -> list[tuple[str, int]]:
+    return [(event.kind, event.version) for event in table.lineage(**how)]
 
 
 def source(path: Path) -> LakeTable:
@@ -78,16 +80,14 @@ def test_somebody_elses_info_is_no_replay(tmp_path: Path) -> None:
 
 def test_files_of_a_replay_that_another_was_faster_than(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = source(tmp_path / "t")
-    from lakemerge.provenance import replayed
+    place = "lakemerge.provenance.replayed.commit_load"
 
-    real = replayed.commit_load
-
-    def late(*args: object, **how: object) -> object:
-        monkeypatch.setattr(replayed, "commit_load", real)
+    def late(*args: Any, **how: Any) -> object:
+        monkeypatch.setattr(place, commit_load)
         table.replay(tmp_path / "mirror")
-        return real(*args, **how)  # type: ignore[arg-type]
+        return commit_load(*args, **how)
 
-    monkeypatch.setattr(replayed, "commit_load", late)
+    monkeypatch.setattr(place, late)
     table.replay(tmp_path / "mirror")
     mirror = LakeTable.open(tmp_path / "mirror")
     assert rows_of(mirror.to_arrow()) == rows_of(table.to_arrow())
@@ -156,9 +156,10 @@ def test_notes_of_what_was_sent_and_what_belongs_to_it(tmp_path: Path) -> None:
     assert kinds(table, file="export.csv") == [("SEND", sent)]
     assert kinds(table, info="tickets.example") == [("ADDINFO", ticket)]
     assert table.lineage().to_dot().count("tickets.example") >= 1
-    for wrong in ({"since": 9}, {"version": 99}, {"keys": []}, {"keys": {"x": 1}}, {"since": 2, "version": 1}):
+    wrong: list[dict[str, Any]] = [{"since": 9}, {"version": 99}, {"keys": []}, {"keys": {"x": 1}}]
+    for given in (*wrong, {"since": 2, "version": 1}):
         with pytest.raises(InputError):
-            table.record_send("x", **wrong)  # type: ignore[arg-type]
+            table.record_send("x", **given)
     with pytest.raises(InputError, match="must be a name, a path or a URL"):
         table.associate(" ")
     with pytest.raises(InputError, match="opened at version"):
@@ -191,9 +192,10 @@ def test_a_search_by_kind_time_and_info(tmp_path: Path) -> None:
     found = table.lineage(kind="SEND")
     assert len(found) == 0
     assert any("0 of 5 events" in note for note in found.notes)
-    for wrong in ({"kind": "SENT"}, {"kind": 7}, {"file": ""}, {"after": "yesterday"}, {"info": 3}):
+    wrong: list[dict[str, Any]] = [{"kind": "SENT"}, {"kind": 7}, {"file": ""}, {"after": "yesterday"}, {"info": 3}]
+    for given in wrong:
         with pytest.raises(InputError):
-            table.lineage(**wrong)  # type: ignore[arg-type]
+            table.lineage(**given)
 
 
 def test_on_the_command_line_and_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,8 @@ def test_reads_skip_them_where_they_are_asked_to(tmp_path: Path, caplog: pytest.
     assert table.get({"k": 4}) == {"k": 4, "n": 101}, "a look-up merges the key alone"
     assert table.query("SELECT count(*) AS c FROM self WHERE n > 0", failed_keys="skip").to_pylist() == [{"c": 8}]
     assert rows_of(table.to_arrow(columns=["k"])) == [(k,) for k in range(10)], "the total is not asked for"
-    for read in (table.to_arrow, table.scan, lambda **how: table.get({"k": 1}, **how)):
+    reads: list[Any] = [table.to_arrow, table.scan]
+    for read in (*reads, lambda **how: table.get({"k": 1}, **how)):
         with pytest.raises(InputError, match="failed_keys must be"):
             read(failed_keys="hide")
 
