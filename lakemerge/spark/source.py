@@ -79,9 +79,9 @@ larger one stays in logs, which the next compaction merges on the executors."""
 
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf``
-    (Delta's names), ``mode``, ``failedKeys``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that begins with
-    ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those that
-    docs/streaming.md lists. All others are storage options.
+    (Delta's names), ``mode``, ``failedKeys``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that
+    begins with ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those
+    that docs/streaming.md lists. All others are storage options.
 
     A DataFrame shows one version: the latest when it was loaded, unless an option says another. If the caller gives a
     schema, the version is chosen at the first action.

@@ -83,7 +83,6 @@ WRONG = (
     "get {t} {evil}=1",
     "get {t} {evil}",
     "query {t} {evil}",
-    "lineage {t} --kind {evil}",
     "lineage {t} --after {evil}",
     "get {t} p=x id=b --failed-keys {evil}",
     "record-send {t} x --info {evil}",
