@@ -120,6 +120,8 @@ class LakeMergeDataSource(DataSource):
     @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._reads_feed():
+            if "failedKeys" in self.options:
+                raise InputError("a read of changes takes no option failedKeys; table.changes_df has failed_keys")
             return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         names, mode = list(schema.names), self.options.get("mode", "merged")
         failed = self.options.get("failedKeys", "raise")
