@@ -7,7 +7,7 @@ binlog file for the change-capture presets. The same seed gives the same records
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,15 @@ class Case:
 
     @property
     def shape(self) -> TableShape:
-        return TableShape(self.schema, ("k",), self.ordering)
+        shape = TableShape(self.schema, ("k",), self.ordering)
+        return replace(shape, remembers=self._built(shape).remembers(shape))
 
     def built(self) -> Merger:
+        return self._built(self.shape)
+
+    def _built(self, shape: TableShape) -> Merger:
         registry = default_registry().extended([NewestRow])
-        return registry.resolve(self.merger).from_options(dict(self.options), self.shape)
+        return registry.resolve(self.merger).from_options(dict(self.options), shape)
 
 
 _SUMS = {"i0": "sum", "i1": "count", "i2": "max", "f0": "sum", "f1": "min", "d0": "sum", "s0": "first_value"}

@@ -136,18 +136,20 @@ class Folds:
         return pa.array(values, SCHEMA.field(name).type)
 
     def _after_removals(self) -> pa.Table:
-        """Deletes that are not older remove the row; each column has its own last record after that."""
+        """Deletes that are not older remove the row, and records that are older than one make none; each column has its
+        own last record after that."""
         sequences, back = self._records.column("s").to_pylist(), self._back.tolist()
         rows: list[tuple[int, int]] = []
         for start, end in pairwise([*self._starts.tolist(), len(back)]):
             newest: int | None = None
-            last = -1
+            last, highest = -1, sequences[start]
             for record in range(start, end):
-                late = newest is not None and sequences[record] < sequences[newest]
-                if not back[record]:
-                    last, newest = record, newest if late else record
-                elif newest is not None and not late:
-                    newest = None
+                late = sequences[record] < highest
+                highest = max(highest, sequences[record])
+                if not late:
+                    newest = None if back[record] else record
+                if not back[record] and newest is not None:
+                    last = record
             if newest is not None:
                 rows.append((newest, last))
         newest_of, last_of = (pa.array([row[side] for row in rows], pa.int64()) for side in (0, 1))

@@ -43,6 +43,7 @@ from lakemerge.errors import (
 from lakemerge.format.savepoint import Savepoint
 from lakemerge.options import ReadPolicy, Settings
 from lakemerge.results.events import Event, listen
+from lakemerge.results.failures import FailedKey, FailedKeys, FailedRecord
 from lakemerge.results.findings import CheckResult, Finding
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy
 from lakemerge.results.results import (
@@ -76,6 +77,9 @@ __all__ = [
     "DependencyMissingError",
     "Event",
     "ExpiryResult",
+    "FailedKey",
+    "FailedKeys",
+    "FailedRecord",
     "FilterError",
     "Finding",
     "FrameError",

@@ -6,7 +6,7 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,8 @@ class Handle:
     """What :mod:`lakemerge.spark.scans` keeps."""
     landed: Landed = field(default_factory=Landed, repr=False, compare=False)
     clock: StoreClock = field(default_factory=StoreClock, repr=False, compare=False)
+    leave_out: Any = field(default=None, repr=False, compare=False)
+    """What :mod:`lakemerge.read.failures` tells of keys whose merge fails. ``None``: reads raise their error."""
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = TableConfig.of(snapshot.metadata, url=self.store.url)
@@ -110,6 +112,13 @@ class Handle:
 
         self.footers.prune(of_footers)
         self.scans.prune(of_scans)
+
+    def knowing(self, merger: object) -> Handle:
+        """The handle with the class of a merger instance that nobody registered; itself if ``merger`` is no such
+        instance. Raises :class:`lakemerge.MergerRegistrationError` if the class cannot be registered."""
+        if not isinstance(merger, Merger) or any(known is type(merger) for known in self.registry):
+            return self
+        return replace(self, registry=self.registry.extended([type(merger)]))
 
     def merger(self, view: TableView) -> Merger:
         return view.config.merger(self.registry)

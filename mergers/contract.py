@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
-from mergers.option_fields import read_options, resolve_option_types, written_options
+from mergers.option_fields import defaults_of, read_options, resolve_option_types, written_options
 from mergers.traits import Traits
 
-__all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape"]
+__all__ = ["Bools", "Groups", "Ints", "Kinds", "Merged", "Merger", "RowKind", "Status", "TableShape", "is_builtin"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -59,11 +59,18 @@ class TableShape:
     schema: pa.Schema
     key: tuple[str, ...]
     ordering: tuple[str, ...]
+    remembers: tuple[str, ...] = ()
+    """The columns that a tombstone has beside key and ordering; :meth:`Merger.remembers` names them."""
     values: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The columns that are not part of the key. Mergers ask for them once a column, so they are made once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(name for name in self.schema.names if name not in self.key))
+
+    @property
+    def standing(self) -> tuple[str, ...]:
+        """The columns that every state has, also that of a deleted key: key, ordering and what is remembered."""
+        return (*self.key, *self.ordering, *self.remembers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,8 @@ class Groups:
     """Records of some keys, sorted by key and, within a key, in fold order.
 
     If a key has a stored state, it is the first record of its group: a row (kind ``UPDATE_AFTER``, every column set) or
-    a tombstone (kind ``DELETE``, key and ordering set). All arrays except ``offsets`` have one entry for each record.
+    a tombstone (kind ``DELETE``, with the columns of :attr:`TableShape.standing`). All arrays except ``offsets`` have
+    one entry for each record.
     """
 
     shape: TableShape
@@ -111,7 +119,7 @@ class Groups:
         return {name: column.combine_chunks() for name, column in zip(names, rows.columns, strict=True)}
 
     def is_set(self, name: str) -> Bools | None:
-        """Which records carry the column; ``None`` if all do. Tombstones carry only key and ordering."""
+        """Which records carry the column; ``None`` if all do. Tombstones carry :attr:`TableShape.standing`."""
         carried = np.array([name in columns for columns in self.presence], dtype=np.bool_)
         return None if carried.all() else carried[self.sources]
 
@@ -133,7 +141,13 @@ class Merged:
     """For a row: the record that gives every column that is not in ``columns``. For a tombstone: the record whose
     ordering is remembered. For an absent key it is ignored."""
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    """The values, for all groups, of columns that do not come from ``winner``."""
+    """The values, for all groups, of columns that do not come from ``winner``. A tombstone takes remembered columns
+    from here, too."""
+
+
+def is_builtin(merger: Merger) -> bool:
+    """Whether the class is one of the library's own."""
+    return type(merger).__module__.startswith("mergers.builtin.")
 
 
 class Merger(ABC):
@@ -167,6 +181,12 @@ class Merger(ABC):
             raise MergerConfigurationError(message, merger=cls.name, problems=problems)
         return merger
 
+    @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        """Every option that :meth:`from_options` takes, with its default as a JSON value, or
+        :data:`mergers.option_fields.REQUIRED`. A class that reads its options in its own way names them here."""
+        return defaults_of(cls)
+
     def options(self) -> Mapping[str, object]:
         """The options as JSON values; ``from_options(options())`` gives an equal merger."""
         return written_options(self)
@@ -181,9 +201,14 @@ class Merger(ABC):
         return Laws()
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
-        """The columns that the fold must see to compute ``columns``. Key and ordering columns are always given. The
-        answer for these columns is no more than they are: a fold may be continued from a state that has only them."""
+        """The columns that the fold must see to compute ``columns``. Key, ordering and remembered columns are always
+        given. The answer for these columns is no more than they are: a fold may be continued from a state that has only
+        them."""
         return frozenset(shape.schema.names)
+
+    def remembers(self, shape: TableShape) -> tuple[str, ...]:
+        """The columns that a deleted key must remember beside its ordering, so that late records stay out."""
+        return ()
 
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:  # noqa: B027 - a hook
         """Refuse record kinds that this configuration does not accept. It is called before anything is committed.

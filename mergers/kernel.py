@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
-from mergers.errors import MergeOverflowError, MergerContractError, MergeValueError
+from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape, is_builtin
+from mergers.errors import LakeMergeError, MergeOverflowError, MergerContractError, MergeValueError
+from mergers.interrupts import is_interrupt
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
 
@@ -60,13 +62,13 @@ class Folded:
 
 
 def tombstone_schema(shape: TableShape) -> pa.Schema:
-    """Key columns, ordering columns, and the version of the record that set the tombstone.
+    """Key columns, ordering columns, remembered columns, and the version of the record that set the tombstone.
 
-    Ordering columns may be null even if the table's may not, because deletes are not checked for nulls.
+    All but the key may be null even if the table's may not, because deletes are not checked for nulls.
     """
     key = [shape.schema.field(name) for name in shape.key]
-    ordering = [shape.schema.field(name).with_nullable(True) for name in shape.ordering]
-    return pa.schema([*key, *ordering, pa.field(VERSION_COLUMN, pa.int64())])
+    others = [shape.schema.field(name).with_nullable(True) for name in (*shape.ordering, *shape.remembers)]
+    return pa.schema([*key, *others, pa.field(VERSION_COLUMN, pa.int64())])
 
 
 def fold(
@@ -152,7 +154,7 @@ def _fold(
     all_versions = np.concatenate([np.zeros(n_base, dtype=np.int64), _versions(tomb_rows), versions])
     full = frozenset(shape.schema.names)
     # If no tombstone takes part and all records carry all columns, presence says so. Then mergers skip the question.
-    of_tombstones = frozenset((*shape.key, *shape.ordering)) if n_tombs else full
+    of_tombstones = frozenset(shape.standing) if n_tombs else full
     groups = Groups(
         shape=shape,
         offsets=np.append(np.searchsorted(group, np.arange(len(starts))), len(group)).astype(np.int64),
@@ -164,7 +166,7 @@ def _fold(
         order=position,
         versions=all_versions[position],
     )
-    merged = _checked(merger.merge_groups(groups), groups, merger)
+    merged = _checked(_merged(merger, groups), groups, merger)
     if lacking and merged.columns:
         raise MergerContractError(
             f"merger {merger.name!r} declares that it is selective, but made the column(s) "
@@ -370,7 +372,7 @@ def _fold_key(
     rest = [name for name in columns if name not in narrow]
     parts: list[Folded] = []
     for names, own_sizes in ((narrow, np.zeros_like(sizes)), (rest, sizes)):
-        needed = merger.needs(shape, names) | frozenset((*shape.key, *shape.ordering))
+        needed = merger.needs(shape, names) | frozenset(shape.standing)
         held = base.select([name for name in base.column_names if name in needed])
         told = [_projected(frame, needed) for frame in frames]
         parts.append(_fold_run(merger, shape, held, tombstones, told, records, own_sizes, names))
@@ -392,7 +394,7 @@ def _fold_key(
 
 def _narrow_columns(merger: Merger, shape: TableShape, columns: Sequence[str]) -> list[str]:
     """Those of the columns that are of fixed width, and that the merger makes from such columns alone."""
-    bare = frozenset((*shape.key, *shape.ordering))
+    bare = frozenset(shape.standing)
     wide = frozenset(field.name for field in shape.schema if not _is_narrow(field.type)) - bare
     narrow = [name for name in columns if name not in wide and name not in bare]
     return narrow if wide.isdisjoint(merger.needs(shape, narrow)) else []
@@ -552,7 +554,39 @@ def _versions(tombstones: pa.Table) -> Ints:
     return tombstones.column(VERSION_COLUMN).to_numpy().astype(np.int64)
 
 
-def _checked(merged: Merged, groups: Groups, merger: Merger) -> Merged:
+def _merged(merger: Merger, groups: Groups) -> object:
+    """What the merger makes of the groups. An exception of a class that is not the library's own says whose it is."""
+    try:
+        return merger.merge_groups(groups)
+    except LakeMergeError:
+        raise
+    except Exception as error:
+        too_large = isinstance(error, pa.ArrowInvalid | pa.ArrowCapacityError) and is_overflow(error)
+        if is_builtin(merger) or too_large or is_interrupt(error):
+            raise
+        raise MergerContractError(
+            f"merger {merger.name!r}: merge_groups() raised {error!r}", merger=merger.name, problems=(repr(error),)
+        ) from error
+
+
+def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
+    if not isinstance(merged, Merged):
+        raise MergerContractError(
+            f"merger {merger.name!r}: merge_groups() must return a Merged, not {merged!r}", merger=merger.name
+        )
+    arrays: dict[str, Any] = {"status": merged.status, "winner": merged.winner}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+            raise MergerContractError(
+                f"merger {merger.name!r}: {name} must be a numpy array of integers, not {array!r}", merger=merger.name
+            )
+    given: dict[str, Any] = dict(merged.columns)
+    for name, values in given.items():
+        if not isinstance(values, pa.Array):
+            raise MergerContractError(
+                f"merger {merger.name!r}: column {name!r} must be an Arrow array, not {type(values).__name__}",
+                merger=merger.name,
+            )
     n = len(groups.offsets) - 1
     lengths = {len(merged.status), len(merged.winner), *(len(column) for column in merged.columns.values())}
     if lengths - {n}:
@@ -604,9 +638,14 @@ def _null_refused(key: dict[str, object], name: str, count: int) -> MergeValueEr
 
 def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints, versions: Ints) -> pa.Table:
     """Tombstones of untouched keys and those the fold left, sorted by key."""
-    setters = groups.order[merged.winner[merged.status == Status.TOMBSTONE]]
+    dead = merged.status == Status.TOMBSTONE
+    setters = groups.order[merged.winner[dead]]
     schema = tombstone_schema(groups.shape)
     fresh = groups.rows.select(schema.names[:-1]).take(pa.array(setters))
+    for name in groups.shape.remembers:
+        if name in merged.columns:
+            place = fresh.column_names.index(name)
+            fresh = fresh.set_column(place, name, merged.columns[name].filter(pa.array(dead)))
     fresh = fresh.append_column(VERSION_COLUMN, pa.array(versions[setters])).cast(schema)
     if before.num_rows == 0:
         return fresh

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import math
 import types
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["read_options", "resolve_option_types", "written_options"]
+__all__ = ["REQUIRED", "Required", "defaults_of", "read_options", "resolve_option_types", "written_options"]
+
+
+class Required(enum.Enum):
+    """The type of :data:`REQUIRED`."""
+
+    REQUIRED = "required"
+
+
+REQUIRED: Final = Required.REQUIRED
+"""Stands for the default of an option that has none."""
 
 
 class Named(Protocol):
@@ -61,6 +72,17 @@ def read_options(cls: type[M], options: Mapping[str, object]) -> tuple[M | None,
         return cls(**values), ()
     except ValueError as error:  # from the class's own __post_init__
         return None, (str(error),)
+
+
+def defaults_of(cls: type[Named]) -> dict[str, object]:
+    """Each option of a class with its default as a JSON value, or :data:`REQUIRED`."""
+    return {field.name: _default(field) for field in _fields(cls)}
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    if field.default is not dataclasses.MISSING:
+        return _json(field.default)
+    return REQUIRED if field.default_factory is dataclasses.MISSING else _json(field.default_factory())
 
 
 def written_options(merger: Named) -> dict[str, object]:

@@ -80,6 +80,16 @@ class MergerRegistry:
                 merger=type(merger).__name__,
             )
         where = f"{merger.__module__}.{merger.__qualname__}"
+        if not issubclass(merger, Merger):
+            raise MergerRegistrationError(
+                f"{where} is no merger: make it a subclass of RowMerger, or of Merger", merger=where
+            )
+        if lacking := sorted(merger.__abstractmethods__):
+            raise MergerRegistrationError(
+                f"{where} does not define {' and '.join(f'{name}()' for name in lacking)}, which its kind of merger "
+                "needs: write it",
+                merger=where,
+            )
         merger_id, name = getattr(merger, "id", None), getattr(merger, "name", None)
         if not isinstance(merger_id, str) or not _is_uuid(merger_id):
             raise MergerRegistrationError(

@@ -105,9 +105,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Tombstone:
-    """A deleted key that remembers the ordering of its delete."""
+    """A deleted key that remembers the ordering of its delete, or the sequences of its groups."""
 
     ordering: Ordering
+    sequences: Mapping[str, Any] = field(default_factory=dict)
+    """With sequence groups: column -> the highest value."""
 
 
 State = Row | Tombstone | None

@@ -8,7 +8,7 @@ read, except in file slices that have to be merged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import tombstone_stream
+from lakemerge.results.failures import FailedKey
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.parquet.stats import footer_statistics
@@ -170,15 +171,18 @@ def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
     """Check that a file slice with logs or winner files can be merged, and that no key then comes twice."""
     keys = _KeyCheck(spec, file_slice.bucket_id, file_slice.buckets, unique=True)
     findings: list[str] = []
+    failed: list[FailedKey] = []
+    told_of = replace(spec, leave_out=failed.extend)
     try:
         with ParquetFiles(spec.store) as files:
-            for part in merge_file_slice(spec, file_slice, columns=spec.config.schema.names, sort=True, files=files):
+            for part in merge_file_slice(told_of, file_slice, columns=spec.config.schema.names, sort=True, files=files):
                 findings += keys.problems(part.rows)
     except (LakeMergeError, OSError) as error:
         if is_foreign(error):
             raise
         return Checked(0, (Finding(None, told(error).rstrip("."), _MERGE),))
-    return Checked(0, _findings(file_slice.base.add.path if file_slice.base is not None else None, findings))
+    found = _findings(file_slice.base.add.path if file_slice.base is not None else None, findings)
+    return Checked(0, (*(Finding(None, key.reason.rstrip("."), _MERGE) for key in failed), *found))
 
 
 class _KeyCheck:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from compaction.run.file_slice import skipped_file_slice
 from lakemerge.delta import AddFile
-from lakemerge.errors import MergeOverflowError
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice
@@ -24,6 +23,7 @@ from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.runs import Run, key_ranges
 from lakemerge.results.results import SkippedTile
 from lakemerge.write.base_file import BaseWriteSpec, write_base_files
+from mergers.failing import FAILURES
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns, sort_order
 from mergers.portions import gather, together
@@ -64,7 +64,7 @@ def write_bucket(job: BucketJob, merge: MergeSpec, write: BaseWriteSpec) -> Resc
                 ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
                 now_ms=Handle.now_ms(),
             )
-    except MergeOverflowError as error:
+    except FAILURES as error:
         return skipped_file_slice(job.target, error)
 
 

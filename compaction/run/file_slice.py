@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
+import pyarrow as pa
+
 from lakemerge.delta import AddFile
-from lakemerge.errors import MergeOverflowError
+from lakemerge.errors import LakeMergeError, MergerContractError
 from lakemerge.format.base_file import BaseFile
-from lakemerge.format.keys import BucketId
+from lakemerge.format.keys import BucketId, Key, KeySpan, keys_at
 from lakemerge.format.minor import Minor, RowFile, write_positions
 from lakemerge.format.names import MERGED_FOLDER
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice
-from lakemerge.read.merge import MergeSpec, changed_ranges, merge_file_slice
+from lakemerge.read.merge import MergedRange, MergeSpec, changed_ranges, failing_keys, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.sources import stored_streams, tombstone_stream
 from lakemerge.read.superseded import Superseded
+from lakemerge.results.failures import FailedKey
 from lakemerge.results.results import SkippedTile
-from lakemerge.write.base_file import BaseWriteSpec, write_base_files
+from lakemerge.schema.nested import settled
+from lakemerge.write.base_file import Apart, BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.tombstones import TombstonesOutput
+from mergers.failing import FAILURES
+from mergers.kernel import tombstone_schema
+from mergers.keys import key_columns
 
-__all__ = ["FileSliceJob", "Merged", "Rewritten", "joining_winners", "run_job", "skipped_file_slice"]
+__all__ = [
+    "FailingSlice",
+    "FileSliceJob",
+    "Merged",
+    "Rewritten",
+    "find_failing",
+    "joining_winners",
+    "run_job",
+    "skipped_file_slice",
+]
 
 _TIMES_NEWER = 1.25
 """A winner file is left as it is if it has more than this many times the rows of all newer ones. With a factor of 2, 16
@@ -43,6 +61,8 @@ class FileSliceJob:
     """Whether the base file stays. Then there is exactly one file slice, and it has a base file."""
     first_ordinal: int
     ordinals: int
+    apart: tuple[SkippedTile, ...] = ()
+    """Keys whose merge fails. They are in one file slice, and are written as they are stored."""
 
     @property
     def bytes(self) -> int:
@@ -55,6 +75,8 @@ class Rewritten:
     """New base files, with all rows of the file slices."""
 
     adds: list[AddFile]
+    apart: tuple[SkippedTile, ...] = ()
+    """The keys whose records they leave in the logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +97,49 @@ def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewrit
         with ParquetFiles(merge.store) as files:
             if job.minor and first.base is not None:
                 return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
-            return Rewritten(_rewrite(job, merge, write, files))
-    except MergeOverflowError as error:
+            return Rewritten(_rewrite(job, merge, write, files), job.apart)
+    except FAILURES as error:
         return skipped_file_slice(first.bucket_id, error)
 
 
-def skipped_file_slice(part: BucketId, error: MergeOverflowError) -> SkippedTile:
-    """The report on a file slice, or a whole bucket, with a total that does not fit."""
+@dataclass(frozen=True, slots=True)
+class FailingSlice:
+    """What a file slice has that cannot be merged."""
+
+    file_slice: FileSlice
+    keys: tuple[SkippedTile, ...]
+    others: int
+    """How many live records its other keys have. There is nothing to gain from a compaction if it is 0."""
+
+
+def find_failing(job: FileSliceJob, merge: MergeSpec) -> list[FailingSlice] | SkippedTile:
+    """The keys of a job's file slices whose merge fails, for each file slice. If it cannot be told, because too many
+    fail, the report on the job."""
+    found = []
+    try:
+        with ParquetFiles(merge.store) as files:
+            for file_slice in job.file_slices:
+                keys, others = failing_keys(merge, file_slice, files)
+                found.append(FailingSlice(file_slice, tuple(_skipped(file_slice, key) for key in keys), others))
+    except FAILURES as error:
+        return skipped_file_slice(job.file_slices[0].bucket_id, error)
+    return found
+
+
+def _skipped(file_slice: FileSlice, failed: FailedKey) -> SkippedTile:
+    return SkippedTile(
+        partition=file_slice.bucket_id.partition,
+        bucket=file_slice.bucket_id.bucket,
+        key=failed.key,
+        column=failed.column or "",
+        reason=failed.reason,
+        records=failed.records,
+        more=failed.more,
+    )
+
+
+def skipped_file_slice(part: BucketId, error: LakeMergeError) -> SkippedTile:
+    """The report on a file slice, or a whole bucket, in which the merge of a key fails."""
     key = error.facts.get("key")
     return SkippedTile(
         partition=part.partition,
@@ -94,6 +152,9 @@ def skipped_file_slice(part: BucketId, error: MergeOverflowError) -> SkippedTile
 
 def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles) -> list[AddFile]:
     columns, first = merge.config.schema.names, job.file_slices[0]
+    apart = _apart(job, merge, files)
+    if apart:
+        merge = replace(merge, leave_out=partial(_check_known, known=frozenset(key for key, _ in apart), merge=merge))
     ranges = (
         merge_file_slice(merge, file_slice, columns=columns, sort=True, files=files) for file_slice in job.file_slices
     )
@@ -104,7 +165,46 @@ def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: P
         lower=first.lower,
         ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
         now_ms=Handle.now_ms(),
+        apart=[stored for _, stored in apart],
     )
+
+
+def _apart(job: FileSliceJob, merge: MergeSpec, files: ParquetFiles) -> list[tuple[Key, Apart]]:
+    """The keys that stay as they are, with what is stored of them. Forgotten tombstones are among it: whether a live
+    record came before they were forgotten, is told by every merge."""
+    if not job.apart:
+        return []
+    (file_slice,) = job.file_slices
+    schema = pa.schema([field.with_nullable(True) for field in merge.config.schema])
+    forgotten = tombstone_schema(merge.config.shape)
+    found = []
+    for key in _keys_of([skipped.key for skipped in job.apart], merge):
+        bare = replace(file_slice, blocks=(), wanted=KeySpan.closed(key, key))
+        streams = stored_streams(merge, bare, schema, files, merge.settings.merge_budget_bytes)
+        rows = pa.concat_tables([schema.empty_table(), *(table for _, stream in streams for table, _ in stream)])
+        remembered = [table for table, _ in tombstone_stream(merge, bare, files)]
+        tombstones = pa.concat_tables([forgotten.empty_table(), *remembered])
+        through = max(0, file_slice.merged_through)  # version 0 has no records
+        found.append((key, Apart(key, MergedRange(settled(rows), tombstones), through)))
+    return found
+
+
+def _keys_of(keys: Sequence[Mapping[str, object]], merge: MergeSpec) -> list[Key]:
+    schema = pa.schema([merge.config.schema.field(name) for name in merge.config.key])
+    table = pa.Table.from_pylist([dict(key) for key in keys], schema=schema)
+    return list(keys_at(key_columns(table, merge.config.key), range(len(keys))))
+
+
+def _check_known(failed: Sequence[FailedKey], *, known: frozenset[Key], merge: MergeSpec) -> None:
+    """Raise an error for a key that did not fail before. Its records would be lost."""
+    for key, told in zip(_keys_of([each.key for each in failed], merge), failed, strict=True):
+        if key not in known:
+            raise MergerContractError(
+                f"merger {merge.merger.name!r} fails for key {dict(told.key)}, and did not before: a merger gives the "
+                "same result each time",
+                merger=merge.merger.name,
+                key=told.key,
+            )
 
 
 def joining_winners(file_slice: FileSlice) -> frozenset[int]:

@@ -9,19 +9,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from compaction.run.file_slice import FileSliceJob, Merged, Rewritten, run_job
+from compaction.run.file_slice import FileSliceJob, Merged, Rewritten, find_failing, run_job
 from compaction.run.jobs import run_jobs
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
+from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.delta import AddFile, Transaction
 from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import SkippedTile
-from lakemerge.write.base_file import BaseWriteSpec
+from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard
 from mergers.logs import logger
 
@@ -30,7 +32,20 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupOutcome", "GroupRun", "compact_group"]
 
+MOST_APART: Final = 16
+"""A file slice with more keys whose merge fails is left as it is: each of them would need a file."""
+
 _logger = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A file slice that is left as it is, because nothing else in it could be merged."""
+
+    apart: tuple[SkippedTile, ...]
+
+
+Outcome: TypeAlias = Rewritten | Merged | SkippedTile | Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class GroupOutcome:
     """The result for a group's file slices."""
 
     jobs: Sequence[FileSliceJob]
-    outcomes: Sequence[Rewritten | Merged | SkippedTile]
+    outcomes: Sequence[Outcome]
     """The results in the order of the jobs."""
     merge_seconds: float
     version: int | None = None
@@ -64,7 +79,7 @@ class GroupOutcome:
         return [
             file_slice
             for job, what in self._pairs
-            if not isinstance(what, SkippedTile)
+            if not isinstance(what, SkippedTile | Left)
             for file_slice in job.file_slices
         ]
 
@@ -80,7 +95,13 @@ class GroupOutcome:
 
     @property
     def skipped(self) -> list[SkippedTile]:
-        return [what for what in self.outcomes if isinstance(what, SkippedTile)]
+        found: list[SkippedTile] = []
+        for what in self.outcomes:
+            if isinstance(what, SkippedTile):
+                found.append(what)
+            elif isinstance(what, Rewritten | Left):
+                found += what.apart
+        return found
 
     @property
     def adds(self) -> list[AddFile]:
@@ -115,7 +136,7 @@ class GroupOutcome:
         return sum(len(file_slice.blocks) for file_slice in self.done)
 
     @property
-    def _pairs(self) -> list[tuple[FileSliceJob, Rewritten | Merged | SkippedTile]]:
+    def _pairs(self) -> list[tuple[FileSliceJob, Outcome]]:
         return list(zip(self.jobs, self.outcomes, strict=True))
 
 
@@ -131,7 +152,8 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
     transaction = handle.new_transaction()
     write = BaseWriteSpec.of(handle, read, transaction, buckets=read.config.buckets or 1)
     try:
-        outcome = GroupOutcome(jobs, _merge(run, jobs, write, f"group {number} of {of}"), time.monotonic() - started)
+        name = f"group {number} of {of}"
+        outcome = GroupOutcome(*_merge_apart(run, jobs, write, name), time.monotonic() - started)
         if outcome.skipped:
             _warn(handle, outcome.skipped)
             # Earlier ranges of the file slice may be in files already.
@@ -151,6 +173,43 @@ def _merge(
     """The result of each job, in their order."""
     work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
     return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
+
+
+def _merge_apart(
+    run: GroupRun, jobs: Sequence[FileSliceJob], write: BaseWriteSpec, name: str
+) -> tuple[list[FileSliceJob], list[Outcome]]:
+    """The jobs with their results. In file slices with keys whose merge fails, these are set apart, and the others are
+    merged."""
+    outcomes = _merge(run, jobs, write, name)
+    pairs = list(zip(jobs, outcomes, strict=True))
+    failed = [job for job, what in pairs if isinstance(what, SkippedTile)]
+    done: list[tuple[FileSliceJob, Outcome]] = [pair for pair in pairs if not isinstance(pair[1], SkippedTile)]
+    if not failed:
+        return list(jobs), [what for _, what in done]
+    look, sizes = partial(find_failing, merge=run.merge), [job.bytes for job in failed]
+    found = run_jobs(run.handle, look, failed, sizes=sizes, name=f"compaction, {name}, failing keys", spark=run.spark)
+    again: list[tuple[FileSlice, tuple[SkippedTile, ...], int]] = []
+    for job, slices in zip(failed, found, strict=True):
+        if isinstance(slices, SkippedTile):
+            done.append((job, slices))
+            continue
+        for part in slices:
+            if part.file_slice.is_clean:
+                continue  # it would have been joined with its neighbour
+            if part.keys and (not part.others or len(part.keys) > MOST_APART):
+                done.append((replace(job, file_slices=(part.file_slice,)), Left(part.keys)))
+            else:
+                needed = ordinals_needed(part.file_slice.stored_bytes, run.handle.settings)
+                again.append((part.file_slice, part.keys, needed + 2 * len(part.keys)))
+    if again:
+        first = reserve_ordinals(run.handle, run.read, sum(count for _, _, count in again))
+        firsts = accumulate((count for _, _, count in again), initial=first)
+        second = [
+            FileSliceJob((file_slice,), minor=False, first_ordinal=begin, ordinals=count, apart=keys)
+            for begin, (file_slice, keys, count) in zip(firsts, again, strict=False)
+        ]
+        done += zip(second, _merge(run, second, write, name), strict=True)
+    return [job for job, _ in done], [what for _, what in done]
 
 
 def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, number: int, of: int) -> int:
@@ -200,4 +259,7 @@ def _warn(handle: Handle, skipped: Sequence[SkippedTile]) -> None:
             if file_slice.partition
             else f"bucket {file_slice.bucket}"
         )
-        _logger.warning("compaction of %s skipped a file slice of %s: %s", handle.store.url, where, file_slice.reason)
+        key = dict(file_slice.key)
+        _logger.warning(
+            "compaction of %s left key %s of %s as it is: %s", handle.store.url, key, where, file_slice.reason
+        )

@@ -5,15 +5,25 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from lakemerge.cli.arguments import storage_options
-from lakemerge.errors import NotATableError
+from lakemerge.errors import InputError, NotATableError
+from lakemerge.read.failed_keys import OnFailedKeys
 from lakemerge.table import LakeTable
+from mergers.wording import argument
 
-__all__ = ["PathArgument", "QuietOption", "StorageOption", "opened", "show_progress"]
+__all__ = [
+    "FailedKeysOption",
+    "PathArgument",
+    "QuietOption",
+    "StorageOption",
+    "on_failed",
+    "opened",
+    "show_progress",
+]
 
 PathArgument = Annotated[str, typer.Argument(help="Folder or URL of the table, such as s3://bucket/orders.")]
 StorageOption = Annotated[
@@ -26,6 +36,21 @@ StorageOption = Annotated[
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+FailedKeysOption = Annotated[
+    str,
+    typer.Option(
+        help="raise: a key whose merge fails is an error. skip: it has no row; `lakemerge failed-keys` lists it."
+    ),
+]
+
+
+def on_failed(given: str) -> OnFailedKeys:
+    """The value of the option. Raises :class:`InputError`."""
+    if given not in get_args(OnFailedKeys):
+        raise InputError(f"{argument('failed_keys')} must be raise or skip, not {given!r}")
+    return "skip" if given == "skip" else "raise"
 
 
 def opened(path: str, storage: Sequence[str] | None, *, version: int | None = None) -> LakeTable:

@@ -1,4 +1,4 @@
-"""``lakemerge explain``, ``lineage``, ``what-if``, ``replay`` and ``report``."""
+"""``lakemerge explain``, ``lineage``, ``record-send``, ``associate``, ``what-if``, ``replay`` and ``report``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,20 @@ MaybeKeyArgument = Annotated[list[str] | None, typer.Argument(help="Each key col
 SinceOption = Annotated[
     int | None, typer.Option(help="Only records after this version. 0: as far back as history goes.")
 ]
+KeysOption = Annotated[
+    list[str] | None,
+    typer.Option("--key", help="It is about this key, such as id=7 or region=eu,id=7. May be given several times."),
+]
+InfoOption = Annotated[
+    list[str] | None, typer.Option(help="An entry of the commit's info, as NAME=VALUE. May be given several times.")
+]
 MergerOption = Annotated[str | None, typer.Option(help="A merger's name; by default the table's own.")]
 OptionsOption = Annotated[str | None, typer.Option(help="The merger's options as a JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (explain, lineage, what_if, replay, report):
+    for command in (explain, lineage, record_send, associate, what_if, replay, report):
         app.command(name=command.__name__.replace("_", "-"))(command)
 
 
@@ -60,18 +67,95 @@ def lineage(
     key: MaybeKeyArgument = None,
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only events of this kind, such as SEND. May be given several times.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(help="Only events of commits that name this file: a path, its end, or a pattern.")
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="Only events at or after this time.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only events before this time.")] = None,
+    info: Annotated[str | None, typer.Option(help="Only events that tell of this, as NAME=VALUE or text.")] = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")] = False,
     json: JsonLinesOption = False,
 ) -> None:
-    """Show how a version's rows, or one key, got from source files to base files."""
+    """Show how a version's rows, or one key, got from source files to base files, and where they went."""
     if dot and json:
         raise InputError("a graph cannot be printed as JSON: give --dot or --json, not both")
     table = opened(path, storage_options)
-    found = table.lineage(version, key=key_of(table, key) if key else None)
+    found = table.lineage(
+        version,
+        key=key_of(table, key) if key else None,
+        kind=kind or None,
+        file=file,
+        after=after,
+        before=before,
+        info=_info_of(info),
+    )
     if json:
         lines(found.to_arrow().to_pylist())
     else:
         say_lines(found.to_dot() if dot else repr(found))
+
+
+def record_send(
+    path: PathArgument,
+    to: Annotated[str, typer.Argument(help="Who or what got the rows: a path, a URL or a name.")],
+    storage_options: StorageOption = None,
+    since: Annotated[
+        int | None, typer.Option(help="The changes after this version were sent. Without it, all rows.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="Up to this version. The latest, if not given.")] = None,
+    keys: KeysOption = None,
+    info: InfoOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Note that rows left the table, so that lineage tells of it. Changes no row."""
+    table = opened(path, storage_options)
+    made = table.record_send(to, since=since, version=version, keys=_key_list(table, keys), info=_pairs(info))
+    _noted(made, json=json)
+
+
+def associate(
+    path: PathArgument,
+    uri: Annotated[str, typer.Argument(help="The other system's name for it, such as a URL.")],
+    storage_options: StorageOption = None,
+    version: Annotated[int | None, typer.Option(help="It is about the records of this version.")] = None,
+    keys: KeysOption = None,
+    info: InfoOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Note what a ticket, run or document elsewhere has to do with the table, so that lineage tells of it."""
+    table = opened(path, storage_options)
+    made = table.associate(uri, version=version, keys=_key_list(table, keys), info=_pairs(info))
+    _noted(made, json=json)
+
+
+def _noted(version: int, *, json: bool) -> None:
+    if json:
+        document({"version": version})
+    else:
+        say(f"noted in version {version}")
+
+
+def _key_list(table: LakeTable, given: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """The keys that options name: each the pairs of its columns with commas between, such as ``region=eu,id=7``."""
+    return [key_of(table, one.split(",")) for one in given] if given else None
+
+
+def _pairs(given: Sequence[str] | None) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InputError(f"{pair!r} is not NAME=VALUE, such as ticket=4711")
+        found[name] = value
+    return found
+
+
+def _info_of(given: str | None) -> dict[str, object] | str | None:
+    """A condition on the info of events: ``NAME=VALUE``, or any text."""
+    return _pairs([given]) if given is not None and given.partition("=")[0] and "=" in given else given
 
 
 def what_if(

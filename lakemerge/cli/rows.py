@@ -1,4 +1,4 @@
-"""``lakemerge init``, ``upsert``, ``get``, ``query`` and ``diff``: a table and its rows by hand."""
+"""``lakemerge init``, ``upsert``, ``get``, ``query``, ``diff`` and ``failed-keys``: a table and its rows by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,26 @@ import typer
 
 from lakemerge.cli.arguments import named_values
 from lakemerge.cli.arguments import storage_options as parsed_options
-from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say, with_base64
+from lakemerge.cli.common import (
+    FailedKeysOption,
+    PathArgument,
+    QuietOption,
+    StorageOption,
+    on_failed,
+    opened,
+    show_progress,
+)
+from lakemerge.cli.output import (
+    JsonLinesOption,
+    JsonOption,
+    document,
+    facts,
+    lines,
+    row_lines,
+    say,
+    say_lines,
+    with_base64,
+)
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
 from lakemerge.cli.tables import columns_of, shown_rows
 from lakemerge.errors import InputError
@@ -39,8 +57,8 @@ LimitOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (init, upsert, get, query, diff):
-        app.command()(command)
+    for command in (init, upsert, get, query, diff, failed_keys):
+        app.command(name=command.__name__.replace("_", "-"))(command)
 
 
 def init(
@@ -165,17 +183,35 @@ def upsert(
         say(f"version {result.version}: {result.rows:,} records of {file}, {result.bytes:,} bytes written")
 
 
+def failed_keys(
+    path: PathArgument,
+    storage_options: StorageOption = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="A SQL condition: only parts that may have rows that meet it.")
+    ] = None,
+    json: JsonLinesOption = False,
+) -> None:
+    """List the keys whose merge fails, with their records. Reads of these keys fail, all others do not."""
+    found = opened(path, storage_options, version=version).failed_keys(filter=where)
+    if json:
+        lines(found.to_arrow().to_pylist())
+    else:
+        say_lines(repr(found))
+
+
 def get(
     path: PathArgument,
     key: KeyArgument,
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
     columns: ColumnOption = None,
+    failed_keys: FailedKeysOption = "raise",
     json: JsonOption = False,
 ) -> None:
     """Show the row of one key. With --json, null says that there is none."""
     table = opened(path, storage_options, version=version)
-    row = table.get(key_of(table, key), columns=columns or None)
+    row = table.get(key_of(table, key), columns=columns or None, failed_keys=on_failed(failed_keys))
     if json:
         document(row)
     elif row is None:
@@ -193,11 +229,14 @@ def query(
         bool,
         typer.Option("--sandbox", help="For SQL from outside: one SELECT, without files and extensions."),
     ] = False,
+    failed_keys: FailedKeysOption = "raise",
     limit: LimitOption = 50,
     json: JsonLinesOption = False,
 ) -> None:
     """Run a query with DuckDB: lakemerge query orders "SELECT state, count(*) FROM self GROUP BY state"."""
-    rows = opened(path, storage_options, version=version).query(sql, sandbox=sandbox)
+    rows = opened(path, storage_options, version=version).query(
+        sql, sandbox=sandbox, failed_keys=on_failed(failed_keys)
+    )
     if json:
         row_lines(rows.to_batches())
     elif rows.num_columns:
@@ -211,13 +250,15 @@ def diff(
     before: Annotated[int, typer.Argument(metavar="VERSION", help="The earlier version.")],
     after: Annotated[int, typer.Argument(metavar="VERSION", help="The later version.")],
     storage_options: StorageOption = None,
+    failed_keys: FailedKeysOption = "raise",
     limit: LimitOption = 50,
     json: JsonLinesOption = False,
 ) -> None:
     """Show how the rows of one version differ from those of another: +I new, -U and +U changed, -D gone."""
     if before > after:
         raise InputError(f"name the earlier version first: {after} {before}, not {before} {after}")
-    changes = opened(path, storage_options).changes(before, after, net=True)
+    table = opened(path, storage_options)
+    changes = table.changes(before, after, net=True, failed_keys=on_failed(failed_keys))
     if json:
         row_lines(changes)
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lakemerge.cli.arguments import duration
-from lakemerge.cli.common import PathArgument, StorageOption, opened
+from lakemerge.cli.common import FailedKeysOption, PathArgument, StorageOption, on_failed, opened
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines, say
 
 __all__ = ["changes", "consumers_app"]
@@ -31,6 +31,7 @@ def changes(
     until: Annotated[int | None, typer.Option(help="The last version to show.")] = None,
     consumer: Annotated[str | None, typer.Option(help="Begin at this consumer's position, and advance it.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Show each key once, with its total change.")] = False,
+    failed_keys: FailedKeysOption = "raise",
     poll: Annotated[str | None, typer.Option(help="Repeat for ever, with this wait in between, such as 1s.")] = None,
     json: Annotated[
         bool, typer.Option("--json", help="No effect: the output always is one JSON object per line.")
@@ -41,9 +42,9 @@ def changes(
     if net:
         if since is None or consumer is not None or poll is not None:
             raise typer.BadParameter("--net needs --since, and goes with neither --consumer nor --poll")
-        row_lines(table.changes(since, until, net=True))
+        row_lines(table.changes(since, until, net=True, failed_keys=on_failed(failed_keys)))
         return
-    row_lines(table.follow(consumer, poll, since=since, until=until))
+    row_lines(table.follow(consumer, poll, since=since, until=until, failed_keys=on_failed(failed_keys)))
 
 
 @consumers_app.command("list")

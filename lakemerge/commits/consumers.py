@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, DomainMetadata, Snapshot
@@ -11,7 +12,9 @@ from lakemerge.format.consumers import (
     Registration,
     check_consumer_name,
     delete_position,
+    joined,
     registrations_of,
+    sent_to,
     write_position,
 )
 from lakemerge.format.feed_offset import Offset
@@ -21,6 +24,9 @@ from lakemerge.layout.view import TableView
 from mergers.wording import argument
 
 __all__ = ["drop_consumers", "known_consumer", "register_consumer"]
+
+_MOST_KEPT: Final = 64
+"""Of what was sent to a consumer that is dropped, its commit tells so many moments."""
 
 
 def register_consumer(
@@ -42,7 +48,13 @@ def register_consumer(
     parameters = {"name": name, "version": offset.needed_version}
     registered = landed(commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters))
     # The consumer's age is counted from this file's time by the store's clock.
-    write_position(handle.store, made, offset, check_holds=lambda: handle.log.check_holds(registered.snapshot))
+    write_position(
+        handle.store,
+        made,
+        offset,
+        now_ms=handle.now_ms(),
+        check_holds=lambda: handle.log.check_holds(registered.snapshot),
+    )
     return made
 
 
@@ -61,7 +73,11 @@ def drop_consumers(
             return AlreadyDone(tip.version)
         return Attempt([DomainMetadata(consumer.domain_name, "", True) for consumer in gone])
 
-    commit_to(handle, begin, build, operation=operation, parameters={"names": wanted})
+    # The position goes with the consumer, and with it what was sent to it. The commit keeps that.
+    known = registrations_of(begin.snapshot)
+    told = {name: joined(sent_to(handle.store, known[name]), _MOST_KEPT) for name in wanted if name in known}
+    info = {"sent": {name: [part.to_json() for part in sent] for name, sent in told.items() if sent}}
+    commit_to(handle, begin, build, operation=operation, parameters={"names": wanted}, info=info)
     for consumer in gone:
         delete_position(handle.store, consumer)
     return [consumer.name for consumer in gone]

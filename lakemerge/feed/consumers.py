@@ -99,7 +99,13 @@ class Consumers:
                 f"{offset.version - 1}; drop it and register it anew to read changes again",
                 name=name,
             )
-        write_position(self._handle.store, known, offset, check_holds=lambda: self._handle.log.check_holds(tip))
+        write_position(
+            self._handle.store,
+            known,
+            offset,
+            now_ms=self._handle.now_ms(),
+            check_holds=lambda: self._handle.log.check_holds(tip),
+        )
 
     def position(self, name: str) -> Offset:
         """What a consumer reads next. For followers; not part of the public API."""

@@ -117,7 +117,8 @@ def _portions(unit: FeedUnit, files: ParquetFiles) -> Iterator[tuple[pa.Table, p
 def _rows_of_keys(
     unit: FeedUnit, keys: pa.Table, files: ParquetFiles, allowance: Allowance
 ) -> tuple[pa.Table, pa.Table]:
-    if unit.keys is not None and unit.is_one_commit:
+    # A key that is left out has no row, but its records go on from the state that it has.
+    if unit.keys is not None and unit.is_one_commit and unit.after.spec.leave_out is None:
         (before,) = unit.before.file_slices
         return before_and_after(unit.after.spec, before, unit.keys[1], keys, files, allowance)
     return _rows(unit.before, keys, files, allowance), _rows(unit.after, keys, files, allowance)

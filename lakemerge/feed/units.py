@@ -116,7 +116,7 @@ def units_between(
 
 
 def _spec(handle: Handle, view: TableView) -> MergeSpec:
-    return MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+    return MergeSpec.of(handle, view)
 
 
 def _is_of(block: LogBlock, version: int) -> bool:

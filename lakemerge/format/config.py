@@ -6,8 +6,8 @@ Source: docs/table-format.md, sections 1 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -22,10 +22,12 @@ from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 from mergers.wording import argument
 
-__all__ = ["TableConfig", "bucket_problems"]
+__all__ = ["REMEMBERED", "TableConfig", "bucket_problems"]
 
 
 _PREFIX = "lakemerge."
+REMEMBERED: Final = "lakemerge.tombstoneColumns"
+"""The property that names what tombstones remember beside the ordering. It is there only if they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,22 @@ class TableConfig:
     merger_id: str
     merger_name: str
     merger_options: Mapping[str, object]
+    remembers: tuple[str, ...] = ()
+    """The columns that tombstones have beside key and ordering. The merger chose them."""
 
     @property
     def shape(self) -> TableShape:
-        return TableShape(self.schema, self.key, self.ordering)
+        return TableShape(self.schema, self.key, self.ordering, self.remembers)
+
+    def merged_by(self, merger: Merger) -> TableConfig:
+        """The same table with another merger, or with other options."""
+        return replace(
+            self,
+            merger_id=merger.id,
+            merger_name=merger.name,
+            merger_options=merger.options(),
+            remembers=merger.remembers(self.shape),
+        )
 
     def merger(self, registry: MergerRegistry) -> Merger:
         """The table's merger, found by its strategy id. Raises an error if nobody registered it, or if its options are
@@ -61,6 +75,8 @@ class TableConfig:
             "merger.name": self.merger_name,
             "merger.options": _text(dict(self.merger_options)),
         }
+        if self.remembers:
+            entries["tombstoneColumns"] = _text(list(self.remembers))
         if self.buckets is not None:
             entries["buckets"] = str(self.buckets)
         own = {_PREFIX + name: value for name, value in entries.items()}
@@ -87,7 +103,8 @@ class TableConfig:
             schema = from_delta_json(metadata.schema_string)
             check_type_changes(schema)
             key, ordering = _names(entries["key"]), _names(entries["ordering"])
-            if strange := {*key, *ordering, *metadata.partition_columns}.difference(schema.names):
+            remembers = _names(entries.get("tombstoneColumns", "[]"))
+            if strange := {*key, *ordering, *remembers, *metadata.partition_columns}.difference(schema.names):
                 raise ValueError(f"the schema has no columns {sorted(strange)}")
             return TableConfig(
                 schema=schema,
@@ -98,6 +115,7 @@ class TableConfig:
                 merger_id=entries["merger.id"],
                 merger_name=entries["merger.name"],
                 merger_options=dict(orjson.loads(entries["merger.options"])),
+                remembers=remembers,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error

@@ -8,7 +8,7 @@ older than the real one is safe, because then more is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,10 +25,14 @@ __all__ = [
     "CONSUMER_DOMAIN_PREFIX",
     "CONSUMER_FOLDER",
     "Registration",
+    "Sent",
+    "advanced",
     "advanced_ms",
     "check_consumer_name",
     "delete_position",
+    "joined",
     "registrations_of",
+    "sent_to",
     "stored_position",
     "write_position",
 ]
@@ -37,8 +41,65 @@ CONSUMER_DOMAIN_PREFIX: Final = "lakemerge.consumer."
 CONSUMER_FOLDER: Final = "_lakemerge/consumers"
 
 _MOST_TRIES: Final = 10
+_MOST_SENT: Final = 256
+"""A position tells of so many moments; older ones are joined."""
+_ONE_PART_MS: Final = 60_000
+"""What is confirmed within a minute is told as one."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _logger = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Versions whose changes a consumer confirmed."""
+
+    first: int
+    last: int
+    begin_ms: int
+    """When the first of them was confirmed, by the clock of the consumer's host, UTC epoch milliseconds."""
+    end_ms: int
+    """When the last of them was."""
+    of_rows: bool = False
+    """Whether ``first`` is a version that was sent as rows, with all that was committed before."""
+
+    def holds(self, version: int) -> bool:
+        """Whether the records of a version are among what was sent."""
+        return version <= self.last and (self.of_rows or version >= self.first)
+
+    def and_then(self, later: Sent) -> Sent:
+        return Sent(self.first, later.last, self.begin_ms, later.end_ms, self.of_rows)
+
+    def to_json(self) -> list[int]:
+        return [self.first, self.last, self.begin_ms, self.end_ms, int(self.of_rows)]
+
+    @staticmethod
+    def of(body: Any) -> Sent:
+        """Raises :class:`ValueError` or :class:`TypeError` if it is none."""
+        first, last, begin_ms, end_ms, of_rows = body
+        return Sent(
+            whole_number(first), whole_number(last), whole_number(begin_ms), whole_number(end_ms), of_rows=bool(of_rows)
+        )
+
+
+def advanced(sent: Sequence[Sent], before: Offset, after: Offset, now_ms: int) -> list[Sent]:
+    """What was sent, once a consumer has moved from one offset to another. Old parts are joined, so that there are
+    not too many."""
+    left = list(sent)
+    if after.version > before.version or (before.of_rows and not after.of_rows):
+        fresh = Sent(before.version, max(before.version, after.version - 1), now_ms, now_ms, before.of_rows)
+        if left and not fresh.of_rows and fresh.end_ms - left[-1].begin_ms < _ONE_PART_MS:
+            left[-1] = left[-1].and_then(fresh)
+        else:
+            left.append(fresh)
+    return joined(left, _MOST_SENT)
+
+
+def joined(sent: Sequence[Sent], most: int) -> list[Sent]:
+    """At most so many parts: the oldest are joined."""
+    left = list(sent)
+    while len(left) > most:
+        left[:2] = [left[0].and_then(left[1])]
+    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +133,9 @@ class Registration:
         }
         return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
 
-    def position(self, offset: Offset) -> bytes:
+    def position(self, offset: Offset, sent: Sequence[Sent] = ()) -> bytes:
         """The contents of the position's file."""
-        return orjson.dumps({"id": self.id, **offset.to_json()})
+        return orjson.dumps({"id": self.id, **offset.to_json(), "sent": [part.to_json() for part in sent]})
 
 
 def check_consumer_name(name: object) -> str:
@@ -90,6 +151,15 @@ def registrations_of(snapshot: Snapshot) -> dict[str, Registration]:
     """The consumers by name."""
     domains = [d for name, d in snapshot.domains.items() if name.startswith(CONSUMER_DOMAIN_PREFIX)]
     return {found.name: found for found in sorted(map(_decode, domains), key=lambda found: found.name)}
+
+
+def sent_to(store: Store, registration: Registration) -> list[Sent]:
+    """What a consumer has confirmed, oldest first; empty if its position is missing, damaged or another's."""
+    try:
+        body = _own_body(store, registration)
+        return [] if body is None else [Sent.of(part) for part in body.get("sent", ())]
+    except (FileNotFoundError, InputError, KeyError, ValueError, TypeError):
+        return []
 
 
 def stored_position(store: Store, registration: Registration) -> Offset:
@@ -116,20 +186,20 @@ def advanced_ms(store: Store, registration: Registration) -> int | None:
 
 
 def write_position(
-    store: Store, registration: Registration, offset: Offset, *, check_holds: Callable[[], None]
+    store: Store, registration: Registration, offset: Offset, *, now_ms: int, check_holds: Callable[[], None]
 ) -> None:
     """Write where a consumer stands, unless it is further already.
 
     Every table may have a consumer of that name, so only a file that was looked at is replaced, and only one of this
     consumer, or one that no consumer of this table has. If somebody else writes it at the same time, it is read again.
 
+    :param now_ms: the time by this host's clock. It is only told.
     :param check_holds: raises :class:`lakemerge.TableReplacedError` if the folder holds another table by now.
     """
-    data = registration.position(offset)
     for _ in range(_MOST_TRIES):
         found = store.stat(registration.path)
         if found is None:
-            if store.put_if_absent(registration.path, data) is Put.CREATED:
+            if store.put_if_absent(registration.path, registration.position(offset)) is Put.CREATED:
                 return
             continue
         own = _own_position(store, registration)
@@ -137,6 +207,8 @@ def write_position(
             check_holds()  # after the look: the file is older than any other table here
         elif own > offset:
             return
+        sent = [] if own is None else advanced(sent_to(store, registration), own, offset, now_ms)
+        data = registration.position(offset, sent)
         if store.replace_exact(found, data):
             return
     raise StoreError(
@@ -156,13 +228,18 @@ def delete_position(store: Store, registration: Registration) -> None:
 def _own_position(store: Store, registration: Registration) -> Offset | None:
     """What the file says of this consumer; ``None`` if it is missing, damaged or another's."""
     try:
-        body: Any = orjson.loads(store.get(registration.path))
-        return Offset.of(body) if body["id"] == registration.id else None
+        body = _own_body(store, registration)
+        return None if body is None else Offset.of(body)
     except FileNotFoundError:
         return None
     except (InputError, KeyError, ValueError, TypeError):
         _logger.warning("the position of consumer %r cannot be read; it begins anew", registration.name, exc_info=True)
         return None
+
+
+def _own_body(store: Store, registration: Registration) -> dict[str, Any] | None:
+    body: Any = orjson.loads(store.get(registration.path))
+    return body if body["id"] == registration.id else None
 
 
 def _decode(domain: DomainMetadata) -> Registration:

@@ -13,7 +13,22 @@ import pyarrow as pa
 from lakemerge.results.html import definition_html, table_html
 from mergers.wording import printable
 
-__all__ = ["Event", "Lineage"]
+__all__ = ["KINDS", "Event", "Lineage"]
+
+KINDS = (
+    "RECEIVE",
+    "CREATE",
+    "REPLAY",
+    "SEND",
+    "ADDINFO",
+    "CHANGE",
+    "JOIN",
+    "FORK",
+    "RESTORE",
+    "EXPIRE",
+    "DROP",
+)
+"""The kinds of events."""
 
 _SCHEMA = pa.schema(
     [
@@ -36,12 +51,12 @@ class Event:
     """One event in the life of the table's content."""
 
     kind: str
-    """``RECEIVE``, ``CREATE``, ``JOIN``, ``FORK``, ``DROP``, ``EXPIRE``, ``RESTORE`` or ``REPLAY``."""
+    """One of :data:`KINDS`."""
     version: int
-    """The version of the commit that did it."""
+    """The version of the commit that did it. Of a ``SEND`` to a consumer: the last version that went to it."""
     operation: str
     inputs: tuple[str, ...] = ()
-    """Paths of files, or names of ingest windows."""
+    """Paths of files, names of ingest windows, or versions of other tables."""
     outputs: tuple[str, ...] = ()
     words: str = ""
     """The event as a sentence."""
@@ -57,7 +72,7 @@ class Event:
         return (*self.inputs, *self.outputs)
 
     def is_outside(self, path: str) -> bool:
-        """Whether a path is not a file of the table, but a source file or the name of a window."""
+        """Whether a path is not a file of the table, but a source file, a receiver or the name of a window."""
         return not path.startswith(("base/", "_lakemerge/", "lakemerge.log."))
 
     @property

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import MergeOverflowError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiry import Expiry, expiries_of
 from lakemerge.handle import Handle
@@ -25,12 +24,13 @@ from lakemerge.provenance.origins import UNKNOWN, find_commits, source_of
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_records, read_state
 from lakemerge.provenance.retained import Retained, retained, unpacked
+from lakemerge.provenance.short import in_words, of_load, shorts
 from lakemerge.provenance.verdicts import Change, Verdict, judged
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.read.parquet.files import shaped
 from mergers import Frame, Merger, RowKind, TableShape, fold
-from mergers.errors import MergeValueError
+from mergers.failing import FAILURES
 from mergers.kernel import VERSION_COLUMN, overlay_rows, tombstone_schema
 
 __all__ = ["explain_key"]
@@ -64,6 +64,10 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
             "some logs were consolidated: records that had lost by then are gone, and where the others came from is "
             f"{UNKNOWN}"
         )
+    lacking = shorts(handle, [log for log in known.view.log_commits if log.version in begun], begun.values())
+    notes += [f"{in_words(short)}; some may be of this key" for short in lacking]
+    if (load := of_load(begun.get(file_slice.merged_through + 1))) is not None and story.told_of_load:
+        notes.append(f"{in_words(load)}; some may be of this key")
     notes += story.notes
     return Explanation(
         key=named,
@@ -72,6 +76,7 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
         steps=tuple(story.steps),
         start=story.started,
         row=story.row,
+        failed=story.failed,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -99,6 +104,10 @@ class _Known:
         """The table's definition at a version, under which its records are folded."""
         place = bisect_right(self.configs, version, key=lambda entry: entry[0])
         return self.configs[max(0, place - 1)][1]
+
+    def since_of(self, config: TableConfig) -> int:
+        """The version from which on this definition holds."""
+        return next(version for version, known in reversed(self.configs) if known == config)
 
 
 def _told_of(
@@ -145,6 +154,8 @@ class _Story:
     steps: list[Step] = field(default_factory=list)
     started: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    told_of_load: bool = False
+    """Whether the first step is the first write of the table."""
 
     @staticmethod
     def begin(
@@ -196,6 +207,7 @@ class _Story:
         if row is None and tombstone is None:
             return
         self.ordered_by = f"version {commit.version}"
+        self.told_of_load = True
         said = "a new row, as the first write of the table left it" if row is not None else "the first write deletes it"
         verdict = "applied" if row is not None else "deleted"
         values = row if row is not None else tombstone or {}
@@ -222,7 +234,12 @@ class _Story:
             shaped(self.state.tombstones, tombstone_schema(shape)),
             self.state.path,
         )
-        self.config, self.merger = config, config.merger(self.handle.registry)
+        merger = config.merger(self.handle.registry)
+        if (merger.id, merger.options()) != (self.merger.id, self.merger.options()):
+            since = self.known.since_of(config)
+            was, now = (f"{each.name} {dict(each.options()) or ''}".strip() for each in (self.merger, merger))
+            self.notes.append(f"from version {since} on the merger is {now}; before, it was {was}")
+        self.config, self.merger = config, merger
 
     def _expire(self, expiry: Expiry) -> None:
         before = self.state.tombstone
@@ -242,7 +259,7 @@ class _Story:
         try:
             self.state = _folded(self.merger, shape, before, self.pending)
             self.pending, self.failed = [], None
-        except (MergeOverflowError, MergeValueError) as error:
+        except FAILURES as error:
             self.failed = error.message
         change = Change(
             merger=self.merger,
@@ -281,7 +298,9 @@ class _Story:
         if now is None:
             return
         names = change.shape.ordering
-        moved = was is None or any(now.get(name) != was.get(name) for name in names)
+        known = (*names, *change.shape.remembers)
+        ended = change.before is not None and change.after is None
+        moved = was is None or ended or any(now.get(name) != was.get(name) for name in known)
         if moved or (change.has_ordering and all(now.get(name) == record.values[name] for name in names)):
             self.ordered_by = f"version {record.version}"
 

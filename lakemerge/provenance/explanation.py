@@ -72,14 +72,7 @@ class Step:
     @property
     def origin(self) -> str:
         """``source`` in a few words."""
-        told = self.source
-        parts = [f"job {told['job']}, window {told['window']}"] if "job" in told else []
-        if "application" in told:
-            parts.append(f"{told['application']} {told['number']}")
-        parts += [f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]]
-        parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
-        parts += [str(told["note"])] if "note" in told else []
-        return ", ".join(parts) or str(told.get("operation", "")).lower()
+        return _origin(self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +89,8 @@ class Explanation:
     """The row before the first step."""
     row: _Row | None = None
     """The row after the last step: what :meth:`lakemerge.LakeTable.get` gives."""
+    failed: str | None = None
+    """Why the last records cannot be merged, if they cannot. There is no row then, and reads of the key fail."""
     notes: tuple[str, ...] = ()
     """Sentences that say where the known history ends, and why."""
 
@@ -128,9 +123,15 @@ class Explanation:
             kind = "  " if step.kind is None else step.kind
             origin = f"  [{step.origin}]" if step.origin else ""
             lines.append(f"  {step.version:>6}  {_time(step)}  {kind}  {step.words}{origin}")
-        lines.append(f"  is {'no row' if self.row is None else _shown(self.row)}")
+        lines.append(f"  {self._outcome}")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(printable, lines))
+
+    @property
+    def _outcome(self) -> str:
+        if self.failed is not None:
+            return f"cannot be read: {self.failed}"
+        return f"is {'no row' if self.row is None else _shown(self.row)}"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -139,10 +140,26 @@ class Explanation:
         ]
         facts = [("key", _shown(self.key)), ("records known from version", str(self.begins))]
         facts += [("begins as", _shown(self.start))] if self.start is not None else []
-        facts += [("is", "no row" if self.row is None else _shown(self.row))]
+        facts += [("row", self._outcome)]
         facts += [("note", note) for note in self.notes]
         names = ("version", "time (UTC)", "kind", "what it did", "from", "row after")
         return definition_html(facts) + table_html(names, rows)
+
+
+def _origin(told: Mapping[str, Any]) -> str:
+    parts = [f"job {told['job']}, window {told['window']}"] if "job" in told else []
+    if "replayed" in told:
+        before = told["replayed"]
+        parts.append(f"version {before.get('version')} of {before.get('table', 'another table')}")
+        parts += [f"there by {words}"] if (words := _origin(before)) else []
+    elif "application" in told:
+        parts.append(f"{told['application']} {told['number']}")
+    parts += [
+        file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]
+    ]
+    parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
+    parts += [str(told["note"])] if "note" in told else []
+    return ", ".join(parts) or str(told.get("operation", "")).lower()
 
 
 def _time(step: Step) -> str:

@@ -1,12 +1,13 @@
 """The way of rows from source files to base files, read from the commits of the table.
 
-The events are those of NiFi's provenance that a table can have: RECEIVE, CREATE, JOIN, FORK, DROP, EXPIRE, RESTORE and
-REPLAY. Events stay known after the content that they name is gone.
+The events are those of NiFi's provenance that a table can have (:data:`lakemerge.provenance.events.KINDS`). Events
+stay known after the content that they name is gone. What went to consumers of the change feed is told by their
+positions, and by the commits that dropped them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from lakemerge.delta import AddFile, DomainMetadata, RemoveFile
 from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import log_paths
+from lakemerge.format.consumers import Sent, registrations_of, sent_to
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
@@ -24,19 +26,27 @@ from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.events import Event, Lineage
 from lakemerge.provenance.explain import explain_key
+from lakemerge.provenance.explanation import Step
+from lakemerge.provenance.notes import ADDINFO_OPERATION, SEND_OPERATION, keys_of
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.past import PastCommit, definitions, read_commits
+from lakemerge.provenance.search import Search
 from lakemerge.read.lookup import sorted_keys
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 
 __all__ = ["Event", "Lineage", "lineage_of"]
 
+_MERGER = "lakemerge.merger.name"
+_CHANGES = ("ADD COLUMNS", "CHANGE COLUMNS", "CHANGE MERGER", "SET PROPERTIES")
+_CONSUMERS_GO = ("DROP CONSUMER", "EXPIRE CONSUMERS")
 REPLAY_APPLICATION = "lakemerge.replay."
 """The beginning of a replay's application id."""
 
 
-def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping[str, object] | None) -> Lineage:
+def lineage_of(
+    handle: Handle, tip: TableView, version: int | None, key: Mapping[str, object] | None, search: Search
+) -> Lineage:
     """See :meth:`lakemerge.LakeTable.lineage`."""
     view = tip if version is None else handle.view_at(version, of=tip.snapshot)
     first = min(entry.version for entry in handle.log.history())
@@ -49,11 +59,15 @@ def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping
         of = definitions(commits)
         commits = tuple(commit for commit in commits if of[commit.version] == of.get(view.version))
     events = [event for commit in commits for event in teller.events(commit)]
+    events = sorted([*events, *_sent(handle, teller.tip, commits, view.version)], key=lambda event: event.version)
     if key is not None:
         named = sorted_keys([key], view.config)
         events = list(_of_key(handle, view, named, events, teller))
         key = named.to_pylist()[0]
-    notes = []
+    known = len(events)
+    if not search.is_empty:
+        events = list(search.among(events))
+    notes = [f"{len(events)} of {known} events are as asked for"] if len(events) < known else []
     if first > 0:
         notes.append(f"the commits before version {first} were cleaned up: what they did is not known any more")
     if any(path in event.gone for event in events for path in event.paths):
@@ -71,6 +85,8 @@ class _Teller:
     """Log domain -> its files, so far."""
     there: set[str]
     """The files that are in the store."""
+    merger: str | None = None
+    """The merger before the commit, if it is known."""
     bases: dict[str, BaseFile] = field(default_factory=dict)
     minors: dict[str, Minor] = field(default_factory=dict)
 
@@ -81,6 +97,8 @@ class _Teller:
         for event in self._told(commit, made, taken, about):
             gone = frozenset(path for path in event.paths if path not in self.there and not event.is_outside(path))
             yield replace(event, timestamp_ms=commit.timestamp_ms, gone=gone)
+        if commit.metadata is not None:
+            self.merger = commit.metadata.configuration.get(_MERGER, self.merger)
 
     def _told(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
@@ -104,8 +122,44 @@ class _Teller:
         elif operation == "VACUUM FENCE":
             said = f"versions before {about.get('oldestVersion')} are dropped, with the files that only they need"
             yield Event("DROP", version, operation, words=said, details=about)
+        elif operation in (SEND_OPERATION, ADDINFO_OPERATION):
+            yield self._noted(commit, about)
+        elif commit.metadata is not None and any(part in operation for part in _CHANGES):
+            yield Event("CHANGE", version, operation, words=self._change(commit, about), details=about)
         elif made or operation in ("UPSERT", "DELETE", "INGEST"):
             yield from self._written(commit, made, about)
+
+    @staticmethod
+    def _noted(commit: PastCommit, about: Mapping[str, Any]) -> Event:
+        details = {**commit.info, **about}
+        named = keys_of(about)
+        of = "all rows" if named is None else "one key" if len(named) == 1 else f"{len(named)} keys"
+        if commit.operation == ADDINFO_OPERATION:
+            uri = str(about.get("uri"))
+            of = "the table" if named is None and "version" not in about else of
+            at = f" of version {about['version']}" if "version" in about else ""
+            words = f"{of}{at} belong to {uri}" if named is None or len(named) > 1 else f"{of}{at} belongs to {uri}"
+            return Event("ADDINFO", commit.version, commit.operation, outputs=(uri,), words=words, details=details)
+        since = about.get("since")
+        last, to = about.get("version"), str(about.get("to"))
+        what = f"version {last}" if since is None else f"the changes after {since} up to {last}"
+        said = f"{of} of {what} {'was' if of == 'one key' else 'were'} sent to {to}"
+        return Event("SEND", commit.version, commit.operation, outputs=(to,), words=said, details=details)
+
+    def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
+        """The change of the definition in words."""
+        said = []
+        if "ADD COLUMNS" in commit.operation:
+            said.append(f"columns were added: {about.get('columns')}")
+        if "CHANGE COLUMNS" in commit.operation:
+            parts = [name for name in ("nullable", "comments", "widen", "order") if name in about]
+            said.append(f"columns were changed: {', '.join(f'{name} {about[name]}' for name in parts)}")
+        if "CHANGE MERGER" in commit.operation:
+            before = f" instead of {self.merger}" if self.merger not in (None, about.get("merger")) else ""
+            said.append(f"the merger is {about.get('merger')}{before}, with options {about.get('mergerOptions')}")
+        if "SET PROPERTIES" in commit.operation:
+            said.append(f"properties were set: {about.get('properties')}")
+        return "; ".join(said)
 
     def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[Event]:
         version, operation = commit.version, commit.operation
@@ -126,8 +180,15 @@ class _Teller:
         kind = "REPLAY" if txn is not None and txn.app_id.startswith(REPLAY_APPLICATION) else "CREATE"
         by = "" if txn is None else f" by {txn.app_id}, number {txn.version}"
         rows = commit.metrics.get("numSourceRows")
-        said = f"{'' if rows is None else f'{rows} '}records were committed{by}"
+        what = "deletes" if operation == "DELETE" else "records"
+        said = f"{'' if rows is None else f'{rows} '}{what} were committed{by}"
         details = {**about, **commit.info}
+        if kind == "REPLAY" and isinstance(before := commit.info.get("replay"), dict) and "table" in before:
+            inputs = (f"{before['table']} version {before.get('version')}",)
+            said = (
+                f"{'' if rows is None else f'{rows} '}records of version {before.get('version')} of {before['table']}"
+            )
+            said += " were committed again"
         yield Event(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
 
     def _rewritten(
@@ -190,16 +251,53 @@ def _of_key(
     """The events that concern a key: the commits of its records, and rewrites of files that may hold the key."""
     named = keys.to_pylist()[0]
     try:
-        told = explain_key(handle, view, named, 0)
-        versions = {step.version for step in told.steps}
+        steps: Sequence[Step] = explain_key(handle, view, named, 0).steps
     except VersionNotFoundError:
-        versions = set()
-    files = {step.file for step in told.steps if step.file} if versions else set()
+        steps = ()
+    kinds: dict[int, list[str]] = {}
+    for step in steps:
+        kinds.setdefault(step.version, []).extend([] if step.kind is None else [step.kind])
+    files = {step.file for step in steps if step.file}
     mine = _Mine(view, keys, teller.bases)
     for event in events:
-        own = event.version in versions or event.kind in ("RESTORE", "EXPIRE", "DROP")
+        if event.kind in ("SEND", "ADDINFO"):
+            if mine.is_told_by(event, kinds.keys()):
+                yield event
+            continue
+        own = event.version in kinds or event.kind in ("RESTORE", "EXPIRE", "DROP", "CHANGE")
         if own or any(path in files or mine.may_hold(path) for path in event.paths):
-            yield event
+            made = kinds.get(event.version) if event.kind in ("CREATE", "REPLAY") else None
+            yield replace(event, words=f"{event.words}; of this key: {', '.join(made)}") if made else event
+
+
+def _sent(handle: Handle, tip: TableView, commits: Sequence[PastCommit], until: int) -> Iterator[Event]:
+    """What went to consumers of the change feed, up to a version."""
+    parts = [
+        (name, sent) for name, known in registrations_of(tip.snapshot).items() for sent in sent_to(handle.store, known)
+    ]
+    for commit in commits:
+        told = commit.info.get("sent") if commit.operation in _CONSUMERS_GO else None
+        for name, body in told.items() if isinstance(told, dict) else ():
+            parts += [(name, Sent.of(part)) for part in body]
+    for name, sent in parts:
+        if sent.first > until:
+            continue
+        what = f"the changes of versions {sent.first} to {sent.last}"
+        if sent.of_rows:
+            more = f", and the changes up to version {sent.last}" if sent.last > sent.first else ""
+            what = f"the rows of version {sent.first}{more}"
+        elif sent.first == sent.last:
+            what = f"the changes of version {sent.last}"
+        details = {
+            "consumer": name,
+            "since": -1 if sent.of_rows else sent.first - 1,
+            "version": sent.last,
+            "begin": sent.begin_ms,
+            "end": sent.end_ms,
+        }
+        said = f"{what} went to consumer {name}"
+        outputs = (f"consumer {name}",)
+        yield Event("SEND", sent.last, "FOLLOW", outputs=outputs, words=said, details=details, timestamp_ms=sent.end_ms)
 
 
 class _Mine:
@@ -209,6 +307,22 @@ class _Mine:
         self._view, self._keys, self._bases = view, keys, bases
         (self._key,) = keys_at(key_columns(keys, view.config.key), [0])
         self._ranges: dict[tuple[BucketId, int, str], list[Key]] = {}
+
+    def is_told_by(self, event: Event, versions: Collection[int]) -> bool:
+        """Whether a note, or what was sent, is about the key.
+
+        :param versions: those that have records of the key.
+        """
+        named = keys_of(event.details)
+        if named is not None:
+            return self._key in named
+        if "version" not in event.details:
+            return True
+        last = int(event.details["version"])
+        since = int(event.details.get("since", -1))
+        if event.kind == "ADDINFO":
+            return last in versions
+        return any(since < version <= last for version in versions)
 
     def may_hold(self, path: str) -> bool:
         base = self._bases.get(path)

@@ -17,10 +17,12 @@ from lakemerge.handle import Handle
 from lakemerge.ingest.ledger import FileState, ledger_tables
 from lakemerge.provenance.past import PastCommit
 
-__all__ = ["UNKNOWN", "find_commits", "source_of", "window_files"]
+__all__ = ["UNKNOWN", "custody_of", "find_commits", "source_of", "window_files"]
 
 UNKNOWN = "not known any more"
 
+_MOST_FILES = 100
+"""Of an ingest window, a replayed commit names so many files."""
 _TOLD = ("path", "offset", "length", "rows")
 
 
@@ -60,9 +62,25 @@ def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_pa
         source["files"] = files
         if note is not None:
             source["note"] = note
-    if commit.info:
-        source["info"] = commit.info
+    info = commit.info
+    if commit.operation == "REPLAY" and isinstance(told := info.get("replay"), dict):
+        source["replayed"] = told
+        info = {name: value for name, value in info.items() if name != "replay"}
+    if info:
+        source["info"] = info
     return source
+
+
+def custody_of(handle: Handle, tip: Snapshot, commit: PastCommit) -> dict[str, Any]:
+    """What another table is told of a commit that is replayed there: the table and the version, and all that
+    :func:`source_of` knows. If the commit was a replay itself, that is in ``replayed``, and so on."""
+    told: dict[str, Any] = {"version": commit.version, "table": handle.store.url, "tableId": tip.metadata.id}
+    if commit.timestamp_ms is not None:
+        told["timestamp"] = commit.timestamp_ms
+    told |= source_of(handle, tip, commit, is_packed=False)
+    if "files" in told:
+        told["files"] = [file["path"] for file in told["files"][:_MOST_FILES]]
+    return told
 
 
 def window_files(handle: Handle, tip: Snapshot, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:

@@ -21,10 +21,12 @@ from lakemerge.format.config import TableConfig
 from lakemerge.format.names import EXPIRY_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.provenance.origins import custody_of, find_commits
 from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
 from lakemerge.provenance.retained import Retained, check_since, retained
+from lakemerge.provenance.short import short_notes
 from lakemerge.provenance.streams import records_of, with_kinds
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
@@ -139,6 +141,10 @@ class Replay:
                 mergers=classes,
             )
         run = _Run(self, table, known)
+        merges_alike = _merging(table.view.config) == _merging(self._end.config)
+        if not merges_alike or self._where is not None or self._transform is not None:
+            # Only the records of this call: those before were told of by the call that replayed them.
+            run.notes += short_notes(self._handle, known) if done is None or known.commits else []
         if done is None or known.is_loaded:
             run.begin()
         for commit in known.commits:
@@ -217,15 +223,16 @@ class _Run:
             return
         view = self.table.view
         txn = (replay._application, number)
+        told = self._custody_of_start()
         as_it_is = replay._transform is None and _alike(view.config, start.config)
         if as_it_is and view.is_empty:
-            load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where)
+            load_state(replay._handle, self.known, self.table.handle, view, txn, replay._where, told)
         else:
             self.notes.append(
                 f"the rows of version {number} were committed as records, and deletes before it are not remembered"
             )
             reader = scan(replay._handle, start, columns=None, filter=None)
-            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, number)
+            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, told)
         self.commits += 1
 
     def end(self) -> None:
@@ -244,10 +251,21 @@ class _Run:
                 if log.domain_name in logs:
                     config = self._config_at(commit.version)
                     reader = records_of(replay._handle, log, config, replay._where, replay._transform)
-                    self.records += commit_frame(self.table, reader, txn, commit.version)
+                    self.records += commit_frame(self.table, reader, txn, self._custody(commit))
                     self.commits += 1
         elif any(isinstance(a, DomainMetadata) and a.domain == EXPIRY_DOMAIN for a in commit.actions):
             self._expire(commit)
+
+    def _custody(self, commit: PastCommit) -> dict[str, object]:
+        return custody_of(self.replay._handle, self.known.tip.snapshot, commit)
+
+    def _custody_of_start(self) -> dict[str, object]:
+        """Where the rows before the first records came from. Only if one commit brought all of them, it is told."""
+        handle, version = self.replay._handle, self.known.start.version
+        found = find_commits(handle, [version]) if self.known.is_loaded else {}
+        if version in found:
+            return self._custody(found[version])
+        return {"version": version, "table": handle.store.url, "tableId": self.known.tip.snapshot.metadata.id}
 
     def _config_at(self, version: int) -> TableConfig:
         return [config for since, config in self.known.configs() if since <= version or since == self._first][-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.records import commit_load, commit_note
+from lakemerge.delta import AlreadyDone
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.records import nullable
@@ -36,13 +37,18 @@ __all__ = ["commit_frame", "commit_number", "load_state"]
 _OPERATION = "REPLAY"
 
 
-def commit_frame(table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str, int], version: int) -> int:
-    """Commit the records of one version of the source, in their order. Returns how many there were."""
+def commit_frame(
+    table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str, int], told: Mapping[str, object]
+) -> int:
+    """Commit the records of one version of the source, in their order. Returns how many there were.
+
+    :param told: where they came from, see :func:`lakemerge.provenance.origins.custody_of`.
+    """
     write = Write.start(
         table.handle,
         table.view,
         records.schema,
-        WriteRequest(kind_column=KIND, info={"replay": {"version": version}}, merge_schema=True),
+        WriteRequest(kind_column=KIND, info={"replay": dict(told)}, merge_schema=True),
         estimated_bytes=None,
     )
     if isinstance(write, UpsertResult):
@@ -65,7 +71,13 @@ def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:
 
 
 def load_state(
-    source: Handle, known: Retained, handle: Handle, begin: TableView, txn: tuple[str, int], where: Filter | None
+    source: Handle,
+    known: Retained,
+    handle: Handle,
+    begin: TableView,
+    txn: tuple[str, int],
+    where: Filter | None,
+    told: Mapping[str, object],
 ) -> None:
     """Write the rows and remembered deletes of the version that a replay begins with, as a table's first base files.
 
@@ -94,13 +106,18 @@ def load_state(
                     now_ms=handle.now_ms(),
                 )
             ordinals += count
-        told = {"version": start.version, "early": early if early >= 0 else None}
+        custody = {**told, "early": early if early >= 0 else None}
         parameters = {"mode": "load", "version": start.version}
-        provenance = Provenance(_OPERATION, parameters, transaction, txn, info={"replay": told})
-        commit_load(handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals)
+        provenance = Provenance(_OPERATION, parameters, transaction, txn, info={"replay": custody})
+        outcome = commit_load(
+            handle, begin, adds, provenance, {"numFiles": len(adds)}, buckets=write.buckets, ordinals=ordinals
+        )
     except BaseException:
         discard(handle.store, transaction, write.name)
         raise
+    if isinstance(outcome, AlreadyDone):
+        # Another replay was faster, so no version names these files.
+        discard(handle.store, transaction, write.name)
 
 
 def _moved(ranges: Iterator[MergedRange], begin: TableView, early: int, where: Filter | None) -> Iterator[MergedRange]:

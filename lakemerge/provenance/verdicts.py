@@ -107,7 +107,8 @@ def _new_row(change: Change) -> tuple[Verdict, str]:
 def _deleted(change: Change) -> str:
     why = "" if not change.is_upsert else "the record's values mark it as a delete; "
     if change.tombstone_after is not None:
-        said = _listed(change, {name: change.tombstone_after[name] for name in change.shape.ordering})
+        names = (*change.shape.ordering, *change.shape.remembers)
+        said = _listed(change, {name: change.tombstone_after[name] for name in names})
         return f"{why}the row is gone, and {said or 'its place'} is remembered"
     return f"{why}the row is gone, and nothing is remembered of it"
 

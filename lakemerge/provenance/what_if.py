@@ -20,6 +20,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import guarded, unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.retained import retained
+from lakemerge.provenance.short import short_notes
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results.html import definition_html
@@ -100,7 +101,7 @@ def what_if(
 ) -> WhatIf:
     """See :meth:`lakemerge.LakeTable.what_if`."""
     known = retained(handle, tip, since)
-    handle = _knowing(handle, merger)
+    handle = handle.knowing(merger)
     if merger is None:
         merger = tip.config.merger_id
         options = tip.config.merger_options if options is None else options
@@ -112,11 +113,14 @@ def what_if(
             f"cannot fold in one go: ask from there on, {argument('since', late[-1])}",
             version=late[-1],
         )
-    config = replace(known.view.config, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
+    config = known.view.config.merged_by(chosen)
     # The handle's caches are by version, and this view has other rows than the table's version.
     apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)
     notes = list(known.notes)
+    own = tip.config
+    if (chosen.id, dict(chosen.options())) != (own.merger_id, dict(own.merger_options)):
+        notes += short_notes(handle, known)
     if any(file_slice.base is not None for file_slice in view.file_slices):
         notes.append(
             f"the rows that version {known.start.version} has in base files are taken as they are: the table's own "
@@ -132,11 +136,3 @@ def what_if(
         _view=view,
         _session=session,
     )
-
-
-def _knowing(handle: Handle, merger: str | Merger | None) -> Handle:
-    """The handle with the class of a merger instance that nobody registered. The class is used here, but no table names
-    it."""
-    if not isinstance(merger, Merger) or any(known is type(merger) for known in handle.registry):
-        return handle
-    return replace(handle, registry=handle.registry.extended([type(merger)]))

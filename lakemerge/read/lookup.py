@@ -40,7 +40,7 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     :param wanted: the key columns in the table's types, sorted by key, each key once.
     """
     config = view.config
-    spec = MergeSpec(handle.store, config, handle.merger(view), handle.settings)
+    spec = MergeSpec.of(handle, view)
     file_slices = file_slices_of_keys(view, wanted, exact=True)
     schema = pa.schema([config.schema.field(name) for name in names])
 

@@ -6,7 +6,7 @@ Readers and compaction both use this module. The kernel does not know which of t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,13 +19,16 @@ from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.expiry import expire
+from lakemerge.read.failures import MOST_FAILING, listed
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds, matching
 from lakemerge.read.runs import Run, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from lakemerge.results.failures import FailedKey
 from lakemerge.schema.nested import settled
 from mergers import Frame, RowKind, fold
+from mergers.failing import FAILURES, find_failing, has_keys, with_key, without_keys
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 from mergers.portions import gather
@@ -37,6 +40,7 @@ __all__ = [
     "PickedRange",
     "changed_ranges",
     "check_keys",
+    "failing_keys",
     "fold_live",
     "frame_of",
     "may_pick_records",
@@ -83,10 +87,20 @@ def merge_file_slice(
             for table, _ in stream:
                 yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
         return
-    needed = spec.merger.needs(shape, names) | set(shape.key) | set(shape.ordering)
+    needed = spec.merger.needs(shape, names) | set(shape.standing)
     schema = _nullable(shape.schema, needed)
     for part in _fold_ranges(spec, file_slice, schema, schema, names, files):
         yield MergedRange(settled(overlay_rows(part.base, part.folded, names, sort=sort)), part.folded.tombstones)
+
+
+def failing_keys(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> tuple[list[FailedKey], int]:
+    """The keys of a file slice whose merge fails, in key order, and how many live records other keys have."""
+    found: list[FailedKey] = []
+    told = replace(spec, leave_out=found.extend)
+    schema, others = _nullable(spec.config.schema, spec.config.schema.names), 0
+    for part in _fold_ranges(told, file_slice, schema, schema, schema.names, files):
+        others += sum(frame.rows.num_rows for frame in part.frames)
+    return found, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +134,7 @@ def changed_ranges(
     shape = spec.config.shape
     names = [name for name in shape.schema.names if name in columns]
     decided_by = () if picks_records(spec, file_slice, files) else names
-    always = set(shape.key) | set(shape.ordering)
+    always = set(shape.standing)
     stored = _nullable(shape.schema, spec.merger.needs(shape, decided_by) | always)
     logs = _nullable(shape.schema, spec.merger.needs(shape, names) | always)
     placed = pa.schema([*stored, *PLACE])
@@ -167,7 +181,7 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
     """The same as :func:`changed_ranges`, for a file slice for which :func:`picks_records` is true. Only the columns
     that decide are read, of log records too."""
     shape = spec.config.shape
-    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.key) | set(shape.ordering))
+    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.standing))
     placed = pa.schema([*deciding, *PLACE])
     for part in _fold_ranges(spec, file_slice, placed, placed, shape.key, files, probed=_logged_keys(file_slice)):
         folded = part.folded
@@ -200,7 +214,7 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
 
 def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
     """The same as :func:`picks_records`, as far as the table's metadata say."""
-    bare = {*spec.config.key, *spec.config.ordering}
+    bare = set(spec.config.shape.standing)
     selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
     return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, file_slice))
 
@@ -278,10 +292,47 @@ def fold_live(
 ) -> tuple[Sequence[Frame], Folded]:
     """What live records change in stored rows. Tombstones that the table has forgotten are left out first.
 
+    Keys whose merge fails are left out, if the caller says so: their stored rows count as superseded, and their
+    tombstones are not among those of the result. Otherwise the error names the first of them.
+
     :param base: stored rows, sorted by key.
     :param frames: the records, in commit order.
     :returns: the records that were folded, and the result.
     """
+    shape = spec.config.shape
+
+    def folded(some: Sequence[Frame]) -> tuple[Sequence[Frame], Folded]:
+        return _fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=some, columns=columns)
+
+    try:
+        return folded(frames)
+    except FAILURES as error:
+        if spec.leave_out is None and "key" in error.facts:
+            raise
+        first = spec.leave_out is None
+        most = 1 if first else MOST_FAILING
+        failing = find_failing(frames, shape, folded, error, at_most=most, first=first)
+        if spec.leave_out is None:
+            raise with_key(failing.errors[0], failing.keys.to_pylist()[0]) from error
+    spec.leave_out(listed(failing, frames, shape))
+    live, left = folded(without_keys(frames, shape, failing.keys))
+    hidden = np.flatnonzero(has_keys(base, shape, failing.keys))
+    return live, replace(
+        left,
+        superseded=np.union1d(left.superseded, hidden),
+        tombstones=left.tombstones.filter(pa.array(~has_keys(left.tombstones, shape, failing.keys))),
+    )
+
+
+def _fold_live(
+    spec: MergeSpec,
+    file_slice: FileSlice,
+    *,
+    base: pa.Table,
+    tombstones: pa.Table,
+    frames: Sequence[Frame],
+    columns: Sequence[str],
+) -> tuple[Sequence[Frame], Folded]:
     shape = spec.config.shape
     if file_slice.expiries and tombstones.num_rows:
         tombstones, frames = expire(

@@ -71,13 +71,12 @@ class _ScanPlan:
 def _plan(
     handle: Handle, view: TableView, columns: Sequence[str] | None, filter: str | pc.Expression | None
 ) -> _ScanPlan:
-    merger = handle.merger(view)
     names = asked_columns(view, columns)
     if not names:
         raise InputError("an Arrow table without columns has no rows; ask for at least one column, such as a key")
     condition = parse_filter(filter, view.config.schema)
     return _ScanPlan(
-        spec=MergeSpec(handle.store, view.config, merger, handle.settings),
+        spec=MergeSpec.of(handle, view),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
         parts=split_file_slices(prune_file_slices(view, condition, exact=True), handle.settings.target_task_bytes),

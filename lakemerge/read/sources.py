@@ -24,9 +24,11 @@ from lakemerge.format.keys import Key, KeySpan
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Positions, RowFile, read_positions
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
-from lakemerge.layout.view import FileSlice
+from lakemerge.handle import Handle
+from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
+from lakemerge.read.failures import LeaveOut
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
@@ -63,6 +65,12 @@ class MergeSpec:
     config: TableConfig
     merger: Merger
     settings: Settings
+    leave_out: LeaveOut | None = None
+    """What is told of keys whose merge fails, if they are left out. Else their error is raised."""
+
+    @staticmethod
+    def of(handle: Handle, view: TableView) -> MergeSpec:
+        return MergeSpec(handle.store, view.config, handle.merger(view), handle.settings, handle.leave_out)
 
 
 def stored_streams(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.provenance.events import KINDS
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
@@ -24,6 +26,8 @@ __all__ = ["report_html"]
 
 _COSTLIEST: Final = 20
 _RECENT: Final = 30
+_NAMED: Final = 5
+_LONGEST: Final = 200
 _KINDS: Final = ("writes", "ingest", "compactions", "everything else")
 _REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
 
@@ -47,10 +51,12 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
         _section("Growth", _growth(table, history)),
         _section("Compactions and their reasons", _compactions(history)),
         _section("Ingest windows and failures", _ingest(table, history)),
+        _section("Where rows came from and went to", _lineage(table, None)),
+        _section("Keys that cannot be merged", _failed(table)),
     ]
     if key is not None:
         found = table.explain(key, 0)
-        parts.insert(1, _section(f"The row of {_pairs(key)}", found._repr_html_()))
+        parts.insert(1, _section(f"The row of {_pairs(key)}", found._repr_html_() + _lineage(table, key)))
     title = f"LakeMerge report: {table.url}"
     now = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
     head = f"<h1>{html_text(table.url)}</h1><p class='when'>version {table.version}, {now}</p>"
@@ -168,6 +174,49 @@ def _ingest(table: LakeTable, history: Sequence[HistoryEntry]) -> str:
     failed = failures(table)
     said = table_html(("job", "file", "state", "reason"), failed[:_RECENT]) if failed else "<p>Nothing failed.</p>"
     return table_html(names, rows[:_RECENT]) + _more(len(rows)) + f"<h3>Failures</h3>{said}" + _more(len(failed))
+
+
+def _lineage(table: LakeTable, key: Mapping[str, object] | None) -> str:
+    """The latest events, newest first, by kind: a page without scripts is searched by the browser's own search."""
+    found = table.lineage(key=key)
+    rows = [
+        (event.kind, event.version, "" if event.timestamp_ms is None else _time(event.timestamp_ms), event.words,
+         _listed(event.inputs), _listed(event.outputs), _listed(f"{n} {v}" for n, v in event.details.items()))
+        for event in reversed(found.events)
+    ]  # fmt: skip
+    if not rows:
+        return "<p>No event is known.</p>"
+    counts = Counter(event.kind for event in found)
+    names = ("event", "version", "time (UTC)", "what happened", "of", "to", "details")
+    parts = [
+        _folded(f"{kind}: {counts[kind]:,} events", table_html(names, of_kind[:_RECENT]) + _more(len(of_kind)))
+        for kind in KINDS
+        if (of_kind := [row for row in rows if row[0] == kind])
+    ]
+    notes = "".join(f"<p>{html_text(note)}</p>" for note in found.notes)
+    whose = "" if key is None else "<h3>Where it came from and went to</h3>"
+    return whose + "".join(parts) + notes
+
+
+def _listed(parts: Iterable[object]) -> str:
+    told = [str(part) for part in parts]
+    shown = ", ".join(part if len(part) <= _LONGEST else f"{part[:_LONGEST]}\u2026" for part in told[:_NAMED])
+    return shown + (f" and {len(told) - _NAMED} more" if len(told) > _NAMED else "")
+
+
+def _failed(table: LakeTable) -> str:
+    try:
+        found = table.failed_keys()
+    except LakeMergeError as error:  # a merger that is not registered, or that fails for all keys
+        return f"<p>{html_text(error.message)}</p>"
+    if not found.keys:
+        return "<p>None: all rows can be read.</p>"
+    rows = [
+        (_pairs(failed.key), failed.reason, len(failed.records) + failed.more, failed.records[0].version)
+        for failed in found.keys[:_RECENT]
+        if failed.records
+    ]
+    return table_html(("key", "why", "records that wait", "since version"), rows) + _more(len(found))
 
 
 def _kind(entry: HistoryEntry) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lakemerge.results.failures import FailedRecord
 from lakemerge.results.html import Shown
 from lakemerge.results.plans import CompactionPlan, readable_bytes
 
@@ -48,16 +49,20 @@ class UpsertResult(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedTile:
-    """A key range of a bucket that a compaction left as it was, including its logs, because a total in it does not fit
-    its column. Once a later record brings the total back into range, the next compaction compacts it."""
+    """A key whose merge fails, for example because its total does not fit its column. A compaction leaves its stored
+    row and its records as they are. Once a later record makes the merge succeed, the next compaction takes them up."""
 
     partition: tuple[str | None, ...]
     """Values of the partition columns, as Delta writes them."""
     bucket: int
     key: Mapping[str, object]
-    """A key whose total does not fit. The file slice may have others."""
+    """The key. Of a part of a bucket that was left as a whole, it is one of those that fail."""
     column: str
     reason: str
+    records: tuple[FailedRecord, ...] = ()
+    """The first of its records in the logs, in the order of their commits."""
+    more: int = 0
+    """How many further records there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +104,7 @@ class CompactionResult(Shown):
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
     skipped: tuple[SkippedTile, ...] = ()
-    """File slices that could not be merged. Reads of the keys that they name fail; writes do not."""
+    """Keys that could not be merged. Reads of them fail, unless they skip such keys; writes do not."""
     lost: tuple[LostGroup, ...] = ()
     """Groups that another compaction merged first."""
     stopped: bool = False

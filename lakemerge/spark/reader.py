@@ -51,7 +51,7 @@ def read_dataframe(
         )
     _check_length(filter)
     names = asked_columns(view, columns)
-    spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+    spec = MergeSpec.of(handle, view)
     condition = understood(spark, filter, view.config.schema) if isinstance(filter, str) else None
     # Spark evaluates the filter itself, so it needs the columns. Only a text tells which.
     read = list(view.config.schema.names)
@@ -111,7 +111,8 @@ def ways_of(
     why = why_through_arrow(spark, handle.store, file_slices)
     if why is not None:
         return Ways([], [], [], list(file_slices), why)
-    due = may_premerge(file_slices, spec)
+    # What a premerge keeps for later reads are all rows, so keys are not left out there.
+    due = may_premerge(file_slices, spec) if spec.leave_out is None else []
     if jvm_session(spark) is None:  # Connect would send merged rows with each query, but positions are small
         due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
     asked = len(columns) / len(view.config.schema)

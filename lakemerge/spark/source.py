@@ -29,6 +29,7 @@ from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.layout.view import TableView
+from lakemerge.read.failed_keys import on_failed_keys
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
@@ -58,7 +59,7 @@ __all__ = ["LakeMergeDataSource", "register_source"]
 _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
 _NAMES = (
-    *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", *FEED_NAMES),
+    *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", "failedKeys", *FEED_NAMES),
     *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName", "repeatedBatch"),
 )
 _OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID))
@@ -78,9 +79,9 @@ larger one stays in logs, which the next compaction merges on the executors."""
 
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf``
-    (Delta's names), ``mode``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that begins with
-    ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those that
-    docs/streaming.md lists. All others are storage options.
+    (Delta's names), ``mode``, ``failedKeys``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that
+    begins with ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those
+    that docs/streaming.md lists. All others are storage options.
 
     A DataFrame shows one version: the latest when it was loaded, unless an option says another. If the caller gives a
     schema, the version is chosen at the first action.
@@ -119,13 +120,16 @@ class LakeMergeDataSource(DataSource):
     @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._reads_feed():
+            if "failedKeys" in self.options:
+                raise InputError("a read of changes takes no option failedKeys; table.changes_df has failed_keys")
             return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         names, mode = list(schema.names), self.options.get("mode", "merged")
+        failed = self.options.get("failedKeys", "raise")
         named = self._named()
         if named is None:
-            return _Reader(self._open(), names, mode)
+            return _Reader(self._open(), names, mode, failed)
         time, tables = named
-        return _AnyReader(time, [(moments, _Reader(table, names, mode)) for moments, table in tables])
+        return _AnyReader(time, [(moments, _Reader(table, names, mode, failed)) for moments, table in tables])
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -171,7 +175,7 @@ class LakeMergeDataSource(DataSource):
 
     def _check_stream(self) -> None:
         """Raises :class:`InputError` for options that are only for batches."""
-        batch = [name for name in (*_VERSIONS, "mode", "columns") if name in self.options]
+        batch = [name for name in (*_VERSIONS, "mode", "columns", "failedKeys") if name in self.options]
         # Without an option of the feed, the version may be one that was pinned for a batch.
         if batch and self._reads_feed():
             raise InputError(
@@ -267,10 +271,10 @@ class _Partition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, table: LakeTable, columns: Sequence[str], mode: str) -> None:
-        view, handle = in_mode(table.view, mode), table.handle
+    def __init__(self, table: LakeTable, columns: Sequence[str], mode: str, failed_keys: str) -> None:
+        view, handle = in_mode(table.view, mode), on_failed_keys(table.handle, failed_keys)
         self._columns = asked_columns(view, columns)
-        self._spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
+        self._spec = MergeSpec.of(handle, view)
         fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
         # The names are those of the caller's schema, which may have another case.
         self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import Attempt, Metadata, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
-from lakemerge.format.config import TableConfig
+from lakemerge.format.config import REMEMBERED, TableConfig
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -86,7 +86,7 @@ def alter_table(
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     after = replace(before, schema=schema)
     if remerged:
-        after = replace(after, merger_id=chosen.id, merger_name=chosen.name, merger_options=chosen.options())
+        after = after.merged_by(chosen)
     if after == before and not reshaped and _with_properties(begin.snapshot.metadata, given) == begin.snapshot.metadata:
         return begin.snapshot
 
@@ -102,7 +102,8 @@ def alter_table(
         )
         if widened:
             configuration[PROPERTY] = "true"
-        metadata = replace(metadata, configuration={**metadata.configuration, **configuration})
+        kept = {name: value for name, value in metadata.configuration.items() if name != REMEMBERED}
+        metadata = replace(metadata, configuration={**kept, **configuration})
         protocol = [with_feature(tip.protocol, schema)] if widened else []
         state = replace(
             view.state,

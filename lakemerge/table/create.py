@@ -31,6 +31,7 @@ from lakemerge.results.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
+from mergers.probe import probed, restored
 from mergers.wording import argument, in_python
 
 __all__ = ["choose_merger", "create_table", "property_problems"]
@@ -93,6 +94,7 @@ def create_table(
         merger_id=chosen.id,
         merger_name=chosen.name,
         merger_options=chosen.options(),
+        remembers=chosen.remembers(shape),
     )
     metadata = Metadata(
         id=handle.new_id(),
@@ -154,19 +156,21 @@ def _protocol(schema: pa.Schema) -> Protocol:
 
 
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
-    """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger."""
+    """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger.
+
+    Raises an error if the options of an instance would not come back from the table, or if a method of the class gives
+    what no merger may give."""
     if options is not None:
         mapping(options, "options")
     if isinstance(merger, Merger):
         if options:
             raise InputError("give options to the merger instance, not beside it")
-        registered = handle.registry.of_table(merger.id, merger.name)
-        return registered.from_options(merger.options(), shape)
+        return probed(restored(merger, shape), shape)
     if merger is None:
         merger = "event-time" if shape.ordering else "commit-time"
     if not isinstance(merger, str):
         raise InputError(f"{argument('merger')} must be a name, a UUID or a Merger instance, not {shown(merger)}")
-    return handle.registry.resolve(merger).from_options(dict(options or {}), shape)
+    return probed(handle.registry.resolve(merger).from_options(dict(options or {}), shape), shape)
 
 
 def _named(columns: Any, schema: pa.Schema, role: str, problems: list[str]) -> list[str]:

@@ -31,9 +31,11 @@ from lakemerge.layout.travel import find_version, guarded, unless_replaced, unle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.provenance.explanation import Explanation
+from lakemerge.read.failed_keys import OnFailedKeys, find_failed_keys, on_failed_keys
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.events import observed
+from lakemerge.results.failures import FailedKeys
 from lakemerge.results.findings import CheckResult
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order
 from lakemerge.results.results import (
@@ -86,9 +88,10 @@ class LakeTable:
 
         make      create, open
         write     upsert, delete, delete_where, ingest, write_stream, batch_writer
-        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read
+        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
+        note      record_send, associate
         look at   version, schema, key, ordering, buckets, url, detail, slices, history
         redefine  alter, rescale
         maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
@@ -135,7 +138,8 @@ class LakeTable:
         :param key: the columns that identify a row. They are never null.
         :param ordering: the columns that say which of two records is newer. They are compared as a tuple.
         :param merger: a registered name, a strategy UUID or an instance. The default is ``event-time``
-            with ``ordering`` and ``commit-time`` without.
+            with ``ordering`` and ``commit-time`` without. The class of an instance is used for this object, as if it
+            were in ``mergers``. Whatever opens the table later must be given it.
         :param options: the merger's options.
         :param partition_by: key columns whose values split the table.
         :param buckets: buckets per partition, a power of two. By default the first load chooses.
@@ -151,7 +155,7 @@ class LakeTable:
         :raises lakemerge.MergerMissingError: no such merger is registered.
         :raises lakemerge.TableExistsError: there is already a table at the path; with ``replace``, a plain Delta table.
         """
-        handle = open_handle(path, storage_options, mergers, settings)
+        handle = open_handle(path, storage_options, mergers, settings).knowing(merger)
         session = prepared(spark)
         snapshot = create_table(
             handle,
@@ -471,6 +475,7 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.Table:
         """The rows as an Arrow table, in no particular order.
 
@@ -479,10 +484,13 @@ class LakeTable:
             Arrow. docs/guides/filters.md lists the SQL that is supported. Times without a zone are UTC.
         :param mode: ``base`` reads only base files, without a merge. This is the table as other Delta readers see it:
             each bucket as its last full compaction left it.
+        :param failed_keys: what happens if the merge of a key fails, for example because its total does not fit the
+            column. ``raise`` raises an error that names the key. ``skip`` leaves such keys out, with a warning in the
+            log. :meth:`failed_keys` lists them.
         """
-        view = in_mode(self._current(), mode)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            return read_arrow(self._handle, view, columns=columns, filter=filter)
+            return read_arrow(handle, view, columns=columns, filter=filter)
 
     @checked
     def scan(
@@ -491,37 +499,45 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | pc.Expression | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.RecordBatchReader:
         """The same as :meth:`to_arrow`, as a stream. ``Settings.merge_budget_bytes`` limits its memory."""
-        view = in_mode(self._current(), mode)
-        return guarded(scan(self._handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
+        return guarded(scan(handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
 
     @overload
-    def get(self, key: Mapping[str, object], *, columns: Sequence[str] | None = None) -> dict[str, Any] | None: ...
+    def get(
+        self, key: Mapping[str, object], *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> dict[str, Any] | None: ...
 
     @overload
-    def get(self, key: object, *, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def get(
+        self, key: object, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> pa.Table: ...
 
     @observed
     @checked
-    def get(self, key: object, *, columns: Sequence[str] | None = None) -> dict[str, Any] | pa.Table | None:
+    def get(
+        self, key: object, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
         :param key: one key such as ``{"id": 7}`` returns the row as a dictionary of Python values, or ``None``. A
             list of such mappings, or a pyarrow, pandas or polars frame of the key columns, returns an Arrow table
             of the rows that exist, in no particular order.
         :param columns: as for :meth:`to_arrow`.
+        :param failed_keys: as for :meth:`to_arrow`.
         :raises lakemerge.FrameError: the keys do not fit the table's key columns.
         """
         one = isinstance(key, Mapping)
-        view = self._current()
+        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            rows = look_up(self._handle, view, [key] if one else key, columns)
+            rows = look_up(handle, view, [key] if one else key, columns)
         return next(iter(rows.to_pylist()), None) if one else rows
 
     @observed
     @checked
-    def query(self, sql: str, *, sandbox: bool = False) -> pa.Table:
+    def query(self, sql: str, *, sandbox: bool = False, failed_keys: OnFailedKeys = "raise") -> pa.Table:
         """Run a SQL query with DuckDB (``lakemerge[query]``). In the query the table is called ``self``:
         ``table.query("SELECT state, count(*) FROM self GROUP BY state")``.
 
@@ -531,14 +547,15 @@ class LakeTable:
         :param sandbox: for SQL from outside. A query is then one ``SELECT`` over the table. It can read and write no
             files, load no extensions, change no settings and see no variables. ``Settings.sandbox_memory_bytes`` and
             ``Settings.threads`` bound what DuckDB takes. Its time is not bounded.
+        :param failed_keys: as for :meth:`to_arrow`.
         :raises lakemerge.DependencyMissingError: DuckDB is not installed.
         :raises lakemerge.InputError: DuckDB cannot answer the query, or the sandbox refuses it; the message says why.
         """
         from lakemerge.read.query import query
 
-        view = self._current()
+        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
-            return query(self._handle, view, sql, sandbox=sandbox)
+            return query(handle, view, sql, sandbox=sandbox)
 
     @observed
     @checked
@@ -548,6 +565,7 @@ class LakeTable:
         columns: Sequence[str] | None = None,
         filter: str | Column | None = None,
         mode: ReadMode = "merged",
+        failed_keys: OnFailedKeys = "raise",
     ) -> DataFrame:
         """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
         a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
@@ -560,17 +578,33 @@ class LakeTable:
         :param filter: a SQL condition, which also prunes files, or a Spark Column. Times without a zone
             are in the session's zone.
         :param mode: as for :meth:`to_arrow`.
+        :param failed_keys: as for :meth:`to_arrow`. Warnings are in the logs of Spark's workers.
         """
         spark = self._session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
-        view = in_mode(self._current(), mode)
-        return read_dataframe(spark, self._handle, view, columns=columns, filter=filter)
+        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
+        return read_dataframe(spark, handle, view, columns=columns, filter=filter)
 
     @checked
-    def create_temp_view(self, name: str, *, columns: Sequence[str] | None = None) -> None:
+    def create_temp_view(
+        self, name: str, *, columns: Sequence[str] | None = None, failed_keys: OnFailedKeys = "raise"
+    ) -> None:
         """Make this version available to Spark SQL under a name."""
-        self.to_df(columns=columns).createOrReplaceTempView(name)
+        self.to_df(columns=columns, failed_keys=failed_keys).createOrReplaceTempView(name)
+
+    @observed
+    @checked
+    def failed_keys(self, *, filter: str | pc.Expression | None = None) -> FailedKeys:
+        """The keys whose merge fails, with their records: a total that does not fit its column, a value that cannot be
+        merged, null in a NOT NULL column, or a merger of yours that breaks its contract. Empty if all rows can be
+        read. Only files that have logs are read, with all columns.
+
+        :param filter: as for :meth:`to_arrow`; only files that may hold rows that meet it are looked at.
+        """
+        view = self._current()
+        with unless_replaced(self._handle.log, view.snapshot):
+            return find_failed_keys(self._handle, view, filter)
 
     @checked
     def explain_read(
@@ -584,7 +618,13 @@ class LakeTable:
 
     @checked
     def changes(
-        self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
+        self,
+        since: int,
+        until: int | None = None,
+        *,
+        net: bool = False,
+        before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> pa.RecordBatchReader:
         """What each commit after version ``since`` changed in the rows, up to ``until`` (by default the
         version that reads show). The result has the table's columns, ``_row_kind``, ``_commit_version`` and
@@ -598,23 +638,31 @@ class LakeTable:
 
         :param net: return each key once, with the difference between its row at ``since`` and its row at ``until``.
         :param before_images: whether the old values of a changed row are returned, too.
+        :param failed_keys: as for :meth:`to_arrow`. A key that is left out has no row in that version: it comes as
+            ``-D``, and as ``+I`` once its merge succeeds.
         :raises lakemerge.VersionNotFoundError: a version is not in the table's history.
         """
-        end = self._until(until)
-        reader = read_changes(self._handle, end, since, net=net, before_images=before_images)
+        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        reader = read_changes(handle, end, since, net=net, before_images=before_images)
         return guarded(reader, self._handle.log, end.snapshot)
 
     @checked
     def changes_df(
-        self, since: int, until: int | None = None, *, net: bool = False, before_images: bool = True
+        self,
+        since: int,
+        until: int | None = None,
+        *,
+        net: bool = False,
+        before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> DataFrame:
         """The same as :meth:`changes`, computed by Spark tasks and with Delta's and Spark's names: the kind is in
         ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage`` or ``delete``)."""
         spark = self._session.of_dataframes()
         from lakemerge.spark.feed import changes_dataframe
 
-        end = self._until(until)
-        return changes_dataframe(spark, self._handle, end, since, net=net, before_images=before_images)
+        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        return changes_dataframe(spark, handle, end, since, net=net, before_images=before_images)
 
     @checked
     def follow(
@@ -626,6 +674,7 @@ class LakeTable:
         until: int | None = None,
         max_rows: int | None = None,
         before_images: bool = True,
+        failed_keys: OnFailedKeys = "raise",
     ) -> Iterator[pa.RecordBatch]:
         """The changes as they are committed, in batches with the columns of :meth:`changes`. Without a consumer and a
         version, the current rows come first, as ``+I``.
@@ -640,14 +689,15 @@ class LakeTable:
         :param since: start after this version.
         :param until: the last version to return. The iterator ends after it.
         :param max_rows: a batch has at most this many rows.
+        :param failed_keys: as for :meth:`changes`.
         :raises lakemerge.InputError: there is no such consumer.
         :raises lakemerge.VersionNotFoundError: a vacuum deleted what there was to read. The message says what to do.
         """
         how = Following.checked(
             consumer, poll, since=since, until=until, max_rows=max_rows, before_images=before_images
         )
-        start = self._begin(consumer, since)
-        return follow(self._handle, self._tip, self.consumers, start, how)
+        start, handle = self._begin(consumer, since), on_failed_keys(self._handle, failed_keys)
+        return follow(handle, self._tip, self.consumers, start, how)
 
     @property
     def consumers(self) -> Consumers:
@@ -678,18 +728,93 @@ class LakeTable:
 
     @observed
     @checked
-    def lineage(self, version: int | None = None, *, key: Mapping[str, object] | None = None) -> Lineage:
-        """How the rows of a version, or of one key, came from source files to base files, as events.
+    def lineage(
+        self,
+        version: int | None = None,
+        *,
+        key: Mapping[str, object] | None = None,
+        kind: str | Sequence[str] | None = None,
+        file: str | None = None,
+        after: dt.datetime | str | None = None,
+        before: dt.datetime | str | None = None,
+        info: Mapping[str, object] | str | None = None,
+    ) -> Lineage:
+        """How the rows of a version, or of one key, came from source files to base files, and where they went, as
+        events (docs/guides/provenance.md lists their kinds). An event is returned if it meets all conditions.
 
         :param version: the default is the version that reads show.
-        :param key: return only events that concern this key.
+        :param key: only events that concern this key.
+        :param kind: only events of this kind, such as ``SEND``, or of these kinds.
+        :param file: only events of commits that name this file: a path, the end of one, or a pattern such as
+            ``orders-*.csv``. Source files of ingest and of replayed tables, files of the table, and files in ``info``
+            count.
+        :param after: only events at or after this time, as for :meth:`open`.
+        :param before: only events before this time.
+        :param info: only events whose details have these entries, at any depth, or this text.
         :raises lakemerge.VersionNotFoundError: the version is not in the table's history.
         """
         from lakemerge.provenance.lineage import lineage_of
+        from lakemerge.provenance.search import Search
 
+        search = Search.checked(kind=kind, file=file, after=after, before=before, info=info)
         view = self._current()
         with unless_replaced(self._handle.log, view.snapshot):
-            return lineage_of(self._handle, view, version, key)
+            return lineage_of(self._handle, view, version, key, search)
+
+    @observed
+    @checked
+    def record_send(
+        self,
+        to: str,
+        *,
+        since: int | None = None,
+        version: int | None = None,
+        keys: object = None,
+        info: Mapping[str, object] | None = None,
+    ) -> int:
+        """Note in the log that rows left the table by a way that it cannot see, such as an export of
+        :meth:`to_arrow`. :meth:`lineage` tells of it as ``SEND``. What goes to a consumer of the change feed is
+        noted by itself. Changes no row. Returns the version of the commit.
+
+        :param to: who or what got them: a path, a URL or a name.
+        :param since: the changes after this version were sent. By default all rows were.
+        :param version: up to this version. The default is the latest.
+        :param keys: only these keys were sent, as for :meth:`get`; up to 1,000.
+        :param info: additional entries of ``commitInfo``.
+        :raises lakemerge.InputError: there is no such version, or the keys are too many.
+        """
+        from lakemerge.provenance.notes import commit_sent
+
+        view = self._writable()
+        made = commit_sent(self._handle, view, to, since=since, version=version, keys=keys, info=info or {})
+        self._follow()
+        return made
+
+    @observed
+    @checked
+    def associate(
+        self,
+        uri: str,
+        *,
+        version: int | None = None,
+        keys: object = None,
+        info: Mapping[str, object] | None = None,
+    ) -> int:
+        """Note in the log what something in another system has to do with the table: a ticket, a run, a document.
+        :meth:`lineage` tells of it as ``ADDINFO``. Changes no row. Returns the version of the commit.
+
+        :param uri: the other system's name for it.
+        :param version: it is about the records of this version. By default it is about the table.
+        :param keys: it is about these keys, as for :meth:`get`; up to 1,000.
+        :param info: additional entries of ``commitInfo``.
+        :raises lakemerge.InputError: there is no such version, or the keys are too many.
+        """
+        from lakemerge.provenance.notes import commit_association
+
+        view = self._writable()
+        made = commit_association(self._handle, view, uri, version=version, keys=keys, info=info or {})
+        self._follow()
+        return made
 
     @checked
     def what_if(
@@ -795,9 +920,9 @@ class LakeTable:
         """
         begin = self._writable()
         columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
-        snapshot = alter_table(
-            self._handle, begin, columns=columns, merger=merger, options=options, properties=properties
-        )
+        handle = self._handle.knowing(merger)
+        snapshot = alter_table(handle, begin, columns=columns, merger=merger, options=options, properties=properties)
+        self._handle = handle
         self._move(snapshot)
         return snapshot.version
 

@@ -5,7 +5,7 @@ Source: docs/table-format.md, section 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakemerge.delta import AddFile, Transaction
@@ -17,13 +17,14 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergedRange
+from lakemerge.read.runs import key_position
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.rows import RowsFile
 from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from mergers.keys import key_columns
 
-__all__ = ["BaseWriteSpec", "ordinals_needed", "write_base_files"]
+__all__ = ["Apart", "BaseWriteSpec", "ordinals_needed", "write_base_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,17 @@ class BaseWriteSpec:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A key that is written as it was stored, because its records cannot be merged."""
+
+    key: Key
+    stored: MergedRange
+    """Its row or its tombstone, or nothing."""
+    through: int
+    """The version through which its logs are merged. Later ones stay live for it."""
+
+
 def write_base_files(
     ranges: Iterable[MergedRange],
     spec: BaseWriteSpec,
@@ -59,6 +71,7 @@ def write_base_files(
     lower: Key | None,
     ordinals: Sequence[int],
     now_ms: int,
+    apart: Sequence[Apart] = (),
 ) -> list[AddFile]:
     """Write the ranges of one file slice (ascending, rows sorted by key) as one or more files.
 
@@ -68,23 +81,63 @@ def write_base_files(
     :param lower: the file slice's lower bound. The first file gets it.
     :param ordinals: the ordinals reserved for this file slice, one for each file that may be needed. When they run
         out, the last file takes all remaining rows.
+    :param apart: keys for files of their own, ascending, which are in none of the ranges. A file for them begins with
+        the first of them, and ends where the next row of ``ranges`` is. Each key may need two ordinals.
     """
     left = list(ordinals)
     adds: list[AddFile] = []
     writer = _OpenFile(spec, bucket_id, lower, left.pop(0))
+    to_come = 2 * len(apart)
     try:
-        for part in ranges:
-            if not part.rows.num_rows and not part.tombstones.num_rows:
-                continue
-            if left and writer.is_full:
+        for piece in _with_apart(ranges, apart, spec.config):
+            through = piece.through if isinstance(piece, Apart) else spec.merged_through
+            part = piece.stored if isinstance(piece, Apart) else piece
+            if writer.through != through and not writer.is_untouched:
+                adds.append(writer.close(now_ms))
+                begin = piece.key if isinstance(piece, Apart) else _first_key(piece, spec.config)
+                writer = _OpenFile(spec, bucket_id, begin, left.pop(0))
+            elif len(left) > to_come and writer.is_full:
                 adds.append(writer.close(now_ms))
                 writer = _OpenFile(spec, bucket_id, _first_key(part, spec.config), left.pop(0))
+            to_come -= 2 * isinstance(piece, Apart)
+            writer.through = through
             writer.add(part)
         adds.append(writer.close(now_ms))
     except BaseException:
         writer.abandon()
         raise
     return adds
+
+
+def _with_apart(
+    ranges: Iterable[MergedRange], apart: Sequence[Apart], config: TableConfig
+) -> Iterator[MergedRange | Apart]:
+    """The ranges, cut where the keys are that stay apart. Empty ranges are left out."""
+    left = list(apart)
+    for whole in ranges:
+        part = whole
+        while left and _has_any(part) and left[0].key < _last_key(part, config):
+            before, part = _cut(part, left[0].key, config)
+            if _has_any(before):
+                yield before
+            yield left.pop(0)
+        if _has_any(part):
+            yield part
+    yield from left
+
+
+def _has_any(part: MergedRange) -> bool:
+    return bool(part.rows.num_rows or part.tombstones.num_rows)
+
+
+def _cut(part: MergedRange, key: Key, config: TableConfig) -> tuple[MergedRange, MergedRange]:
+    """The rows and tombstones below the key, and those above."""
+    sides = []
+    for table in (part.rows, part.tombstones):
+        place = key_position(key_columns(table, config.key), key, after=False) if table.num_rows else 0
+        sides.append((table.slice(0, place), table.slice(place)))
+    (rows, more_rows), (tombstones, more_tombstones) = sides
+    return MergedRange(rows, tombstones), MergedRange(more_rows, more_tombstones)
 
 
 def ordinals_needed(stored_bytes: int, settings: Settings) -> int:
@@ -100,9 +153,15 @@ class _OpenFile:
         self._bucket_id = bucket_id
         self._lower = lower
         self._is_new = True
+        self.through = spec.merged_through
+        """The version through which the logs of its keys are merged."""
         self._tombstones = TombstonesOutput(spec.store, spec.name, ordinal, spec.settings)
         path = f"{BASE_FOLDER}/{spec.name}/{bucket_id.bucket:05d}-{ordinal:010d}.parquet"
         self._file = RowsFile(spec.store, path, schema=spec.config.schema, ordinal=ordinal, settings=spec.settings)
+
+    @property
+    def is_untouched(self) -> bool:
+        return self._is_new
 
     @property
     def is_full(self) -> bool:
@@ -122,7 +181,7 @@ class _OpenFile:
             bucket=self._bucket_id.bucket,
             buckets=spec.buckets,
             lower=self._lower,
-            through=spec.merged_through,
+            through=self.through,
             ordinal=ordinal,
             rows=self._file.rows,
             tombstones=tombstones,
@@ -143,6 +202,14 @@ class _OpenFile:
     def abandon(self) -> None:
         self._file.abandon()
         self._tombstones.abandon()
+
+
+def _last_key(part: MergedRange, config: TableConfig) -> Key:
+    return max(
+        keys_at(key_columns(table, config.key), [table.num_rows - 1])[0]
+        for table in (part.rows, part.tombstones)
+        if table.num_rows
+    )
 
 
 def _first_key(part: MergedRange, config: TableConfig) -> Key:

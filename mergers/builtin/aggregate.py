@@ -46,9 +46,17 @@ class Aggregate(Merger):
     """The function of every column that is neither key nor ordering, from the options."""
 
     @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        return {
+            "aggregates": {},
+            "default_aggregate": _DEFAULT,
+            "ignore_retract": [],
+            "remove_record_on_delete": False,
+        }
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        known = ("aggregates", "default_aggregate", "ignore_retract", "remove_record_on_delete")
-        reader = OptionReader(cls.name, options, shape, known)
+        reader = OptionReader(cls, options, shape)
         columns = [name for name in shape.values if name not in shape.ordering]
         choices = read_choices(reader, columns, "columns that are neither key nor ordering")
         default = frozen(options.get("default_aggregate", _DEFAULT))

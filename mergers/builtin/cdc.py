@@ -22,6 +22,7 @@ from mergers.builtin.unset import Unset, is_marker, marker_of
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, TableShape
 from mergers.errors import RecordRefusedError
 from mergers.laws import Laws
+from mergers.option_fields import REQUIRED
 from mergers.ordering import order_codes
 from mergers.traits import Traits
 
@@ -45,6 +46,10 @@ class _Capture(Merger):
     """The common base of presets with an operation column."""
 
     op_column: str = ""
+
+    @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        return {"op_column": REQUIRED}
 
     def options(self) -> Mapping[str, object]:
         return {"op_column": self.op_column}
@@ -94,7 +99,7 @@ class DebeziumMysql(_Capture):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("op_column",))
+        reader = OptionReader(cls, options, shape)
         column = _op_column(reader)
         kinds = [shape.schema.field(name).type for name in shape.ordering]
         if len(kinds) != 2 or not pa.types.is_string(kinds[0]) or not pa.types.is_integer(kinds[1]):
@@ -148,7 +153,7 @@ class DebeziumPostgres(_Capture):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("op_column",))
+        reader = OptionReader(cls, options, shape)
         column = _op_column(reader)
         kinds = [shape.schema.field(name).type for name in shape.ordering]
         if len(kinds) != 1 or not (pa.types.is_integer(kinds[0]) or pa.types.is_decimal(kinds[0])):
@@ -192,7 +197,7 @@ class AwsDms(_Capture):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("op_column",))
+        reader = OptionReader(cls, options, shape)
         column = _op_column(reader)
         reader.finish()
         return cls(column)
@@ -229,7 +234,7 @@ class OverwriteNonDefaults(Merger):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("defaults",))
+        reader = OptionReader(cls, options, shape)
         if shape.ordering:
             reader.problems.append('it has no ordering; with one, use partial-update with unset="default"')
         defaults = Unset.parse_defaults(reader, reader.mapping("defaults"))

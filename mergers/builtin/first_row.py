@@ -34,7 +34,7 @@ class FirstRow(Merger):
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("ignore_delete",))
+        reader = OptionReader(cls, options, shape)
         ignore_delete = reader.flag("ignore_delete")
         reader.finish()
         return cls(ignore_delete)

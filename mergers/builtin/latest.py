@@ -25,8 +25,12 @@ class Latest(Merger):
     delete_when: DeleteWhen | None = None
 
     @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        return {"delete_when": None}
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
-        reader = OptionReader(cls.name, options, shape, ("delete_when",))
+        reader = OptionReader(cls, options, shape)
         reader.problems += cls.shape_problems(shape)
         delete_when = DeleteWhen.parse(reader)
         reader.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mergers.contract import TableShape
+from mergers.contract import Merger, TableShape
 from mergers.errors import MergerConfigurationError
 
 __all__ = ["OptionReader"]
@@ -17,12 +17,13 @@ class OptionReader:
     :meth:`finish` raises the error.
     """
 
-    def __init__(self, merger: str, options: Mapping[str, object], shape: TableShape, known: Sequence[str]) -> None:
-        self.merger = merger
+    def __init__(self, merger: type[Merger], options: Mapping[str, object], shape: TableShape) -> None:
+        known = merger.known_options()
+        self.merger = merger.name
         self.options = options
         self.shape = shape
         self.problems = [
-            f"unknown option {name!r}; {merger} has: {', '.join(known) or 'none'}"
+            f"unknown option {name!r}; {merger.name} has: {', '.join(known) or 'none'}"
             for name in options
             if name not in known
         ]

@@ -38,9 +38,13 @@ class PartialUpdate(Merger):
     remove_record_on_delete: bool = False
 
     @classmethod
+    def known_options(cls) -> Mapping[str, object]:
+        return {**Unset.known, **SequenceGroups.known, "ignore_delete": False, "remove_record_on_delete": False}
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
         own = ("ignore_delete", "remove_record_on_delete")
-        reader = OptionReader(cls.name, options, shape, (*Unset.names, *SequenceGroups.names, *own))
+        reader = OptionReader(cls, options, shape)
         unset = Unset.parse(reader)
         groups = SequenceGroups.parse(reader)
         ignores, removes = (reader.flag(name) for name in own)
@@ -72,6 +76,9 @@ class PartialUpdate(Merger):
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         return frozenset(columns) if self.groups is None else self.groups.needs(columns)
+
+    def remembers(self, shape: TableShape) -> tuple[str, ...]:
+        return () if self.groups is None else self.groups.sequences
 
     def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
         given = kinds & set(_RETRACTING)

@@ -17,7 +17,6 @@ from mergers.builtin.functions import ColumnEvents, Function
 from mergers.builtin.functions.picks import settle, take
 from mergers.builtin.history import carried, upserts_of
 from mergers.builtin.options import OptionReader
-from mergers.builtin.removals import Turns, last_removals
 from mergers.builtin.segments import Segments
 from mergers.builtin.unset import Unset
 from mergers.builtin.values import frozen, thawed
@@ -38,16 +37,27 @@ class SequenceGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """What records say of the sequence of one group."""
+
+    there: Bools
+    """Records whose sequence is not all null."""
+    newer: Bools
+    """Those that are not older than any record of the key before them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceGroups:
     """All groups of a table and the functions of their members."""
 
-    names: ClassVar[tuple[str, ...]] = (
-        "sequence_groups",
-        "aggregates",
-        "default_aggregate",
-        "ignore_retract",
-        "remove_record_on_sequence_group",
-    )
+    known: ClassVar[Mapping[str, object]] = {
+        "sequence_groups": {},
+        "aggregates": {},
+        "default_aggregate": None,
+        "ignore_retract": [],
+        "remove_record_on_sequence_group": [],
+    }
+    """The options, with their defaults."""
 
     groups: tuple[SequenceGroup, ...]
     aggregates: Choices = field(default_factory=dict)
@@ -105,7 +115,8 @@ class SequenceGroups:
                 emptied = [
                     name
                     for name, function in functions.items()
-                    if function is None or (function.forgets and name not in self.ignore_retract)
+                    # A late record may make a row after a delete that its group remembers.
+                    if function is None or function.waits or (function.forgets and name not in self.ignore_retract)
                 ]
                 # A delete that is newer may hold nulls in its sequence, but not in the first column.
                 reader.nullable([*group.sequence[1:], *emptied], "a delete or retraction may leave null in it")
@@ -149,12 +160,8 @@ class SequenceGroups:
         return "group {}: {} is older than {}".format(group.name, *sides)
 
     def needs(self, columns: Collection[str]) -> frozenset[str]:
-        """The sequence columns of every group that has one of ``columns``, or that decides whether there is a row."""
-        needed = set(columns)
-        for group in self.groups:
-            if group.name in self.removing or not needed.isdisjoint((*group.sequence, *group.members)):
-                needed.update(group.sequence)
-        return frozenset(needed)
+        """All sequences decide whether there is a row."""
+        return frozenset((*columns, *self.sequences))
 
     def check_frame(self, rows: pa.RecordBatch) -> None:
         """Raise :class:`RecordRefusedError` if a frame has only a part of a sequence."""
@@ -172,22 +179,45 @@ class SequenceGroups:
 
     def merge(self, groups: Groups, unset: Unset) -> Merged:
         segments, upserts = Segments.of(groups.offsets), upserts_of(groups)
-        present = set(groups.rows.column_names)
-        shown = [group for group in self.groups if present.issuperset(group.sequence)]
-        turns = {group.name: _turns(groups, group) for group in shown}
-        deletes = groups.kinds == RowKind.DELETE
-        removing = [turns[name] for name in self.removing]
-        start = last_removals(segments, upserts, deletes, removing) + 1
-        creator = segments.first(upserts & (segments.index >= segments.spread(start)))
+        # Sequences outlive the row, so what is newer does not depend on where the row begins.
+        turns = {group.name: _turns(groups, group, segments) for group in self.groups}
+        removed = segments.last(self._removals(groups, turns))
+        stays_out = self._stays_out(segments, turns)
+        creator = segments.first(upserts & ~stays_out & (segments.index > segments.spread(removed)))
         live = (segments.spread(creator) >= 0) & (segments.index >= segments.spread(creator))
-        status = np.where(creator >= 0, Status.ROW, Status.ABSENT).astype(np.int8)
+        setter = segments.last(np.logical_or.reduce([each.newer for each in turns.values()]))
+        status = np.where(creator >= 0, Status.ROW, np.where(setter >= 0, Status.TOMBSTONE, Status.ABSENT)).astype(
+            np.int8
+        )
         columns: dict[str, pa.Array] = {}
-        for group in shown:
+        for group in self.groups:
             columns |= self._fold_group(groups, group, turns[group.name], segments, live, creator, unset)
         for name in groups.rows.column_names:
             if name in groups.shape.values and name not in self._grouped:
                 columns[name] = _overwritten(groups, name, segments, live & upserts, creator, unset)
-        return Merged(status=status, winner=creator, columns=columns)
+        return Merged(status=status, winner=np.where(creator >= 0, creator, setter), columns=columns)
+
+    def _removals(self, groups: Groups, turns: Mapping[str, Turns]) -> Bools:
+        """Deletes that remove the row."""
+        newer = [turns[name].newer for name in self.removing]
+        none = np.zeros(len(groups.kinds), dtype=np.bool_)
+        return (groups.kinds == RowKind.DELETE) & np.logical_or.reduce([none, *newer])
+
+    def _stays_out(self, segments: Segments, turns: Mapping[str, Turns]) -> Bools:
+        """Records that make no row, if they are upserts and meet a tombstone."""
+        removing = [turns[name] for name in self.removing]
+        if not removing:
+            return np.zeros(len(segments.index), dtype=np.bool_)
+        older = np.logical_or.reduce([each.there & ~each.newer for each in removing])
+        remembered = segments.last_before(np.logical_or.reduce([each.there for each in removing])) >= 0
+        named = np.logical_or.reduce([each.there for each in turns.values()])
+        newer = np.logical_or.reduce([each.newer for each in turns.values()])
+        return np.asarray(older | (remembered & named & ~newer))
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """The sequence columns of all groups."""
+        return tuple(name for group in self.groups for name in group.sequence)
 
     @property
     def _grouped(self) -> frozenset[str]:
@@ -205,12 +235,14 @@ class SequenceGroups:
     ) -> dict[str, pa.Array]:
         upserts = upserts_of(groups)
         counted = live & turns.there
-        newer = segments.at_highest(turns.codes, counted)
+        newer = live & turns.newer
         first = np.zeros_like(live)
-        opening = segments.first(counted)
+        opening = segments.first(turns.there)
         first[opening[opening >= 0]] = True
         made = creator[creator >= 0]
-        columns = {name: take(groups.column(name), segments.last(newer)) for name in group.sequence}
+        first[made] = True
+        first &= counted
+        columns = {name: take(groups.column(name), segments.last(turns.newer)) for name in group.sequence}
         there = frozenset(groups.rows.column_names)
         for name in group.members:
             if name not in there:
@@ -260,10 +292,10 @@ def _check_columns(reader: OptionReader, groups: Sequence[SequenceGroup]) -> Non
                 reader.problems.append(f"{where} goes by {column!r}, which has no order")
 
 
-def _turns(groups: Groups, group: SequenceGroup) -> Turns:
+def _turns(groups: Groups, group: SequenceGroup, segments: Segments) -> Turns:
     columns = [groups.column(name) for name in group.sequence]
     there = np.logical_or.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-    return Turns(order_codes(columns), there)
+    return Turns(there, segments.at_highest(order_codes(columns), there))
 
 
 def _overwritten(

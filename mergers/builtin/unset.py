@@ -41,7 +41,8 @@ def is_marker(values: pa.Array, marker: str) -> Bools:
 class Unset:
     """``mode`` is one of ``null``, ``absent``, ``default`` and ``marker``."""
 
-    names: ClassVar[tuple[str, ...]] = ("unset", "defaults", "marker")
+    known: ClassVar[Mapping[str, object]] = {"unset": "null", "defaults": {}, "marker": None}
+    """The options, with their defaults."""
 
     mode: str = "null"
     defaults: Mapping[str, object] = field(default_factory=dict)

@@ -14,8 +14,9 @@ import pyarrow as pa
 from hypothesis.errors import NoSuchExample
 
 from mergers.contract import Merger, TableShape
+from mergers.errors import InputError
 from mergers.kernel import Frame, combine
-from mergers.testing.records import Domain, State, Step, frame_of, frames, steps
+from mergers.testing.records import Domain, State, Step, frame_of, frames, remembering, steps
 
 __all__ = ["Counterexample", "Law", "find_counterexample"]
 
@@ -61,7 +62,10 @@ def find_counterexample(
     :param max_examples: how many histories to try. The search draws the same ones each time.
     :returns: the smallest counter-example found. ``None`` is no proof.
     """
+    if law not in _CHECKERS:
+        raise InputError(f"there is no law {law!r}; the laws are {', '.join(_CHECKERS)}")
     checker = _CHECKERS[law]
+    shape = remembering(merger, shape)
     search = _Search(merger, shape, values or {}, full_frames)
     seen: dict[str, Counterexample] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,12 +16,17 @@ from mergers.contract import Merger, RowKind, TableShape
 from mergers.errors import RecordRefusedError
 from mergers.kernel import VERSION_COLUMN, Frame, fold, overlay_rows, tombstone_schema
 
-__all__ = ["Domain", "State", "Step", "frame_of", "frames", "steps"]
+__all__ = ["Domain", "State", "Step", "frame_of", "frames", "remembering", "steps"]
 
 Domain = Mapping[str, Sequence[Any]]
 """Column -> the values to draw from, if not all values of the column's type make sense."""
 
 _UPSERTS = (RowKind.UPDATE_AFTER, RowKind.INSERT)
+
+
+def remembering(merger: Merger, shape: TableShape) -> TableShape:
+    """The shape of a table of that merger: with what its tombstones remember."""
+    return replace(shape, remembers=merger.remembers(shape))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mergers.contract import Merger, TableShape
 from mergers.kernel import Frame, fold, overlay_rows
 from mergers.testing.laws import Law, find_counterexample
-from mergers.testing.records import State, Step, frame_of, steps
+from mergers.testing.records import State, Step, frame_of, remembering, steps
 
 __all__ = ["MergerSuite"]
 
@@ -43,7 +43,7 @@ class MergerSuite:
     @property
     def shape(self) -> TableShape:
         fields = [field.with_nullable(field.nullable and field.name not in self.key) for field in self.schema]
-        return TableShape(pa.schema(fields), tuple(self.key), tuple(self.ordering))
+        return remembering(self.merger, TableShape(pa.schema(fields), tuple(self.key), tuple(self.ordering)))
 
     def test_options_survive_the_table(self) -> None:
         """Options survive real JSON, as which a table keeps them."""
@@ -139,7 +139,7 @@ class MergerSuite:
 
     def _read(self, stored: State, frames: Sequence[Frame], name: str) -> list[Any]:
         shape = self.shape
-        wanted = {*self.merger.needs(shape, [name]), name, *shape.key, *shape.ordering}
+        wanted = {*self.merger.needs(shape, [name]), name, *shape.standing}
         needed = [column for column in shape.schema.names if column in wanted]
         cut = [
             Frame(

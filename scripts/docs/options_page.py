@@ -7,6 +7,7 @@ their names with the code's.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from lakemerge.delta import TXN_RETENTION
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS
 from lakemerge.storage import s3_options
+from mergers.option_fields import REQUIRED
 from mergers.registry import MergerRegistry, default_registry
 from scripts.docs.markdown import attribute_docs, paragraph, table
 
@@ -59,6 +61,7 @@ FIXED: Final[Mapping[str, str]] = {
     "lakemerge.ordering": "The ordering columns, as JSON. They cannot change.",
     "lakemerge.merger.id": "The merger's strategy UUID; `alter(merger=...)` changes it.",
     "lakemerge.merger.name": "The merger's name, for people.",
+    "lakemerge.tombstoneColumns": "The columns that a delete remembers beside the ordering: the sequences of groups.",
     "lakemerge.merger.options": "The merger's options, as JSON; `alter(options=...)` changes them.",
     "lakemerge.buckets": "Buckets of each partition; `rescale` changes it.",
     "lakemerge.flow.history": "Kept by [flows](../streaming.md#flows): how a table of type 2 is read.",
@@ -72,6 +75,7 @@ READS: Final[Mapping[str, str]] = {
     "timestamp": "The last version committed at or before this time.",
     "timestampAsOf": "The same, under Delta's name.",
     "mode": "`merged` (the default), or `base`: base files alone, without a merge.",
+    "failedKeys": "`raise` (the default), or `skip`: keys whose merge fails have no row.",
 }
 WRITES: Final[Mapping[str, str]] = {
     "kindColumn": "The column with the kind of each row: `+I`, `+U`, `-U`, `-D`.",
@@ -160,9 +164,9 @@ def _mergers() -> Iterator[str]:
     yield "[Which merger?](../which-merger.md) helps to choose. The pages of the mergers explain the options.\n"
     rows = []
     for merger in _builtins():
-        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(merger)  # type: ignore[arg-type]
-        rows += [[f"`{merger.name}`", f"`{field.name}`", _default(field)] for field in fields if field.init]
-        rows += [[f"`{merger.name}`", "none", ""]] if not fields else []
+        known = merger.known_options()
+        rows += [[f"`{merger.name}`", f"`{option}`", _given(default)] for option, default in known.items()]
+        rows += [[f"`{merger.name}`", "none", ""]] if not known else []
     yield table(["merger", "option", "default"], rows)
 
 
@@ -183,6 +187,13 @@ def _settings() -> Iterator[str]:
 
 
 _ORDER = "What is compacted first: `oldest`, `log-bytes`, `log-count` or `read-amplification`."
+
+
+def _given(default: object) -> str:
+    """The default of a merger's option. Options are written as JSON."""
+    if default is REQUIRED:
+        return "required"
+    return "none" if default is None else f"`{json.dumps(default)}`"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

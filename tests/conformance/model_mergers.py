@@ -161,9 +161,14 @@ class PartialUpdate(Merger):
 
     def apply_groups(self, state: State, record: Record) -> State:
         retraction = record.kind in ("-D", "-U")
-        if not isinstance(state, dict) and retraction:
-            return None
-        row = dict(state) if isinstance(state, dict) else self.new_row(record)
+        if not isinstance(state, dict):
+            known = dict(state.sequences) if isinstance(state, Tombstone) else {}
+            if retraction or self.stays_out(known, record):
+                left = self.advanced(known, record)
+                return Tombstone((), left) if left else None
+            row = self.new_row(record) | known
+        else:
+            row = dict(state)
         if not retraction:
             row |= {c: record.values[c] for c in self.ungrouped if self.is_set(record, c)}
         for group in self.groups:
@@ -172,15 +177,38 @@ class PartialUpdate(Merger):
                 continue
             stored = [row.get(column) for column in group.sequence]
             newer = [rank(v) for v in sequence] >= [rank(v) for v in stored]
-            first = all(value is None for value in stored)
+            first = not isinstance(state, dict) or all(value is None for value in stored)
             removing = self.spec.options.get("remove_record_on_sequence_group", ())
             if record.kind == "-D" and newer and group.name in removing:
-                return None
+                assert isinstance(state, dict)
+                names = [column for each in self.groups for column in each.sequence]
+                return Tombstone((), self.advanced({name: state.get(name) for name in names}, record))
             for column in group.members:
                 self.fold_member(row, column, record, newer=newer, first=first)
             if newer:
                 row |= dict(zip(group.sequence, sequence, strict=True))
         return row
+
+    def is_newer(self, known: Mapping[str, Any], record: Record, group: _Group) -> bool:
+        own = [rank(record.values.get(column)) for column in group.sequence]
+        return own >= [rank(known.get(column)) for column in group.sequence]
+
+    def advanced(self, known: Row, record: Record) -> Row:
+        """The sequences that a tombstone remembers after the record."""
+        for group in self.groups:
+            if not self.skips(record, group) and self.is_newer(known, record, group):
+                known = known | {column: record.values.get(column) for column in group.sequence}
+        return known
+
+    def stays_out(self, known: Row, record: Record) -> bool:
+        """Whether an upsert onto a tombstone with these sequences makes no row."""
+        removing = self.spec.options.get("remove_record_on_sequence_group", ())
+        named = [group for group in self.groups if not self.skips(record, group)]
+        older = [group for group in named if not self.is_newer(known, record, group)]
+        if any(group.name in removing for group in older):
+            return True
+        removed = any(known.get(c) is not None for g in self.groups if g.name in removing for c in g.sequence)
+        return removed and bool(named) and len(older) == len(named)
 
     def fold_member(self, row: Row, column: str, record: Record, *, newer: bool, first: bool) -> None:
         function, x = self.functions.get(column), record.values.get(column)

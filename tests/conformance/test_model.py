@@ -27,7 +27,7 @@ CASES_PER_FILE = {
     "ordering.json": 9,
     "partial_frames.json": 9,
     "partial_update.json": 14,
-    "sequence_groups.json": 20,
+    "sequence_groups.json": 25,
     "traps.json": 10,
 }
 ALL = [case for cases in load_cases().values() for case in cases]

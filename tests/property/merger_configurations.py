@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -90,10 +90,14 @@ class Configuration:
 
     @property
     def shape(self) -> TableShape:
-        return TableShape(self.schema, ("k",), self.ordering)
+        shape = TableShape(self.schema, ("k",), self.ordering)
+        return replace(shape, remembers=self._built(shape).remembers(shape))
 
     def built(self) -> Merger:
-        return default_registry().resolve(self.merger).from_options(dict(self.options), self.shape)
+        return self._built(self.shape)
+
+    def _built(self, shape: TableShape) -> Merger:
+        return default_registry().resolve(self.merger).from_options(dict(self.options), shape)
 
     def values_of(self, column: str) -> Sequence[Any]:
         types = dict(part.strip().split(" ", maxsplit=1) for part in self.ddl.split(", "))

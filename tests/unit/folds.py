@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def fold_frames(
     merger: Merger, shape: TableShape, *commits: Rows, columns: Sequence[str] | None = None, compact: bool = False
 ) -> list[tuple[Any, ...]]:
     """The rows after these commits of (kind, key, value, ...), sorted by key. ``compact``: after each."""
+    shape = replace(shape, remembers=merger.remembers(shape))
     names = list(columns or shape.schema.names)
     nullable = pa.schema([field.with_nullable(True) for field in shape.schema])
     base, tombstones, frames = nullable.empty_table(), tombstone_schema(shape).empty_table(), list[Frame]()

@@ -240,6 +240,9 @@ CALLS: dict[str, Call] = {
     "LakeTable.follow": Call(lambda folder: drained(table(folder).follow), lambda: {"poll": None, "until": 2}),
     "LakeTable.explain": of_table("explain", key={"id": 1}),
     "LakeTable.lineage": of_table("lineage"),
+    "LakeTable.failed_keys": of_table("failed_keys"),
+    "LakeTable.record_send": of_table("record_send", True, to="elsewhere"),
+    "LakeTable.associate": of_table("associate", True, uri="ticket:1"),
     "LakeTable.what_if": Call(lambda folder: lambda **how: table(folder).what_if(**how).to_arrow()),
     "LakeTable.replay": Call(
         lambda folder: lambda into=None, **how: table(folder).replay(folder / "other" if into is None else into, **how)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 
@@ -29,6 +30,8 @@ DOCUMENTS: dict[str, str] = {
     "vacuum": "vacuum {t}",
     "check": "check {t} --drop-orphans",
     "replay": "replay {t} {tmp}/again",
+    "record-send": "record-send {t} warehouse --since 1 --key k=1 --info ticket=7",
+    "associate": "associate {t} https://tickets.example/7",
     "report": "report {t} --out {tmp}/page.html",
     "consumers register": "consumers register {t} other",
     "consumers advance": "consumers advance {t} billing 2",
@@ -53,6 +56,7 @@ LINES: dict[str, str] = {
     "explain": "explain {t} k=1",
     "lineage": "lineage {t}",
     "what-if": "what-if {t} --merger commit-time",
+    "failed-keys": "failed-keys {summed}",
     "history": "history {t}",
     "buckets": "buckets {t}",
     "consumers list": "consumers list {t}",
@@ -84,10 +88,14 @@ def places(tmp_path: Path) -> dict[str, str]:
     world.create("A", "_id STRING, x BIGINT", [{"_id": "a1", "x": 1}])
     world.create("B", "_id STRING, x BIGINT", [{"_id": "b1", "x": 1}])
     source = {"type": "merge", "version": 2, "datasets": ["A a", "B b"], "equality": ["a.x = b.x"]}
+    summed = create(tmp_path / "summed", schema="k BIGINT, n TINYINT", ordering=[], merger="aggregate",
+                    options={"aggregates": {"n": "sum"}}, properties={"lakemerge.maintenance": "off"})  # fmt: skip
+    for _ in range(2):
+        summed.upsert(frame([(1, 100)], ["k", "n"], n=pa.int8()))
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"output": str(tmp_path / "out"), "tables": world.paths, "source": source}))
     assert main(["merge-source", "run", str(job)]) == 0
-    return {"t": str(tmp_path / "t"), "tmp": str(tmp_path), "job": str(job)}
+    return {"t": str(tmp_path / "t"), "summed": summed.url, "tmp": str(tmp_path), "job": str(job)}
 
 
 def answer(line: str, places: dict[str, str], capsys: Captured) -> list[Any]:

@@ -13,6 +13,6 @@ GUIDE = "provenance.md"
 
 def test_the_guide_runs_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = blocks(GUIDE)
-    assert len(code) == count_of_blocks(GUIDE) == 7
+    assert len(code) == count_of_blocks(GUIDE) == 9
     run(GUIDE, code, path=str(tmp_path / "table"))
     assert capsys.readouterr().out.startswith("id 7 at version 3, records known from version 1 on\n")

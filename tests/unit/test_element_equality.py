@@ -13,6 +13,7 @@ from tests.unit.folds import build, fold_frames, shape_of
 
 NAN = math.nan
 FLOATS = pa.list_(pa.float64())
+MAPS = pa.list_(pa.map_(pa.string(), pa.float64()))
 KEYED = pa.list_(pa.struct({"a": pa.float64(), "v": pa.int64()}))
 DISTINCT = {"function": "collect", "distinct": True}
 BY_KEY = {"function": "nested_update", "nested_key": ["a"]}
@@ -24,6 +25,18 @@ CASES: dict[str, tuple[pa.DataType, Any, list[tuple[str, list[Any]]], list[Any]]
         DISTINCT,
         [("+U", [[0.0], [NAN, 1.5]]), ("+U", [[-0.0], [NAN, 1.5], [], None])],
         [[0.0], [NAN, 1.5], [], None],
+    ),
+    "distinct maps": (
+        MAPS,
+        DISTINCT,
+        [("+U", [[("a", 1.0), ("b", 0.0)], []]), ("+U", [[("b", -0.0), ("a", 1.0)], [("a", 0.0), ("b", 1.0)], []])],
+        [[("a", 1.0), ("b", 0.0)], [], [("a", 0.0), ("b", 1.0)]],
+    ),
+    "retracted maps": (
+        MAPS,
+        "collect",
+        [("+U", [[("a", 1.0), ("b", NAN)], [("a", 1.0)]]), ("-U", [[("b", NAN), ("a", 1.0)]])],
+        [[("a", 1.0)]],
     ),
     "retracted": (FLOATS, "collect", [("+U", [NAN, 1.5, 0.0, NAN]), ("-U", [NAN, -0.0])], [1.5, NAN]),
     "keys": (
@@ -66,7 +79,11 @@ def test_elements_that_are_equal(name: str, retracting: bool, compact: bool) -> 
     kind, function, records, expected = CASES[name]
     shape = shape_of({"c": kind})
     merger = build("aggregate", {"default_aggregate": function}, shape)
-    elsewhere = [{"a": 99.0, "v": 99}] if kind is KEYED else [[99.0]] if kind.value_type == FLOATS else [99.0]
+    elsewhere: list[Any] = [{"a": 99.0, "v": 99}] if kind is KEYED else [99.0]
+    if kind.value_type == FLOATS:
+        elsewhere = [[99.0]]
+    elif kind is MAPS:
+        elsewhere = [[("z", 99.0)]]
     commits = [[(record, 1, value)] for record, value in records] + [[("-U", 1, elsewhere)]] * retracting
     ((_, found),) = fold_frames(merger, shape, *commits, compact=compact)
     assert plain(found) == plain(expected)

@@ -18,6 +18,7 @@ import pytest
 from lakemerge import LakeTable, Laws, Merger, Record, RecordRefusedError, RowKind, RowMerger
 from mergers import CommitTime, EventTime, Groups, Merged, Status, TableShape
 from mergers.contract import Bools
+from mergers.errors import MergerContractError
 from mergers.testing import MergerSuite, find_counterexample
 from mergers.testing.laws import Law
 from tests.model import ModelTable
@@ -285,7 +286,8 @@ def test_the_suite_notices(merger: Merger, shape: TableShape, test: str, message
     suite = type("Suite", (MergerSuite,), names)()
     with pytest.raises(Exception, match=message) as caught:
         getattr(suite, test)()
-    assert isinstance(caught.value, AssertionError | AttributeError | KeyError), repr(caught.value)
+    expected = AssertionError | AttributeError | KeyError | MergerContractError
+    assert isinstance(caught.value, expected), repr(caught.value)
 
 
 def test_what_to_install_is_said() -> None:

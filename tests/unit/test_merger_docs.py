@@ -55,6 +55,21 @@ def test_every_option_is_explained(merger: type[Merger]) -> None:
     assert [name for name in names if f"`{name}`" not in table] == []
 
 
+def test_the_page_of_all_options_lists_those_that_are_taken() -> None:
+    """An option of the page is taken, and one that is taken is on the page: a merger names its own in its refusal."""
+    text = (PAGES[0].parents[1] / "reference" / "options.md").read_text()
+    listed: dict[str, set[str]] = {}
+    for name, option in re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| ", text, re.MULTILINE):
+        listed.setdefault(name, set()).add(option)
+    shape = TableShape(pa.schema([("id", pa.int64()), ("v", pa.int64())]), ("id",), ())
+    for merger in BUILTINS:
+        with pytest.raises(MergerConfigurationError) as refused:
+            merger.from_options({"no_such": 1}, shape)
+        found = re.search(rf"unknown option 'no_such'; {merger.name} has: ([\w, ]+)", str(refused.value))
+        assert found is not None
+        assert listed[merger.name] == set(found[1].split(", ")) == merger.known_options().keys()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_example_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemerge import CompactFirstError, LakeTable, MergeOverflowError, Settings, SkippedTile
+from lakemerge import CompactFirstError, FailedRecord, LakeTable, MergeOverflowError, Settings, SkippedTile
 from lakemerge.layout.xxhash64 import buckets as buckets_of
 from tests.unit.faults import listing, rows_of
 
@@ -62,22 +62,25 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     before, files = table.version, data_files(path)
     with caplog.at_level(logging.WARNING):
         result = table.compact()
-    assert (result.tiles, result.rows, result.replaced_files) == (1, 1, 1)
+    assert (result.tiles, result.rows, result.replaced_files) == (2, 3, 2), "of the wide key, the stored row"
     [skipped] = result.skipped
     assert (skipped.partition, skipped.bucket, skipped.key, skipped.column) == ((), 0, {"k": wide}, "n")
     assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
     assert repr(result).endswith(", skipped=1)")
     [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.run.group"]
-    assert f"skipped a file slice of bucket 0: {skipped.reason}" in warning
-    assert table.version == before + 2, "ordinals, and the compaction"
+    assert f"left key {{'k': {wide}}} of bucket 0 as it is: {skipped.reason}" in warning
+    assert [(record.version, record.values["n"]) for record in skipped.records] == [(2, 100), (2, 100)]
+    assert table.version == before + 3, "ordinals, more of them for the key, and the compaction"
     entry = table.history(limit=1)[0]
-    assert (entry.parameters["tiles"], entry.metrics["numSkippedTiles"]) == ("1", "1")
+    assert (entry.parameters["tiles"], entry.metrics["numSkippedTiles"]) == ("2", "1")
 
     dirty = [file_slice for file_slice in table.view.file_slices if not file_slice.is_clean]
     assert [(file_slice.bucket_id.bucket, [block.rows for block in file_slice.blocks]) for file_slice in dirty] == [
         (0, [3])
     ]
     assert data_files(path) == files | referred(table)
+    again = table.compact()
+    assert (again.commits, [each.key for each in again.skipped]) == (0, [{"k": wide}]), "nothing is written anew"
     reads: list[Callable[[], object]] = [table.to_arrow, lambda: LakeTable.open(path).scan().read_all()]
     for read in reads:
         with pytest.raises(MergeOverflowError, match="'n'") as caught:
@@ -94,7 +97,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     healed = sorted([(wide, 100, None), (beside, 3, "b"), (other, 3, "b")])
     assert rows_of(table.to_arrow()) == healed
     result = table.compact()
-    assert (result.tiles, result.skipped) == (1, ())
+    assert (result.tiles, result.skipped) == (2, ()), "the parts of the bucket are joined again"
     assert rows_of(table.to_arrow()) == healed
     assert not table.view.log_commits
     assert all(file_slice.is_clean for file_slice in table.view.file_slices)
@@ -131,7 +134,9 @@ def test_files_that_a_skipped_tile_wrote_are_deleted(tmp_path: Path) -> None:
     before = data_files(path)
     result = LakeTable.open(path, settings=settings).compact()
     assert [skipped.key for skipped in result.skipped] == [{"k": 39}]
-    assert data_files(path) == before == referred(table)
+    assert data_files(path) == before | referred(table)
+    [finding] = LakeTable.check(path).findings
+    assert "for key {'k': 39} does not fit" in finding.problem, "the files divide the keys, and nothing else is wrong"
 
 
 def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
@@ -209,6 +214,13 @@ def test_partial_update_groups_and_partitions(tmp_path: Path) -> None:
     result = table.compact()
     assert result.tiles == 1
     assert result.skipped == (
-        SkippedTile(partition=("x",), bucket=0, key={"p": "x", "k": 1}, column="n", reason=result.skipped[0].reason),
+        SkippedTile(
+            partition=("x",),
+            bucket=0,
+            key={"p": "x", "k": 1},
+            column="n",
+            reason=result.skipped[0].reason,
+            records=(FailedRecord(version=2, kind="+U", values={"p": "x", "k": 1, "g": 2, "n": 100}),),
+        ),
     )
     assert rows_of(table.to_arrow(filter="p = 'y'")) == [("y", 1, 2, 2)], "pruned: the other partition is not read"

@@ -125,20 +125,21 @@ def test_row_is_removed_again_and_again(turns: int, compact: bool) -> None:
     options = {"sequence_groups": {"s": ["a"]}, "aggregates": {"a": "sum"}, "remove_record_on_sequence_group": ["s"]}
     merger = build("partial-update", options, SHAPE)
     commits: list[list[tuple[Any, ...]]] = []
-    for _ in range(turns):
-        # Sequences go down from row to row: each removal forgets the one before.
-        start = 100 - 4 * len(commits)
-        commits += [[("+U", 1, start, 0, 5, "x", "x")], [("-D", 1, start, None, None, None, None)]]
-    rows = fold_frames(merger, SHAPE, *commits, [("+U", 1, 1, None, 3, "y", None)], compact=compact)
-    assert rows == [(1, 1, None, 3, "y", None)]
+    for turn in range(turns):
+        commits += [[("+U", 1, turn, 0, 5, "x", "x")], [("-D", 1, turn, None, None, None, None)]]
+        commits += [[("+U", 1, turn - 1, 0, 5, "late", "x")]]
+    rows = fold_frames(merger, SHAPE, *commits, [("+U", 1, turns, None, 3, "y", None)], compact=compact)
+    assert rows == [(1, turns, None, 3, "y", None)]
     assert fold_frames(merger, SHAPE, *commits, [("-D", 1, 900, None, 1, "y", None)], compact=compact) == []
+    assert fold_frames(merger, SHAPE, *commits, [("+U", 1, turns - 2, None, 3, "y", None)], compact=compact) == []
 
 
 def test_projection_needs_the_sequence() -> None:
     merger = build("partial-update", GROUPS | {"remove_record_on_sequence_group": ["t"]}, SHAPE)
     assert merger.needs(SHAPE, ["a"]) == {"a", "s", "t"}
-    assert merger.needs(SHAPE, ["c"]) == {"c", "t"}
-    assert build("partial-update", GROUPS, SHAPE).needs(SHAPE, ["c"]) == {"c"}
+    assert merger.needs(SHAPE, ["c"]) == {"c", "s", "t"}, "the sequences of all groups decide whether there is a row"
+    assert build("partial-update", GROUPS, SHAPE).needs(SHAPE, ["c"]) == {"c", "s", "t"}
+    assert merger.remembers(SHAPE) == ("s", "t")
 
 
 def test_laws() -> None:

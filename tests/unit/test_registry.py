@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from lakemerge import LakeTable, Merger, MergerMissingError, MergerRegistrationError
+from lakemerge import LakeTable, Merger, MergerMissingError, MergerRegistrationError, RowMerger
 from mergers import CommitTime, EventTime, Groups, Merged, MergerRegistry, TableShape, default_registry
 from mergers.registry import ENTRY_POINT_GROUP
 
@@ -70,6 +71,24 @@ def test_names_that_are_none(wrong: Any) -> None:
 def test_what_is_no_class(wrong: Any) -> None:
     with pytest.raises(MergerRegistrationError, match="not a class"):
         MergerRegistry([wrong])
+
+
+def test_a_class_that_lacks_its_method_is_refused_by_the_method() -> None:
+    class NoMerge(RowMerger):
+        id = "3f6a1d0a-6c0f-4d5e-9a55-0d5a3d1c7b11"
+        name = "no-merge"
+
+    class NoGroups(Merger):
+        id = "3f6a1d0a-6c0f-4d5e-9a55-0d5a3d1c7b12"
+        name = "no-groups"
+
+    class NoMerger:
+        id = "3f6a1d0a-6c0f-4d5e-9a55-0d5a3d1c7b13"
+        name = "none"
+
+    for wrong, told in ((NoMerge, "merge()"), (NoGroups, "merge_groups()"), (NoMerger, "subclass")):
+        with pytest.raises(MergerRegistrationError, match=re.escape(told)):
+            MergerRegistry([wrong])  # type: ignore[list-item]
 
 
 def test_taken_ids_and_names_are_refused() -> None:

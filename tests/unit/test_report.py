@@ -30,6 +30,8 @@ TITLES = [
     "Growth",
     "Compactions and their reasons",
     "Ingest windows and failures",
+    "Where rows came from and went to",
+    "Keys that cannot be merged",
 ]
 
 

@@ -223,8 +223,10 @@ def test_answers_that_are_no_row(answer: Callable[[Record, Record], Any], proble
     made.upsert(longs(id=[1], v=[1]))
     made.upsert(longs(id=[1], v=[1]))
     with pytest.raises(MergerContractError) as caught:
-        made.compact()
+        made.to_arrow()
     assert problem in str(caught.value)
+    [left] = made.compact().skipped
+    assert (left.key, problem in left.reason) == ({"id": 1}, True)
     assert pickle.loads(pickle.dumps(caught.value)).key == {"id": 1}
 
 

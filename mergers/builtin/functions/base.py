@@ -107,6 +107,8 @@ class Function(ABC):
     """Whether a single value added to nothing is the result unchanged, and :meth:`check_additions` refuses no value."""
     blanks: ClassVar[bool] = False
     """Whether adding values that are not null may give null."""
+    waits: ClassVar[bool] = False
+    """Whether an older value leaves null where nothing was folded."""
     forgets: ClassVar[bool] = False
     """Whether a retraction may turn a value into null."""
 

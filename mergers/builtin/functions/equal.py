@@ -16,7 +16,7 @@ __all__ = ["equality_codes", "grouped"]
 
 def equality_codes(values: pa.Array) -> Ints:
     """Small integers that are equal if the values are. Null equals null, NaN equals NaN and -0.0 equals 0.0, at any
-    depth. Maps are equal if they have the same entries in the same order. Codes can be compared only within one
+    depth. Maps are equal if they have the same entries, in whatever order. Codes can be compared only within one
     call."""
     if is_orderable(values.type):
         return np.unique(order_codes([values]), return_inverse=True)[1].astype(np.int64)
@@ -25,11 +25,16 @@ def equality_codes(values: pa.Array) -> Ints:
         for field in values.flatten():
             codes = grouped(codes, equality_codes(field))
         return codes
-    if pa.types.is_map(values.type):
+    is_map = pa.types.is_map(values.type)
+    if is_map:
         values = values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
     # Arrow cannot compare lists, so the codes of their elements are compared.
     lengths = pc.fill_null(pc.list_value_length(values), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return grouped(lengths + 1, _sequence_codes(equality_codes(pc.list_flatten(values)), np.maximum(lengths, 0)))
+    codes, sizes = equality_codes(pc.list_flatten(values)), np.maximum(lengths, 0)
+    if is_map:
+        # A map has no order. Sorted by their codes, the same entries are the same sequence.
+        codes = codes[np.lexsort((codes, np.repeat(np.arange(len(sizes)), sizes)))]
+    return grouped(lengths + 1, _sequence_codes(codes, sizes))
 
 
 def _sequence_codes(codes: Ints, lengths: Ints) -> Ints:

@@ -44,6 +44,7 @@ def settle(segments: Segments, sets: Bools, clears: Bools, fills: Bools) -> Ints
 class LastValue(Function):
     name = "last_value"
     types = "any"
+    waits = True
     retractable = True
     forgets = True
 
