@@ -175,17 +175,20 @@ class Debezium:
     def _value(self, name: str, value: Any, kind: pa.DataType | None, logical: Mapping[str, Any] | None) -> Any:
         """A value of a column, or of a part of it.
 
-        :param kind: its type in the table; ``None``: the table lacks it, so the value stays as it is written.
+        :param kind: its type in the table; ``None``: the table lacks it, so only the event's schema counts.
         :param logical: what the event's schema says of it.
         """
-        if value is None or kind is None:
+        if value is None or (kind is None and logical is None):
             return value
-        found = self._untold(name, value, kind) if logical is None else self._told(name, value, kind, logical)
-        if type(found) is int and pa.types.is_timestamp(kind):
+        if logical is not None:
+            found = self._told(name, value, kind, logical)
+        else:
+            found = value if kind is None else self._untold(name, value, kind)
+        if type(found) is int and kind is not None and pa.types.is_timestamp(kind):
             return Moment(found, self._unit(name, found), None)
         return found
 
-    def _told(self, name: str, value: Any, kind: pa.DataType, logical: Mapping[str, Any]) -> Any:
+    def _told(self, name: str, value: Any, kind: pa.DataType | None, logical: Mapping[str, Any]) -> Any:
         """A value of which the schema says what it means."""
         named, base = logical.get("name"), logical.get("type")
         if isinstance(named, str) and named in CONNECT_TIMES and type(value) is int:
@@ -198,7 +201,7 @@ class Debezium:
                 raise ValueError(f"the event's schema has no scale for {name!r}")
             return unscaled(_bytes(value), int(scale))
         if isinstance(value, Mapping) and (named == VARIABLE_DECIMAL or base == "struct"):
-            if named == VARIABLE_DECIMAL and not pa.types.is_nested(kind):
+            if named == VARIABLE_DECIMAL and (kind is None or not pa.types.is_nested(kind)):
                 return _variable(value)
             return self._parts(name, value, kind, {str(part.get("field")): part for part in _fields(logical)})
         if isinstance(value, list) and base == "array":
@@ -207,7 +210,7 @@ class Debezium:
         if isinstance(value, Mapping) and base == "map":
             inner = _schema(logical.get("values"))
             return {key: self._value(name, part, _item(kind), inner) for key, part in value.items()}
-        if base == "bytes" and pa.types.is_decimal(kind):
+        if base == "bytes" and kind is not None and pa.types.is_decimal(kind):
             raise ValueError(f"the event's schema says that {name!r} is bytes, which are no decimal")
         return value
 
@@ -238,10 +241,10 @@ class Debezium:
         return value
 
     def _parts(
-        self, name: str, value: Mapping[str, Any], kind: pa.DataType, logical: Mapping[str, Mapping[str, Any]]
+        self, name: str, value: Mapping[str, Any], kind: pa.DataType | None, logical: Mapping[str, Mapping[str, Any]]
     ) -> Any:
         """The fields of a struct, or the values of a map of which no schema tells."""
-        if not pa.types.is_struct(kind):
+        if kind is None or not pa.types.is_struct(kind):
             inner = _item(kind)
             return {key: self._value(name, part, inner, logical.get(key)) for key, part in value.items()}
         kinds = {field.name.lower(): field.type for field in kind}
@@ -275,8 +278,10 @@ def _is_decimal_mode(name: str, how: Any) -> bool:
     return isinstance(how, str) and how in _DECIMALS
 
 
-def _item(kind: pa.DataType) -> pa.DataType | None:
+def _item(kind: pa.DataType | None) -> pa.DataType | None:
     """The type of the elements of a list, or of the values of a map."""
+    if kind is None:
+        return None
     if pa.types.is_map(kind):
         return kind.item_type
     return kind.value_type if pa.types.is_list(kind) else None

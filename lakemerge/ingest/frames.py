@@ -151,13 +151,13 @@ class Shape:
         if self.columns is None:
             return list(peek.names), types
         there = {name.lower(): place for place, name in enumerate(peek.names)}
-        own = [name for name in self.columns if name.lower() in there or name.lower() not in peek.folders]
-        lacking = [name for name in own if name.lower() not in there]
+        asked = [name for name in self.columns if name.lower() in there or name.lower() not in peek.folders]
+        lacking = [name for name in asked if name.lower() not in there]
         if lacking:
             raise FrameError(
                 f"the file does not fit the table: it has no column {lacking[0]!r}", problems=tuple(lacking)
             )
-        wanted = [*own, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
+        wanted = [*asked, *(name for name in peek.names if self._is_kind(name) or self._is_op(name))]
         wanted = list({name.lower(): name for name in wanted}.values())
         return wanted, [types[there[name.lower()]] for name in wanted]
 

@@ -22,14 +22,19 @@ from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
+from lakemerge.write.frame import KIND_WORDS
 from mergers import RowKind
 from mergers.interrupts import is_foreign, is_interrupt
 from mergers.wording import argument
 
 __all__ = ["BadRecordError", "NewFieldsError", "Reading", "Rejects", "readable"]
 
-_SYMBOLS: Final = tuple(kind.symbol for kind in RowKind)
-_UPSERTS: Final = (RowKind.INSERT.symbol, RowKind.UPDATE_AFTER.symbol)
+_KINDS: Final = {
+    name: kind
+    for names in ([kind.symbol for kind in RowKind], KIND_WORDS)
+    for name, kind in zip(names, RowKind, strict=True)
+}
+_UPSERTS: Final = [name for name, kind in _KINDS.items() if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)]
 _MAX_TEXT: Final = 200
 _ROW: Final = re.compile(r",? in row \d+")
 """The number of a row of one, in the errors of frames."""
@@ -229,8 +234,8 @@ class Reading:
             if name in rows.schema.names:
                 _mark(rows.column(name).is_null(), f"key column {name!r} is null", problems)
         if kind is not None:
-            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(_SYMBOLS)))
-            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_SYMBOLS)}", problems)
+            strange = pc.invert(pc.is_in(rows.column(kind), value_set=pa.array(list(_KINDS))))
+            _mark(strange, f"column {kind!r} holds none of the row kinds {', '.join(_KINDS)}", problems)
         for name in self.required:
             if name in rows.schema.names and rows.column(name).null_count:
                 bad = rows.column(name).is_null()

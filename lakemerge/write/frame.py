@@ -25,10 +25,10 @@ from mergers.contract import Bools, Kinds
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.wording import argument, in_python
 
-__all__ = ["FramePlan", "plan_frame"]
+__all__ = ["KIND_WORDS", "FramePlan", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
-_WORDS = ("insert", "update_preimage", "update_postimage", "delete")
+KIND_WORDS = ("insert", "update_preimage", "update_postimage", "delete")
 """The names of the kinds in Delta's and Spark's change feeds."""
 _HINTS = 5
 """After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
@@ -117,12 +117,12 @@ class FramePlan:
         if pa.types.is_dictionary(symbols.type):
             symbols = symbols.dictionary.cast(pa.string()).take(symbols.indices)
         symbols = symbols.cast(pa.string())
-        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS + _WORDS))
+        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS + KIND_WORDS))
         if codes.null_count:
             bad = pc.unique(symbols.filter(codes.is_null())).to_pylist()[:5]
             raise FrameError(
                 f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(_SYMBOLS)}, or "
-                f"{', '.join(_WORDS)}",
+                f"{', '.join(KIND_WORDS)}",
                 values=tuple(bad),
             )
         kinds: Kinds = (codes.to_numpy(zero_copy_only=False) % len(_SYMBOLS)).astype(np.int8)

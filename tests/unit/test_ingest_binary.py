@@ -157,6 +157,23 @@ def test_types_of_parquet_in_columns_of_other_types(
         assert (found, reason) == ([expected], "")
 
 
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_times_that_python_has_no_values_of_are_shown(unit: str, tmp_path: Path, landing: Path) -> None:
+    """In a rescued column, and in the text of a bad record."""
+    number, text = {
+        "us": (400_000_000_000_000_000, "14645-06-30 15:06:40.000000"),
+        "ns": (1_600_000_000_000_000_001, "2020-09-13 12:26:40.000000001"),
+    }[unit]
+    found = pa.table({"id": pa.array([1, None], pa.int32()), "t": pa.array([number] * 2, pa.timestamp(unit))})
+    landed(landing / "a.parquet", parquet(found))
+    table = LakeTable.create(tmp_path / "t", "id INT, rest STRING", key=["id"])
+    files = Files(landing, format="parquet")
+    feed = table.ingest("j", files, rescued_column="rest", bad_records="quarantine", max_bad_records=None)
+    assert feed.run().failed == 0
+    assert rows(table) == [(1, f'{{"t":"{text}"}}')]
+    assert feed.rejects()["text"].to_pylist() == [f'{{"id":null,"t":"{text}"}}']
+
+
 @pytest.mark.parametrize("text", ["1e39", "-1e39", "3.5e38", "1e400"])
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_numbers_that_are_too_large_do_not_become_infinite(
@@ -374,6 +391,16 @@ def test_values_that_a_first_load_cannot_merge_fail_their_window(
     job.run()
     assert states(job) == {"a.json": "failed", "b.json": "committed"}
     assert job.files(state="failed")[0].reason == "a value cannot be merged"
+
+
+def test_kinds_of_records_are_those_that_an_upsert_takes(tmp_path: Path, landing: Path) -> None:
+    """Also by the names that Delta's change feed has for them."""
+    table = LakeTable.create(tmp_path / "t", "id INT, v INT NOT NULL", key=["id"])
+    land(landing, "a.json", [{"id": k, "v": k, "kind": "insert"} for k in range(4)], at=1)
+    kinds = ["delete", "-D", "update_postimage", "upserted"]
+    land(landing, "b.json", [{"id": k, "v": None if k < 2 else 9, "kind": kind} for k, kind in enumerate(kinds)], at=2)
+    assert quarantined(table, landing, kind_column="kind").run().rejected == 1
+    assert rows(table) == [(2, 9), (3, 3)]
 
 
 # Retry, and what failed before

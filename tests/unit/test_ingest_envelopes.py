@@ -354,6 +354,47 @@ def test_names_of_connect_count_in_every_type_of_column(
     assert (result.failed, found) == ((1, []) if expected is None else (0, [expected]))
 
 
+def test_columns_that_the_table_lacks_are_what_the_schema_says(tmp_path: Path, landing: Path) -> None:
+    """As new columns, and as text in a rescued column."""
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "p", **SCALED},
+        {"field": "at", **micros},
+        {"field": "d", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "l", "type": "array", "items": micros},
+    ]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    fields.append({"field": "v", "type": "struct", "name": "io.debezium.data.VariableScaleDecimal"})
+    row = {"id": 1, "p": number(1250), "at": MICROS, "d": 17720, "l": [MICROS]}
+    row |= {"v": {"scale": 1, "value": number(7)}}
+    other = {"id": 2, "v": {"scale": 3, "value": number(7)}}
+    land(landing, "a.json", [{"schema": schema, "payload": postgres("c", 9, one)} for one in (row, other)])
+    grown = LakeTable.create(tmp_path / "grown", "id BIGINT, lsn BIGINT", key=["id"], ordering=["lsn"])
+    assert ingest(grown, landing, merge_schema=True).run().failed == 0
+    found = LakeTable.open(grown.url).to_arrow().to_pylist()
+    assert found[0] == {
+        "id": 1,
+        "lsn": 9,
+        "p": Decimal("12.50"),
+        "at": MOMENT,
+        "d": DAY,
+        "l": [MOMENT],
+        "v": Decimal("0.7"),
+    }
+    assert found[1]["v"] == Decimal("0.007")
+    kept = LakeTable.create(tmp_path / "kept", "id BIGINT, lsn BIGINT, rest STRING", key=["id"], ordering=["lsn"])
+    assert ingest(kept, landing, rescued_column="rest").run().failed == 0
+    moment = "2018-06-20 13:37:03.123456"
+    assert json.loads(rows(kept)[0][2]) == {
+        "p": "12.50",
+        "at": moment,
+        "d": "2018-07-08",
+        "l": [moment],
+        "v": "0.7",
+    }
+
+
 def test_an_update_that_changes_the_key_deletes_the_old_one(customers: LakeTable, landing: Path) -> None:
     land(landing, "a.json", [mysql("c", 1, None, ANNE), mysql("c", 2, None, {**ANNE, "id": 7})])
     moved = mysql("u", 3, ANNE, {**ANNE, "id": 1005})

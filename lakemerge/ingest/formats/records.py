@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.formats.base import Frame
 from lakemerge.ingest.formats.times import TimeFormats
+from lakemerge.ingest.logical import Day, Moment
 from lakemerge.ingest.values import Literal, Misfits, Place, column_of, json_text
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
@@ -30,6 +32,8 @@ __all__ = [
 
 MAX_VALUE_LEVELS = 200
 """How deep the value of a record may nest, also where it is kept as text. JSON writers go about 250 levels deep."""
+
+_DIGITS: Final = 38
 
 
 def rows_of(
@@ -302,14 +306,24 @@ def _join(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
         return pa.map_(kind.key_type, _join(kind.item_type, other.item_type))
     if pa.types.is_nested(kind) or pa.types.is_nested(other):
         raise _UnlikeError(kind, other)
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
+        return pa.decimal128(_DIGITS, max(kind.scale, other.scale))
     return pa.float64() if {kind, other} == {pa.int64(), pa.float64()} else pa.string()
 
 
 def _kind(value: Any) -> pa.DataType | None:
-    """The column type for a value; ``None`` if it says none: null, and lists and objects without any value. Raises
-    :class:`_UnlikeError`."""
+    """The column type for a value, also for what a schema says to be a time, a day or a decimal; ``None`` if it says
+    none: null, and lists and objects without any value. Raises :class:`_UnlikeError`."""
     if value is None:
         return None
+    if isinstance(value, Moment):
+        return pa.timestamp("us") if value.zone is False else pa.timestamp("us", "UTC")
+    if isinstance(value, Day):
+        return pa.date32()
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        scale = max(-exponent, 0) if isinstance(exponent, int) else _DIGITS + 1
+        return pa.decimal128(_DIGITS, scale) if scale <= _DIGITS else pa.string()
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, Literal):

@@ -103,8 +103,8 @@ def _value(scalar: pa.Scalar) -> Any:
         return scalar.as_py()
     except UnicodeDecodeError:
         return scalar.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    except (ValueError, OverflowError):  # a time that Python has no value for
-        return str(scalar)
+    except (ValueError, OverflowError):  # a time that Python has no value for: its year, or its nanoseconds
+        return scalar.cast(pa.string()).as_py()
 
 
 def _rest(batch: pa.RecordBatch, misfits: Mapping[int, Mapping[str, Any]]) -> pa.Array:
@@ -117,8 +117,15 @@ def _rest(batch: pa.RecordBatch, misfits: Mapping[int, Mapping[str, Any]]) -> pa
         return pa.nulls(batch.num_rows, pa.string())
     texts: list[str | None] = [None] * batch.num_rows
     places = np.flatnonzero(some)
-    rows: Sequence[Mapping[str, Any]] = batch.take(pa.array(places)).to_pylist() if batch.num_columns else []
+    rows = _rows(batch.take(pa.array(places))) if batch.num_columns else []
     for number, place in enumerate(places.tolist()):
         row = {name: value for name, value in rows[number].items() if value is not None} if rows else {}
         texts[place] = json_text(row | dict(misfits.get(place, {})))
     return pa.array(texts, pa.string())
+
+
+def _rows(batch: pa.RecordBatch) -> Sequence[Mapping[str, Any]]:
+    try:
+        return batch.to_pylist()
+    except (ValueError, OverflowError):
+        return [{name: _value(batch[name][row]) for name in batch.schema.names} for row in range(batch.num_rows)]
