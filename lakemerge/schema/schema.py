@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
-from lakemerge.schema.casts import castable, safe_cast
+from lakemerge.schema.casts import castable, extension_type, safe_cast
 from lakemerge.schema.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
 
@@ -28,6 +28,7 @@ __all__ = [
     "from_delta_json",
     "json_entry",
     "needs_timestamp_ntz",
+    "roomy_schema",
     "safe_cast",
     "to_arrow_schema",
     "to_ddl",
@@ -68,6 +69,13 @@ _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.float16(): pa.float32(),
     pa.date64(): pa.date32(),
 }
+_WIDER: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+"""Unsigned integers, and the types that hold their values."""
 _JSON_PREFIX = "json:"
 _NUMBER = re.compile("[0-9]{1,9}")
 
@@ -114,6 +122,31 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
         )
     check_names(parsed)
     return parsed
+
+
+def roomy_schema(schema: pa.Schema) -> pa.Schema:
+    """The canonical schema of a table that is made for frames of this schema.
+
+    As :func:`to_arrow_schema`, but types that no table has become types that hold their values: unsigned integers the
+    next wider signed ones, and nanoseconds microseconds. Raises :class:`SchemaError`.
+    """
+    return to_arrow_schema(pa.schema([field.with_type(_roomy(field.type)) for field in schema]))
+
+
+def _roomy(kind: pa.DataType) -> pa.DataType:
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
+    if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
+        return _roomy(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_roomy(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_roomy(kind.key_type), kind.item_field.with_type(_roomy(kind.item_type)))
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
+        return pa.list_(kind.value_field.with_type(_roomy(kind.value_type)))
+    return kind
 
 
 def check_names(schema: pa.Schema) -> None:
@@ -226,6 +259,8 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
         return _SAME_VALUES[kind]
     if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
         return _canonical(kind.value_type, path, problems)
+    if isinstance(kind, pa.BaseExtensionType) and (same := extension_type(kind)) is not None:
+        return same
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
@@ -247,8 +282,7 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
 
 def _remedy(kind: pa.DataType) -> str:
     if pa.types.is_unsigned_integer(kind):
-        wider = {8: "int16", 16: "int32", 32: "int64", 64: "decimal128(20, 0)"}
-        return f"cast it to {wider[kind.bit_width]}"
+        return f"cast it to {_WIDER[kind]}"
     if pa.types.is_timestamp(kind):
         return "cast it to microseconds"
     if pa.types.is_time(kind) or pa.types.is_duration(kind):

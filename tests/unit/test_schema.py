@@ -169,7 +169,7 @@ def test_all_problems_of_a_schema_in_one_error() -> None:
                 ("d", pa.decimal256(50, 2)),
                 ("z", pa.null()),
                 ("e", pa.struct([])),
-                ("uuid", pa.uuid()),
+                ("tensor", pa.fixed_shape_tensor(pa.int8(), [2])),
                 ("_LM_pos", pa.int64()),
                 ("A", pa.int8()),
                 ("a", pa.int8()),
@@ -177,7 +177,7 @@ def test_all_problems_of_a_schema_in_one_error() -> None:
             )
         )
     text = str(caught.value)
-    places = ["u: ", "s.t: ", "s.l.element: ", "n: ", "d: ", "z: ", "e: ", "uuid: ", "'_LM_pos'", "'a' and 'A'"]
+    places = ["u: ", "s.t: ", "s.l.element: ", "n: ", "d: ", "z: ", "e: ", "tensor: ", "'_LM_pos'", "'a' and 'A'"]
     problems: Any = caught.value.facts["problems"]
     assert len(problems) == len(places) + 1
     for problem, place in zip(problems, [*places, "'m.value.X' and 'm.value.x'"], strict=True):
