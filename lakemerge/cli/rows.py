@@ -16,7 +16,7 @@ from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opene
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, facts, row_lines, say
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
 from lakemerge.cli.spelling import spelled
-from lakemerge.cli.tables import columns_of, shown_rows
+from lakemerge.cli.tables import cell, columns_of, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.guessing import Guess
@@ -184,7 +184,7 @@ def get(
     elif row is None:
         say("there is no such row")
     else:
-        facts([(name, "null" if value is None else str(value)) for name, value in row.items()])
+        facts([(name, cell(value)) for name, value in row.items()])
 
 
 def query(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from lakemerge.cli.output import columns, facts, say, say_lines
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
+from lakemerge.python_values import decimal_text, python_values
 from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
 from lakemerge.results.results import (
     CompactionResult,
@@ -24,6 +26,7 @@ from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
 
 __all__ = [
+    "cell",
     "columns_of",
     "shown_buckets",
     "shown_detail",
@@ -121,7 +124,7 @@ def shown_result(result: CompactionResult) -> None:
 
 def shown_rows(rows: pa.Table, *, limit: int) -> None:
     shown = rows.slice(0, limit)
-    columns(rows.column_names, zip(*(map(_cell, column.to_pylist()) for column in shown.columns), strict=True))
+    columns(rows.column_names, zip(*(map(cell, python_values(column)) for column in shown.columns), strict=True))
     if rows.num_rows > limit:
         say(f"{rows.num_rows - limit} more rows; --limit shows them")
 
@@ -240,5 +243,8 @@ def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as a table of a command shows it."""
+    if isinstance(value, decimal.Decimal):
+        return decimal_text(value)
     return "null" if value is None else str(value)

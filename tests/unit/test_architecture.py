@@ -24,7 +24,7 @@ SPARK_DOORS = (
     "pyspark_lakemerge",
 )
 COMPACTION_DOOR = "lakemerge.table.table"
-LOOSE = {"bins", "errors", "frames", "handle", "options", "quantities"}
+LOOSE = {"bins", "errors", "frames", "handle", "options", "python_values", "quantities"}
 ABOVE = frozenset(
     {"lakemerge", "lakemerge.table.table", "lakemerge.spark.source"}
     | {
