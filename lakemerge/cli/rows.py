@@ -66,7 +66,7 @@ def init(
     ] = None,
     options: OptionsOption = None,
     partition_by: Annotated[
-        list[str] | None, typer.Option(help="A key column to partition by; may be given again.")
+        list[str] | None, typer.Option(help="A column to partition by, which must be a --key, too; may be given again.")
     ] = None,
     buckets: Annotated[int | None, typer.Option(help="Buckets of a partition, a power of two.")] = None,
     properties: Annotated[

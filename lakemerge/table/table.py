@@ -138,7 +138,8 @@ class LakeTable:
         :param merger: a registered name, a strategy UUID or an instance. The default is ``event-time``
             with ``ordering`` and ``commit-time`` without.
         :param options: the merger's options.
-        :param partition_by: key columns whose values split the table.
+        :param partition_by: key columns whose values split the table. Others are refused: a record goes to the
+            partition of its key without a look at what is there.
         :param buckets: buckets per partition, a power of two. By default the first load chooses.
         :param properties: Delta table properties, such as ``delta.checkpointInterval``.
         :param mergers: merger classes that can be used in addition to the registered ones.
