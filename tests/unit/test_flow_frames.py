@@ -51,7 +51,7 @@ def test_events(name: str, tmp_path: Path) -> None:
     """By hand: row 1 changes, row 2 gets a late event, row 3 is deleted."""
     kind = KINDS[name]
     first, second, third = kind.values
-    batches = [
+    batches: list[dict[str, Any]] = [
         {"id": [1, 2, 3], "seq": [1, 2, 1], "op": ["put"] * 3, "v": [first, second, third]},
         {"id": [1, 2, 3], "seq": [2, 1, 2], "op": ["put", "put", "del"], "v": [second, third, first]},
     ]
