@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Spelled", "arrow_values", "decimal_text", "python_rows", "python_values", "told_apart"]
+__all__ = [
+    "Spelled",
+    "arrow_values",
+    "decimal_text",
+    "python_rows",
+    "python_values",
+    "told_apart",
+    "with_text_decimals",
+]
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _HOUR, _MINUTE = 3_600_000_000_000, 60_000_000_000
@@ -82,6 +90,17 @@ def decimal_text(number: decimal.Decimal) -> str:
     """A decimal with all of its digits and without an exponent, so that numbers that differ never look alike, and text
     that is read again is the same number everywhere."""
     return format(number, "f")
+
+
+def with_text_decimals(value: object) -> object:
+    """A value whose decimals, at any depth, are :func:`decimal_text`."""
+    if isinstance(value, decimal.Decimal):
+        return decimal_text(value)
+    if isinstance(value, dict):
+        return {key: with_text_decimals(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [with_text_decimals(part) for part in value]
+    return tuple(map(with_text_decimals, value)) if isinstance(value, tuple) else value
 
 
 def _has_times(kind: pa.DataType) -> bool:

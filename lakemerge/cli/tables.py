@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from lakemerge.cli.output import columns, facts, say, say_lines
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
-from lakemerge.python_values import decimal_text, python_values
+from lakemerge.python_values import python_values, with_text_decimals
 from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
 from lakemerge.results.results import (
     CompactionResult,
@@ -245,6 +244,4 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 def cell(value: object) -> str:
     """A value as a table of a command shows it."""
-    if isinstance(value, decimal.Decimal):
-        return decimal_text(value)
-    return "null" if value is None else str(value)
+    return "null" if value is None else str(with_text_decimals(value))

@@ -25,7 +25,7 @@ TRUNCATED_PROPERTY = "lakemerge.flow.truncated"
 def truncated_below(table: LakeTable, column: str) -> str | None:
     """The SQL condition for events that a truncate removes; ``None`` if there was no truncate."""
     text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
-    return None if text is None else f"`{column}` < {literal(_decoded(orjson.loads(text)))}"
+    return None if text is None else f"{_quoted(column)} < {literal(_decoded(orjson.loads(text)))}"
 
 
 def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
@@ -33,9 +33,13 @@ def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
     text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
     if text is None or _decoded(orjson.loads(text)) < at:
         table.alter(properties={TRUNCATED_PROPERTY: orjson.dumps(_encoded(at)).decode()})
-    condition = f"`{column}` < {literal(at)}"
+    condition = f"{_quoted(column)} < {literal(at)}"
     if table.to_arrow(columns=[column], filter=condition).num_rows:
         table.delete_where(condition)
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
 
 
 def last_place(places: pa.ChunkedArray) -> Any:

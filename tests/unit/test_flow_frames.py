@@ -147,6 +147,8 @@ def test_uuids_are_text_or_bytes(tmp_path: Path) -> None:
         table.upsert(given[2:4])
         found = table.to_arrow().sort_by("n").column("id").to_pylist()
         assert found == [form(one) for one in ids]
+        assert table.get({"id": ids[3]}) == {"id": form(ids[3]), "n": 3}
+        assert table.get([{"id": one} for one in ids[1:3]]).num_rows == 2
         assert table.delete(given[["id"]][:2]).rows == 2
         assert table.to_arrow().num_rows == 3
 
