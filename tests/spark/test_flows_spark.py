@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakemerge import FrameError, LakeTable
-from lakemerge.flows import auto_cdc, history_df
+from lakemerge.flows import auto_cdc, auto_cdc_from_snapshot, history, history_df
 from tests.unit import flow_cases
 
 
@@ -104,3 +106,18 @@ def test_a_truncate_is_at_its_instant(kind: str, zones: None, spark: SparkSessio
             except_column_list=["op"],
         )  # fmt: skip
     assert LakeTable.open(tmp_path / "t").to_arrow(columns=["id"]).sort_by("id")["id"].to_pylist() == [3, 8]
+
+
+@pytest.mark.parametrize("zones", ["America/New_York"], indirect=True)
+def test_a_snapshot_has_the_time_of_its_version(zones: None, spark: SparkSession, tmp_path: Path) -> None:
+    """In whatever zones the process and the session are."""
+    noon = dt.datetime(2025, 2, 3, 12, tzinfo=dt.UTC)
+    asked: list[Any] = []
+
+    def source(last: Any) -> Any:
+        asked.append(last)
+        return None if last else (spark.sql("SELECT 1 AS id, 2 AS v"), noon)
+
+    auto_cdc_from_snapshot(source=source, target=tmp_path / "t", keys="id", stored_as_scd_type=2)
+    assert history(LakeTable.open(tmp_path / "t"))["__START_AT"].to_pylist() == [noon]
+    assert asked == [None, noon]
