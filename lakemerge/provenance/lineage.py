@@ -26,6 +26,7 @@ from lakemerge.provenance.events import Event, Lineage
 from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.past import PastCommit, definitions, read_commits
+from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import sorted_keys
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
@@ -52,7 +53,7 @@ def lineage_of(handle: Handle, tip: TableView, version: int | None, key: Mapping
     if key is not None:
         named = sorted_keys([key], view.config)
         events = list(_of_key(handle, view, named, events, teller))
-        key = named.to_pylist()[0]
+        (key,) = python_rows(named)
     notes = []
     if first > 0:
         notes.append(f"the commits before version {first} were cleaned up: what they did is not known any more")
@@ -188,7 +189,7 @@ def _of_key(
     handle: Handle, view: TableView, keys: pa.Table, events: Sequence[Event], teller: _Teller
 ) -> Iterator[Event]:
     """The events that concern a key: the commits of its records, and rewrites of files that may hold the key."""
-    named = keys.to_pylist()[0]
+    (named,) = python_rows(keys)
     try:
         told = explain_key(handle, view, named, 0)
         versions = {step.version for step in told.steps}

@@ -550,7 +550,12 @@ def test_peeking_tells_a_header_that_is_torn() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "kinds"),
     [
-        ("a.csv", b'by hand\n# c\ni,s\n1,"a\nb"\n#x,y,z\n', {"skip_lines": 1, "comment": "#"}, [LONG, STRING]),
+        (
+            "a.csv",
+            b'by hand\n# c\ni,s\n1,"a\nb"\n#x,y,z\n',
+            {"skip_lines": 1, "comment": "#", "multiline": True},
+            [LONG, STRING],
+        ),
         ("a.csv", "i|s\r1|2.5\r".encode("utf-16"), {"encoding": "utf-16", "delimiter": "|"}, [LONG, DOUBLE]),
         ("a.csv.zip", zipped(b"i,s\n1,x\n"), {}, [LONG, STRING]),
         ("a.json", b'[{"i": 1,\n"s": "x"}, {"i": 2, "s": "y"}]', {"multiline": True}, [LONG, STRING]),

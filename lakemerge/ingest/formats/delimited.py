@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,13 +96,6 @@ class Delimited(Format):
 
     def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
         return line_at(text_stream(data, path, self.compression, self.encoding), offset)
-
-    def records(self, data: pa.NativeFile, path: str) -> Iterator[bytes]:
-        """The header and the records of a file in portions, whatever their line breaks: without comments."""
-        stream = text_stream(data, path, self.compression, self.encoding)
-        portions = cut_stream(stream, skip_lines=self.skip_lines, quoting=replace(self._quoting, multiline=True))
-        for lines in checked_marks(portions, self.encoding):
-            yield lines.only(np.arange(len(lines)))
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         names = self.names if piece.peek is None else piece.peek.names
