@@ -6,6 +6,7 @@ from __future__ import annotations
 import lakemerge._internal.shadow  # noqa: F401 - checks before the first import from another package of ours
 # isort: on
 
+from lakemerge._internal.version import library_version
 from lakemerge.errors import (
     CommitConflictError,
     CompactFirstError,
@@ -131,5 +132,8 @@ __all__ = [
     "unwrap_error",
     "unwrap_errors",
 ]
+
+__version__ = library_version()
+"""The version of the library, such as ``0.1.0``."""
 
 know_earlier_names()

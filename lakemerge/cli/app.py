@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import platform
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
+from lakemerge._internal.version import library_version
 from lakemerge.cli import merge_source, provenance, rows
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.demo import demo
 from lakemerge.cli.ingest import ingest_app
-from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, say_lines
+from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, say, say_lines
 from lakemerge.cli.service import run_maintenance, stopping
 from lakemerge.cli.streams import changes, consumers_app
 from lakemerge.cli.tables import (
@@ -73,6 +77,32 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(versions())
+        raise typer.Exit
+
+
+@app.callback()
+def lakemerge(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Makes LakeMerge tables, writes and reads their rows, and keeps them healthy."""
+
+
+def versions() -> str:
+    """The version of the library, and those of what it works with."""
+    found = [f"Python {platform.python_version()}"]
+    for package in ("pyarrow", "pyspark", "duckdb"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{package} {package_version(package)}")
+    return f"lakemerge {library_version()} ({', '.join(found)})"
+
 
 app.command()(demo)
 app.add_typer(ingest_app, name="ingest")

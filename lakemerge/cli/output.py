@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lakemerge.python_values import decimal_text, python_rows
 from mergers.wording import printable
 
 __all__ = [
@@ -57,9 +58,10 @@ def lines(values: Iterable[object]) -> None:
 
 
 def row_lines(batches: Iterable[pa.RecordBatch]) -> None:
-    """Print each row as one line of JSON. Each batch is printed as soon as it is read."""
+    """Print each row as one line of JSON. Each batch is printed as soon as it is read. Columns of one name are told
+    apart."""
     for batch in batches:
-        lines(batch.to_pylist())
+        lines(python_rows(batch))
         sys.stdout.flush()
 
 
@@ -125,7 +127,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, decimal.Decimal):
-        return str(value)
+        return decimal_text(value)
     if isinstance(value, dt.timedelta):
         return value.total_seconds()
     if isinstance(value, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
@@ -30,15 +31,18 @@ from lakemerge.cli.output import (
     row_lines,
     say,
     say_lines,
-    with_base64,
 )
 from lakemerge.cli.provenance import KeyArgument, OptionsOption, key_of, merger_options
-from lakemerge.cli.tables import columns_of, shown_rows
+from lakemerge.cli.spelling import spelled
+from lakemerge.cli.tables import cell, columns_of, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
+from lakemerge.ingest.guessing import Guess
 from lakemerge.ingest.single import SingleFile
+from lakemerge.schema.schema import type_ddl
 from lakemerge.storage.options import shown_name
 from lakemerge.table import LakeTable
+from mergers.wording import worded
 
 __all__ = ["register"]
 
@@ -67,6 +71,10 @@ def init(
         str | None, typer.Option(help="The columns as DDL, such as 'id BIGINT, name STRING, seq BIGINT'.")
     ] = None,
     like: Annotated[str | None, typer.Option("--like", help="A data file; the table gets columns for it.")] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="NAME=TYPE: with --like, the type of a column, such as code=STRING; repeatable."),
+    ] = None,
     key_columns: Annotated[list[str] | None, typer.Option("--key", help="A key column; may be given again.")] = None,
     ordering: Annotated[
         list[str] | None, typer.Option(help="A column that tells which record is newer; may be given again.")
@@ -76,7 +84,7 @@ def init(
     ] = None,
     options: OptionsOption = None,
     partition_by: Annotated[
-        list[str] | None, typer.Option(help="A key column to partition by; may be given again.")
+        list[str] | None, typer.Option(help="A column to partition by, which must be a --key, too; may be given again.")
     ] = None,
     buckets: Annotated[int | None, typer.Option(help="Buckets of a partition, a power of two.")] = None,
     properties: Annotated[
@@ -91,16 +99,20 @@ def init(
     storage_options: StorageOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a table. Its columns come from --schema, or with --like from a data file."""
+    """Create a table. Its columns come from --schema, or with --like from a data file, whose types are guessed."""
     given = parsed_options(storage_options or ())
     if (schema is None) == (like is None):
         raise InputError("say which columns the table has: either --schema with DDL, or --like with a data file")
     if not key_columns:
         raise InputError("say which columns identify a row: --key NAME, once for each key column")
+    if types and like is None:
+        raise InputError("--type corrects a guess of --like; with --schema, write the type there")
     columns: object = schema
+    guess = None
     if like is not None:
         file = SingleFile.found(like, format=format, options=named_values(format_options), storage_options=given)
-        columns = file.schema()
+        guess = file.guess(key=key_columns, types=_types(types))
+        columns = guess.schema
     table = LakeTable.create(
         path,
         columns,
@@ -125,11 +137,14 @@ def init(
                 "key": table.key,
                 "ordering": table.ordering,
                 "merger": detail.merger,
+                **({} if guess is None else {"notes": guess.notes, "warnings": guess.warnings}),
             }
         )
         return
     say(f"{table.url} is a table now, merged by {detail.merger}, with the columns")
     say(f"  {ddl}")
+    if guess is not None:
+        _say_guess(guess)
     say(f"Next: lakemerge upsert {path} {like or 'FILE'}")
 
 
@@ -217,7 +232,7 @@ def get(
     elif row is None:
         say("there is no such row")
     else:
-        facts([(name, "null" if value is None else str(with_base64(value))) for name, value in row.items()])
+        facts([(name, cell(value)) for name, value in row.items()])
 
 
 def query(
@@ -268,6 +283,25 @@ def diff(
         shown_rows(rows.select([KIND, *names]).rename_columns(["change", *names]), limit=limit)
     else:
         say(f"the rows of versions {before} and {after} are the same")
+
+
+def _say_guess(guess: Guess) -> None:
+    for name, why in guess.notes.items():
+        say(f"  {name} is {type_ddl(guess.schema.field(name).type)}: {why}")
+    if guess.is_guessed:
+        say("These types are guessed from the file's beginning; --type NAME=TYPE names another one")
+    for warning in guess.warnings:
+        say(f"warning: {worded(warning, partial(spelled, 'init'))}", error=True)
+
+
+def _types(given: Sequence[str] | None) -> dict[str, str]:
+    types: dict[str, str] = {}
+    for pair in given or ():
+        name, equals, kind = pair.partition("=")
+        if not (name and equals and kind):
+            raise InputError(f"--type {pair!r} is not NAME=TYPE, such as code=STRING")
+        types[name] = kind
+    return types
 
 
 def _ddl(schema: pa.Schema) -> str:

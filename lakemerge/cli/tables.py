@@ -11,6 +11,7 @@ from lakemerge.cli.output import columns, facts, say, say_lines, with_base64
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
+from lakemerge.python_values import python_values, with_text_decimals
 from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
 from lakemerge.results.results import (
     CompactionResult,
@@ -24,6 +25,7 @@ from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
 
 __all__ = [
+    "cell",
     "columns_of",
     "shown_buckets",
     "shown_detail",
@@ -121,7 +123,7 @@ def shown_result(result: CompactionResult) -> None:
 
 def shown_rows(rows: pa.Table, *, limit: int) -> None:
     shown = rows.slice(0, limit)
-    columns(rows.column_names, zip(*(map(_cell, column.to_pylist()) for column in shown.columns), strict=True))
+    columns(rows.column_names, zip(*(map(cell, python_values(column)) for column in shown.columns), strict=True))
     if rows.num_rows > limit:
         say(f"{rows.num_rows - limit} more rows; --limit shows them")
 
@@ -243,5 +245,6 @@ def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _cell(value: object) -> str:
-    return "null" if value is None else str(with_base64(value))
+def cell(value: object) -> str:
+    """A value as a table of a command shows it."""
+    return "null" if value is None else str(with_text_decimals(with_base64(value)))

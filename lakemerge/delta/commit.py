@@ -5,8 +5,6 @@ Nothing here overwrites or deletes. :meth:`lakemerge.delta.DeltaLog.commit` desc
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from lakemerge._internal.version import library_version
 from lakemerge.delta.actions import (
     TXNS_UNTIL,
     Action,
@@ -238,7 +237,7 @@ def _commit_info(
         "operation": operation.name,
         "operationParameters": {key: _as_text(value) for key, value in operation.parameters.items()},
         "operationMetrics": {key: _as_text(value) for key, value in metrics.items()},
-        "engineInfo": f"LakeMerge/{_library_version()}",
+        "engineInfo": f"LakeMerge/{library_version()}",
         "txnId": operation.transaction.id,
         "isBlindAppend": _is_blind_append(actions),
     }
@@ -252,15 +251,6 @@ def _commit_info(
 def _as_text(value: object) -> str:
     """A string as it is, and any other value as JSON, as Delta's ``DESCRIBE HISTORY`` expects."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-@functools.cache
-def _library_version() -> str:
-    """The result is kept, because to find it takes milliseconds: the metadata of the installed package is parsed."""
-    try:
-        return importlib.metadata.version("lakemerge")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _is_blind_append(actions: Sequence[Action]) -> bool:

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.errors import FrameError, InputError
+from lakemerge.flows.entry import entered, whole_frame
 from lakemerge.flows.settings import DELETED, START, FlowSettings
 from lakemerge.flows.target import opened_target
-from lakemerge.flows.truncation import apply_truncate, truncated_below
-from lakemerge.frames import as_reader, is_spark_frame
+from lakemerge.flows.truncation import apply_truncate, last_place, truncated_below
+from lakemerge.frames import is_spark_frame
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.results.results import UpsertResult
 from lakemerge.table import LakeTable
@@ -54,7 +55,8 @@ def auto_cdc(
     Type 2 keeps every event; :func:`lakemerge.flows.history` and :func:`lakemerge.flows.history_df` show the rows of
     each key with ``__START_AT`` and ``__END_AT``.
 
-    :param source: a batch or streaming DataFrame of Spark, or a pyarrow, pandas or polars frame.
+    :param source: a batch or streaming DataFrame of Spark, or a pyarrow, pandas or polars frame. Its columns may have
+        other types than the table's, as in :meth:`lakemerge.LakeTable.upsert`.
     :param target: a table or its path. If there is no table at the path, the flow makes it.
     :param keys: the columns that identify a row.
     :param sequence_by: the columns that say which of two events is newer; never null. A table of type 1 keeps them,
@@ -91,9 +93,9 @@ def auto_cdc(
         return spark_auto_cdc(source, target, settings, checkpoint=checkpoint, trigger=trigger, txn=txn)
     if checkpoint is not None or trigger is not None:
         raise InputError("checkpoint and trigger are for a streaming DataFrame; a batch takes txn")
-    events = as_reader(source).read_all()
-    table = opened_target(target, settings, events.schema, None)
-    return _apply(table, settings, events, txn)
+    given = whole_frame(source)
+    table = opened_target(target, settings, given.schema, None)
+    return _apply(table, settings, entered(given, table, settings), txn)
 
 
 def _apply(table: LakeTable, settings: FlowSettings, events: pa.Table, txn: tuple[str, int] | None) -> UpsertResult:
@@ -101,9 +103,9 @@ def _apply(table: LakeTable, settings: FlowSettings, events: pa.Table, txn: tupl
     if settings.truncates is not None:
         empties = mask_of(events, settings.truncates)
         if empties.any():
-            values = events.column(_spelled(events, sequence)).filter(pa.array(empties)).drop_null().to_pylist()
-            if values:
-                apply_truncate(table, sequence, max(values))
+            places = events.column(_spelled(events, sequence)).filter(pa.array(empties))
+            if (last := last_place(places)) is not None:
+                apply_truncate(table, sequence, last)
         events = events.filter(pa.array(~empties))
     if (below := truncated_below(table, sequence)) is not None:
         events = events.filter(pa.array(~mask_of(events, below)))

@@ -36,7 +36,7 @@ def history(target: LakeTable) -> pa.Table:
     """
     view = view_of(target)
     events = target.to_arrow().combine_chunks()
-    order = sort_order(key_columns(events, [*view.keys, START]))
+    order = sort_order(key_columns(events, [_spelled(events, name) for name in (*view.keys, START)]))
     return derived(events.take(pa.array(order)), view)
 
 
@@ -128,10 +128,13 @@ def _begins(events: pa.Table, keys: tuple[str, ...]) -> Bools:
     begins = np.zeros(events.num_rows, dtype=np.bool_)
     begins[:1] = True
     for name in keys:
-        spelled = next(column for column in events.column_names if column.lower() == name.lower())
-        codes = equality_codes(events.column(spelled).combine_chunks())
+        codes = equality_codes(events.column(_spelled(events, name)).combine_chunks())
         begins[1:] |= codes[1:] != codes[:-1]
     return begins
+
+
+def _spelled(events: pa.Table, column: str) -> str:
+    return next(name for name in events.column_names if name.lower() == column.lower())
 
 
 def _filled(column: pa.Array, fresh: Bools) -> pa.Array:

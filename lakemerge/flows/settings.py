@@ -53,6 +53,15 @@ class HistoryView:
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"table property {HISTORY_PROPERTY!r} is damaged: {error!r}") from error
 
+    def same_as(self, other: HistoryView) -> bool:
+        """Whether both derive the same rows: columns may be spelled in another case, and named in another order."""
+        return self._meaning() == other._meaning()
+
+    def _meaning(self) -> tuple[object, ...]:
+        track = None if self.track is None else {name.lower() for name in self.track}
+        untracked = {name.lower() for name in self.untracked}
+        return [name.lower() for name in self.keys], track, untracked, self.ignore_null_updates
+
     def tracks(self, column: str) -> bool:
         lower = column.lower()
         if self.track is not None:

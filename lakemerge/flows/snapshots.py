@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,19 +14,34 @@ from lakemerge._internal.arguments import checked, shown, whole
 from lakemerge.errors import FrameError, InputError
 from lakemerge.feed.difference import row_changes
 from lakemerge.flows.auto_cdc import KIND
+from lakemerge.flows.entry import cast_rows, entry_schema, whole_frame
 from lakemerge.flows.history import history
 from lakemerge.flows.settings import DELETED, END, START, FlowSettings
 from lakemerge.flows.target import opened_target
-from lakemerge.frames import as_reader, is_spark_frame
+from lakemerge.frames import is_spark_frame
 from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.results.results import UpsertResult
 from lakemerge.table import LakeTable
 from lakemerge.write.upsert import OwnTxn
 from mergers import RowKind
-from mergers.keys import group_starts, key_columns, sort_order
+from mergers.contract import Bools, Ints
+from mergers.keys import group_starts, key_columns, locate, sort_order
+from mergers.portions import gather
 from mergers.wording import argument
 
-__all__ = ["SNAPSHOT_APP", "SNAPSHOT_VERSION", "Version", "auto_cdc_from_snapshot", "next_version", "stamp_of"]
+__all__ = [
+    "SNAPSHOT_APP",
+    "SNAPSHOT_VERSION",
+    "Version",
+    "auto_cdc_from_snapshot",
+    "keys_of",
+    "lacking_columns",
+    "next_version",
+    "snapshot_fields",
+    "stamp_of",
+    "stamped_schema",
+    "twice",
+]
 
 SNAPSHOT_APP = "lakemerge.flow.snapshot"
 """The application id under which snapshots are committed. Its number is the version of the last one."""
@@ -47,7 +63,7 @@ def auto_cdc_from_snapshot(
     track_history_except_column_list: str | Sequence[str] | None = None,
 ) -> list[UpsertResult]:
     """Take up a whole snapshot of a source in one commit. Rows that are new or differ are upserted; rows that it lacks
-    are deleted.
+    are deleted. A column that it lacks stays as it is: unset is not null.
 
     :param source: the snapshot: a batch DataFrame of Spark, or a pyarrow, pandas or polars frame. Or a function, which
         gets the last version that was taken up (``None`` before the first), and returns ``(snapshot, version)`` for
@@ -107,43 +123,97 @@ def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSet
         from lakemerge.flows.spark import spark_snapshot
 
         return spark_snapshot(frame, version, target, settings)
-    rows = as_reader(frame).read_all()
+    given = whole_frame(frame)
     stamp = version if version is not None else next_version(target)
-    kind = _type(stamp)
-    stamped = rows.append_column(SNAPSHOT_VERSION, pa.array([stamp] * rows.num_rows, kind))
-    table = opened_target(target, settings, stamped.schema, None)
+    table = opened_target(target, settings, stamped_schema(given.schema, stamp), None)
     own = stamp_of(table, stamp)
-    changes = _changes(table, settings, stamped, stamp)
-    kinds, rows = changes.column(KIND), changes.drop_columns([KIND])
+    changes = _changes(table, settings, snapshot_rows(given, table, settings))
+    rows, kinds = changes.drop_columns([KIND]), changes.column(KIND)
+    stamps = pa.chunked_array([pa.repeat(pa.scalar(stamp, _type(stamp)), rows.num_rows)])
     # The tuple type is for users' own; ids like these are the library's.
     txn = cast("tuple[str, int]", own)
     if settings.scd_type == 1:
-        return table.upsert(changes, kind_column=KIND, txn=txn)
-    events = rows.drop_columns([SNAPSHOT_VERSION]).append_column(START, rows.column(SNAPSHOT_VERSION))
+        return table.upsert(changes.append_column(SNAPSHOT_VERSION, stamps), kind_column=KIND, txn=txn)
+    events = rows.append_column(START, stamps)
     return table.upsert(events.append_column(DELETED, pc.equal(kinds, "-D")), txn=txn)
 
 
-def _changes(table: LakeTable, settings: FlowSettings, snapshot: pa.Table, version: Version) -> pa.Table:
-    key = tuple(name for name in snapshot.column_names if name.lower() in {one.lower() for one in settings.keys})
-    there = history(table) if settings.scd_type == 2 else table.to_arrow()
+def stamped_schema(given: pa.Schema, version: Version) -> pa.Schema:
+    """The columns of a snapshot, with that of its version."""
+    return given.append(pa.field(SNAPSHOT_VERSION, _type(version)))
+
+
+def snapshot_fields(given: pa.Schema, table: LakeTable, settings: FlowSettings) -> tuple[pa.Schema, list[pa.Field]]:
+    """The columns of a snapshot in the table's types, as the snapshot spells and orders them, and the same columns as
+    the table spells them. Raises :class:`FrameError` for columns that do not fit the table."""
+    own = {field.name.lower(): field for field in table.schema}
+    stamp = table.schema.field(SNAPSHOT_VERSION if settings.scd_type == 1 else START)
+    wanted = entry_schema(given.append(stamp.with_name(SNAPSHOT_VERSION)), table, settings).remove(len(given))
+    return wanted, [own[field.name.lower()].with_nullable(True) for field in wanted]
+
+
+def snapshot_rows(given: pa.Table, table: LakeTable, settings: FlowSettings) -> pa.Table:
+    """A snapshot in the table's types and names."""
+    wanted, own = snapshot_fields(given.schema, table, settings)
+    return cast_rows(given, wanted).rename_columns([field.name for field in own])
+
+
+def keys_of(table: LakeTable, settings: FlowSettings) -> tuple[str, ...]:
+    """The columns that identify a row of a snapshot, as the table spells them."""
+    return tuple(name for name in table.key if name != START or settings.scd_type == 1)
+
+
+def lacking_columns(table: LakeTable, settings: FlowSettings, given: Sequence[str]) -> list[str]:
+    """The columns that an event of a history has to copy from the row that is there, because the snapshot lacks them.
+    In a table of present rows they stay unset."""
+    if settings.scd_type == 1:
+        return []
+    return [name for name in table.schema.names if name not in (*given, START, DELETED)]
+
+
+def _changes(table: LakeTable, settings: FlowSettings, snapshot: pa.Table) -> pa.Table:
+    """The rows that the table has to get, with their kinds. Columns that the snapshot lacks are not compared."""
+    key = keys_of(table, settings)
+    there = table.to_arrow() if settings.scd_type == 1 else history(table)
     if settings.scd_type == 2:
-        there = there.filter(pc.is_null(there.column(END))).drop_columns([START, END])
-    else:
-        there = there.drop_columns([SNAPSHOT_VERSION])
-    new = _by_key(snapshot.drop_columns([SNAPSHOT_VERSION]), key)
+        there = there.filter(pc.is_null(there.column(END)))
+    for name in key:
+        if nulls := snapshot.column(name).null_count:
+            raise FrameError(f"key column {name!r} is null in {nulls} row(s) of the snapshot; each row needs its key")
+    new = _by_key(snapshot, key)
     if len(group_starts(key_columns(new, key))) < new.num_rows:
-        raise FrameError(f"a key is twice in the snapshot; {', '.join(key)} must identify its rows")
-    columns = FeedColumns.of([(1, new.schema), (0, there.schema)])
-    old = _by_key(there.select([name for name in there.column_names if name in columns.schema.names]), key)
-    both = pa.concat_tables(
-        [rows.select(key).cast(pa.schema([new.schema.field(k) for k in key])) for rows in (old, new)]
-    )
+        raise twice(key)
+    columns = FeedColumns.of([(1, new.schema)])
+    old = _by_key(there, key)
+    both = pa.concat_tables([rows.select(key).cast(pa.schema([new.field(k) for k in key])) for rows in (old, new)])
     every = _by_key(both, key)
     every = every.take(pa.array(group_starts(key_columns(every, key)))) if every.num_rows else every
-    rows, kinds = row_changes(columns, key, every, old, new, before_images=False)
+    rows, kinds = row_changes(columns, key, every, old.select(new.column_names), new, before_images=False)
+    if lacking := lacking_columns(table, settings, snapshot.column_names):
+        at, was = locate(key_columns(old, key), key_columns(rows, key))
+        rows, kinds = _with_columns_of(old.select(lacking), rows, kinds, at, was)
     words = pa.array(["-D" if kind is RowKind.DELETE else "+U" for kind in sorted(RowKind)])
-    stamps = pa.array([version] * rows.num_rows, _type(version))
-    return rows.append_column(SNAPSHOT_VERSION, stamps).append_column(KIND, words.take(pa.array(kinds)))
+    return rows.append_column(KIND, words.take(pa.array(kinds)))
+
+
+def _with_columns_of(there: pa.Table, rows: pa.Table, kinds: Ints, at: Ints, was: Bools) -> tuple[pa.Table, Ints]:
+    """The rows with further columns: those of the rows that are there, and null where there is none. First come the
+    rows that were there, because no position may be gathered twice.
+
+    :param at: for each row, where the one that is there is, if ``was``.
+    """
+    order = np.concatenate([np.flatnonzero(was), np.flatnonzero(~was)])
+    found = gather(there, at[was]) if was.any() else there.slice(0, 0)
+    rows = gather(rows, order)
+    for name in there.column_names:
+        gap = pa.nulls(len(was) - found.num_rows, there.schema.field(name).type)
+        rows = rows.append_column(name, pa.chunked_array([*found.column(name).chunks, gap], gap.type))
+    return rows, kinds[order]
+
+
+def twice(key: Sequence[str]) -> FrameError:
+    """The error for a snapshot that has a key more than once."""
+    return FrameError(f"a key is twice in the snapshot; {', '.join(key)} must identify its rows")
 
 
 def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
@@ -192,5 +262,4 @@ def _version_of(number: int, kind: pa.DataType) -> Version:
 
 
 def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    plain = rows.combine_chunks()
-    return plain.take(pa.array(sort_order(key_columns(plain, key)))) if plain.num_rows else plain
+    return gather(rows, sort_order(key_columns(rows, key))) if rows.num_rows else rows

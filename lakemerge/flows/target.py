@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, NotATableError
-from lakemerge.flows.settings import DELETED, HISTORY_PROPERTY, START, FlowSettings
+from lakemerge.flows.settings import DELETED, HISTORY_PROPERTY, START, FlowSettings, HistoryView
+from lakemerge.schema.schema import roomy_schema
 from lakemerge.table import LakeTable
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ __all__ = ["history_fields", "opened_target"]
 
 def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spark: SparkSession | None) -> LakeTable:
     """
-    :param target: a table or its path. If there is no table at the path, it is made.
+    :param target: a table or its path. If there is no table at the path, it is made, with types that hold the source's
+        values.
+    :param source: the source's columns, in its own types.
     :raises InputError: the table has another key, ordering or merger than the flow needs; everything is listed.
     """
     wanted = _definition(settings, source)
@@ -33,31 +36,38 @@ def opened_target(target: object, settings: FlowSettings, source: pa.Schema, spa
     except NotATableError as error:
         if "there is no Delta log" not in error.message:
             raise
-        return LakeTable.create(target, spark=spark, **wanted)
+        return LakeTable.create(target, spark=spark, schema=_columns(settings, source), **wanted)
     return _checked(table, wanted)
 
 
 def _definition(settings: FlowSettings, source: pa.Schema) -> dict[str, Any]:
-    """The arguments of :meth:`LakeTable.create`."""
-    columns = settings.columns(source.names)
-    fields = [source.field(name).with_nullable(True) for name in columns]
+    """The arguments of :meth:`LakeTable.create` without the columns."""
+    settings.columns(source.names)  # raises if the flow cannot be run on them
     spelled = {name.lower(): name for name in source.names}
     key = [spelled[name.lower()] for name in settings.keys]
     sequence = [spelled[name.lower()] for name in settings.sequence_by]
     if settings.scd_type == 2:
-        start = source.field(sequence[0]).type
         return {
-            "schema": pa.schema([*fields, *history_fields(start)]),
             "key": [*key, START],
             # The sequence identifies an event. If an event comes twice, the later one is kept.
             "ordering": [],
             "merger": "commit-time",
             "properties": {HISTORY_PROPERTY: settings.view.to_json()},
         }
-    wanted: dict[str, Any] = {"schema": pa.schema(fields), "key": key, "ordering": sequence, "merger": "event-time"}
+    wanted: dict[str, Any] = {"key": key, "ordering": sequence, "merger": "event-time"}
     if settings.ignore_null_updates:
         wanted |= {"merger": "partial-update", "options": {"remove_record_on_delete": True}}
     return wanted
+
+
+def _columns(settings: FlowSettings, source: pa.Schema) -> pa.Schema:
+    """The columns of a new target."""
+    fields = [source.field(name).with_nullable(True) for name in settings.columns(source.names)]
+    if settings.scd_type == 2:
+        lower = settings.sequence_by[0].lower()
+        start = next(field.type for field in source if field.name.lower() == lower)
+        fields += history_fields(start)
+    return roomy_schema(pa.schema(fields))
 
 
 def history_fields(sequence: pa.DataType) -> list[pa.Field]:
@@ -68,15 +78,16 @@ def history_fields(sequence: pa.DataType) -> list[pa.Field]:
 def _checked(table: LakeTable, wanted: dict[str, Any]) -> LakeTable:
     view = table.view
     config, problems = view.config, []
-    for what, there in (("key", config.key), ("ordering", config.ordering)):
-        if [name.lower() for name in there] != [name.lower() for name in wanted[what]]:
-            problems.append(f"its {what} is {list(there)}, and must be {wanted[what]}")
+    for what, given in (("key", config.key), ("ordering", config.ordering)):
+        if [name.lower() for name in given] != [name.lower() for name in wanted[what]]:
+            problems.append(f"its {what} is {list(given)}, and must be {wanted[what]}")
     if config.merger_name != wanted["merger"]:
         problems.append(f"its merger is {config.merger_name!r}, and must be {wanted['merger']!r}")
     elif wanted.get("options", {}).items() - dict(config.merger_options).items():
         problems.append(f"its merger needs the options {wanted['options']}")
     for name, value in wanted.get("properties", {}).items():
-        if view.snapshot.metadata.configuration.get(name) != value:
+        there = view.snapshot.metadata.configuration.get(name)
+        if there is None or not HistoryView.of(there).same_as(HistoryView.of(value)):
             problems.append(f"its table property {name!r} must be {value!r}")
     if problems:
         raise InputError(

@@ -79,7 +79,7 @@ def key_to_json(key: Key) -> list[object]:
     return [
         {"b64": base64.b64encode(value).decode()}
         if isinstance(value, bytes)
-        else {"dec": str(value)}
+        else {"dec": format(value, "f")}
         if isinstance(value, decimal.Decimal)
         else value
         for value in key

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
+from lakemerge.read.sql.text_numbers import from_decimal
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
 
@@ -82,6 +83,8 @@ def fitted(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, Problems]:
     if pa.types.is_floating(array.type) and pa.types.is_decimal(wanted):
         # Arrow's own cast rounds.
         return texts_fitted(array.cast(pa.string()), wanted)
+    if pa.types.is_decimal(array.type) and pa.types.is_string(wanted):
+        return from_decimal(array, wanted)[0], {}  # Arrow's own cast writes small numbers with an exponent
     return cast_marking(array, wanted)
 
 

@@ -9,15 +9,14 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.csv as pcsv
 import pyarrow.json as pjson
 
 from lakemerge.errors import InputError, SchemaError
@@ -26,16 +25,15 @@ from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject, fo
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
-from lakemerge.ingest.formats.encodings import parsed_encoding
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, add_field, nests_deeper
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.frames import Shape
+from lakemerge.ingest.guessing import Guess, equal_keys, guessed_texts, settled, with_types
 from lakemerge.ingest.places import Places, whole_path
 from lakemerge.ingest.reading import Reading, Rejects, readable, refused
 from lakemerge.ingest.source import SourceFile
 from lakemerge.options import Settings
-from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from mergers import Merger
@@ -101,21 +99,66 @@ class SingleFile:
         return SingleFile(file, chosen, {"delimiter": "\t"} | given if ending == "tsv" else given, places)
 
     def schema(self) -> pa.Schema:
-        """The columns of a table that can hold the file. Types of CSV and JSON are guessed from its beginning; times
-        become TIMESTAMP, as they are read: a text without a zone is in UTC.
+        """See :meth:`guess`."""
+        return self.guess().schema
 
-        :raises lakemerge.SchemaError: a table cannot have such columns.
+    def guess(self, *, key: Sequence[str] = (), types: Mapping[str, str] | None = None) -> Guess:
+        """The columns of a table that can hold the file. Types of CSV and JSON are guessed from its beginning, so that
+        no value is lost; times become TIMESTAMP, as they are read: a text without a zone is in UTC.
+
+        :param key: columns that will be the key. If keys become equal in their types, a warning says it.
+        :param types: column -> DDL of its type, for columns whose type is known.
+        :raises lakemerge.SchemaError: a table cannot have such columns, or the file has no such column.
         """
         chosen = self._format(())
-        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
-            if isinstance(chosen, JsonLines):
-                guessed = _settled(self._guessed_json(data, chosen))
-            elif isinstance(chosen, Delimited):
-                guessed = _settled(self._guessed(data, chosen))
-            else:
+        if isinstance(chosen, Delimited):
+            guessed = guessed_texts(self._texts(chosen))
+        else:
+            with self._open(chosen) as data:
+                guessed = settled(self._typed(data, chosen), is_guessed=isinstance(chosen, JsonLines))
+        guess = with_types(replace(guessed, schema=to_arrow_schema(guessed.schema)), types or {})
+        return replace(guess, warnings=self._warnings(guess.schema, key))
+
+    def _typed(self, data: pa.NativeFile, chosen: Format) -> pa.Schema:
+        """The columns as the file or Arrow types them."""
+        if isinstance(chosen, JsonLines):
+            return self._guessed_json(data, chosen)
+        peek = chosen.peek(data, self.file)
+        return pa.schema(list(zip(peek.names, peek.types or (), strict=True)))
+
+    def _warnings(self, schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
+        """What is to be said of keys that are text in the file."""
+        lower = {name.lower() for name in key}
+        names = [name for name in schema.names if name.lower() in lower]
+        chosen = self._format(tuple(names))
+        if not (names and isinstance(chosen, Delimited | JsonLines)):
+            return ()
+        told = equal_keys(self._texts(chosen, names), schema)
+        return () if told is None else (told,)
+
+    def _texts(self, chosen: Delimited | JsonLines, names: Sequence[str] | None = None) -> pa.Table:
+        """The beginning of the file as the ingest reads it, with columns of texts; by default all."""
+        peek = None
+        if isinstance(chosen, Delimited):
+            if not chosen.header:
+                raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
+            with self._open(chosen) as data:
                 peek = chosen.peek(data, self.file)
-                guessed = pa.schema(list(zip(peek.names, peek.types or (), strict=True)))
-        return to_arrow_schema(guessed)
+        given = names or (peek.names if peek else ())
+        schema = to_arrow_schema(pa.schema([(name, pa.string()) for name in given]))
+        frame, rows, size = Frame.of(schema, ignores=True), [schema.empty_table()], 0
+        with self._open(chosen) as data:
+            for parsed in chosen.parsed(data, self._piece(peek), frame):
+                rows.append(pa.table(parsed.rows))
+                size += parsed.rows.nbytes
+                if size > _LOOKED_AT:
+                    break
+        return pa.concat_tables(rows)
+
+    @contextmanager
+    def _open(self, chosen: Format) -> Iterator[pa.NativeFile]:
+        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
+            yield data
 
     def rows(
         self,
@@ -271,28 +314,6 @@ class SingleFile:
             parse_options=pjson.ParseOptions(newlines_in_values=chosen.multiline),
         ).schema
 
-    def _guessed(self, data: pa.NativeFile, chosen: Delimited) -> pa.Schema:
-        if not chosen.header:
-            raise InputError(f"{self.file.path} has no header: say what its columns are ({argument('schema')})")
-        seen: list[bytes] = []
-        size = 0
-        for records in chosen.records(data, self.file.path):
-            seen.append(records)
-            size += len(records)
-            if size > _LOOKED_AT:
-                break
-        return pcsv.read_csv(
-            pa.BufferReader(b"".join(seen)),
-            read_options=pcsv.ReadOptions(block_size=size + 1, encoding=parsed_encoding(chosen.encoding)),
-            parse_options=pcsv.ParseOptions(
-                delimiter=chosen.delimiter,
-                quote_char=chosen.quote or False,
-                escape_char=(chosen.escape if chosen.escape != chosen.quote else None) or False,
-                newlines_in_values=True,
-            ),
-            convert_options=pcsv.ConvertOptions(null_values=list(chosen.null), strings_can_be_null=True),
-        ).schema
-
 
 class _Fields(NamedTuple):
     """The names of fields of records, whatever their case."""
@@ -359,17 +380,6 @@ def _is_too_deep(line: bytes) -> bool:
         return nests_deeper(orjson.loads(line), MAX_VALUE_LEVELS)
     except ValueError:
         return True  # orjson reads no value that nests a thousand levels
-
-
-def _settled(guessed: pa.Schema) -> pa.Schema:
-    """Columns without a value are texts."""
-    kinds = {column.name: column.type for column in guessed}
-    for name, kind in kinds.items():
-        if pa.types.is_null(kind):
-            kinds[name] = pa.string()
-        elif pa.types.is_timestamp(kind):
-            kinds[name] = TIMESTAMP
-    return pa.schema(list(kinds.items()))
 
 
 def _ending(path: str) -> str:

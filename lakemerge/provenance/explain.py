@@ -26,6 +26,7 @@ from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_rec
 from lakemerge.provenance.retained import Retained, retained, unpacked
 from lakemerge.provenance.short import in_words, of_load, shorts
 from lakemerge.provenance.verdicts import Change, Verdict, judged
+from lakemerge.python_values import python_rows
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.read.parquet.files import shaped
@@ -39,7 +40,7 @@ __all__ = ["explain_key"]
 def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since: int | None) -> Explanation:
     """See :meth:`lakemerge.LakeTable.explain`."""
     keys = sorted_keys([key], tip.config)
-    named = keys.to_pylist()[0]
+    (named,) = python_rows(keys)
     known = _Known.by_default(tip) if since is None else _Known.since(retained(handle, tip, since))
     file_slice = _file_slice(known.view, keys)
     notes = list(known.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.provenance.verdicts import shown_value
+from lakemerge.python_values import decimal_text
 from lakemerge.results.html import definition_html, table_html
 from mergers.wording import printable
 
@@ -178,4 +180,6 @@ def _json(value: object) -> str | None:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, decimal.Decimal):
+        return decimal_text(value)
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -31,6 +31,7 @@ from lakemerge.provenance.notes import ADDINFO_OPERATION, SEND_OPERATION, keys_o
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.past import PastCommit, definitions, read_commits
 from lakemerge.provenance.search import Search
+from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import sorted_keys
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
@@ -63,7 +64,7 @@ def lineage_of(
     if key is not None:
         named = sorted_keys([key], view.config)
         events = list(_of_key(handle, view, named, events, teller))
-        key = named.to_pylist()[0]
+        (key,) = python_rows(named)
     known = len(events)
     if not search.is_empty:
         events = list(search.among(events))
@@ -249,7 +250,7 @@ def _of_key(
     handle: Handle, view: TableView, keys: pa.Table, events: Sequence[Event], teller: _Teller
 ) -> Iterator[Event]:
     """The events that concern a key: the commits of its records, and rewrites of files that may hold the key."""
-    named = keys.to_pylist()[0]
+    (named,) = python_rows(keys)
     try:
         steps: Sequence[Step] = explain_key(handle, view, named, 0).steps
     except VersionNotFoundError:

@@ -15,6 +15,7 @@ from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.python_values import python_rows
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from mergers import RowKind
@@ -39,11 +40,11 @@ class KeyState:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        return next(iter(self.rows.to_pylist()), None)
+        return next(iter(python_rows(self.rows)), None)
 
     @property
     def tombstone(self) -> dict[str, Any] | None:
-        return next(iter(self.tombstones.to_pylist()), None)
+        return next(iter(python_rows(self.tombstones)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class KeyRecord:
 
     @property
     def values(self) -> dict[str, Any]:
-        return dict(self.rows.to_pylist()[0])
+        return python_rows(self.rows)[0]
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:

@@ -6,12 +6,14 @@ The rows before and after come from the merger, record by record. Nothing is mer
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakemerge.python_values import Spelled, arrow_values, decimal_text
 from mergers import Merger, RowKind, TableShape
 from mergers.builtin.functions.equal import equality_codes
 from mergers.ordering import order_codes
@@ -25,7 +27,7 @@ _Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A record, and the state of its key before and after it. Values as ``pa.Table.to_pylist`` gives them."""
+    """A record, and the state of its key before and after it, in values of :func:`python_rows`."""
 
     merger: Merger
     shape: TableShape
@@ -154,7 +156,9 @@ def _older(change: Change, state: _Row) -> str | None:
         return None
     names = change.ordering
     kinds = [change.shape.schema.field(name).type for name in names]
-    pairs = [pa.array([change.values[name], state.get(name)], kind) for name, kind in zip(names, kinds, strict=True)]
+    pairs = [
+        arrow_values([change.values[name], state.get(name)], kind) for name, kind in zip(names, kinds, strict=True)
+    ]
     own, stored = order_codes(pairs).tolist()
     if own >= stored:
         return None
@@ -186,7 +190,10 @@ def _equal(change: Change, name: str, left: _Row | None, right: _Row | None) -> 
         return one is other
     if one == other:
         return True
-    codes = equality_codes(pa.array([one, other], change.shape.schema.field(name).type)).tolist()
+    try:
+        codes = equality_codes(arrow_values([one, other], change.shape.schema.field(name).type)).tolist()
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return False  # there are texts in it for what Python lacks, and they differ
     return bool(codes[0] == codes[1])
 
 
@@ -205,7 +212,11 @@ def shown_value(value: object) -> str:
         return "null"
     if isinstance(value, dt.datetime | dt.date):
         return value.isoformat(" ") if isinstance(value, dt.datetime) else value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return decimal_text(value)
     text = value if isinstance(value, str) else str(value)
+    if isinstance(value, Spelled):
+        return text
     short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"
     return repr(short) if isinstance(value, str) else short
 

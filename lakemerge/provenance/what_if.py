@@ -21,6 +21,7 @@ from lakemerge.layout.travel import guarded, unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.retained import retained
 from lakemerge.provenance.short import short_notes
+from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results.html import definition_html
@@ -80,7 +81,7 @@ class WhatIf:
     def get(self, key: Mapping[str, object]) -> dict[str, Any] | None:
         """The row of one key; as :meth:`lakemerge.LakeTable.get`."""
         with unless_replaced(self._handle.log, self._view.snapshot):
-            return next(iter(look_up(self._handle, self._view, [key], None).to_pylist()), None)
+            return next(iter(python_rows(look_up(self._handle, self._view, [key], None))), None)
 
     def _repr_html_(self) -> str:
         facts = [

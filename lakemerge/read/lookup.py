@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -96,7 +97,9 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
         names = list(dict.fromkeys([*config.key, *(name for row in rows for name in row)])) if rows else config.key
         fields = {name: config.schema.field(name).type for name in config.key}
         try:
-            given = {n: pa.array([row[n] for row in rows if n in row], fields.get(n)) for n in names}
+            given = {
+                n: pa.array([_plain(row[n], fields.get(n)) for row in rows if n in row], fields.get(n)) for n in names
+            }
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
             raise FrameError(f"the keys do not fit the table's key: {error}") from error
         for name in fields:
@@ -113,6 +116,13 @@ def _as_table(keys: object, config: TableConfig) -> pa.Table:
         f"keys are a mapping of key columns to values, a list of such, or a pyarrow, pandas or polars frame, "
         f"not {type(keys).__name__}"
     )
+
+
+def _plain(value: object, kind: pa.DataType | None) -> object:
+    """A key's value, where a UUID is what a table holds of it: text, or its bytes."""
+    if not isinstance(value, uuid.UUID):
+        return value
+    return value.bytes if kind == pa.binary() else str(value)
 
 
 def _named(names: Sequence[object], config: TableConfig) -> list[str]:

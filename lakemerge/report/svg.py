@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from lakemerge.results.html import html_text
 from lakemerge.results.plans import readable_bytes
 
-__all__ = ["Bar", "Mark", "areas", "bars", "legend", "marks"]
+__all__ = ["Bar", "Mark", "areas", "bars", "legend", "marks", "short_labels"]
 
 WIDTH: Final = 880
 _LEFT: Final = 74
@@ -52,7 +53,9 @@ class Mark:
 
 def bars(rows: Sequence[Bar]) -> str:
     """Horizontal bars, in the order given."""
-    left, right = 190, 150
+    labels = short_labels([row.label for row in rows])
+    widest = max(map(_width, labels), default=0)
+    left, right = 16 + math.ceil(widest * _LETTER), 150
     most = max((sum(row.parts) for row in rows), default=0) or 1
     height = _ROW * len(rows) + 6
     out = [_open(height)]
@@ -60,7 +63,7 @@ def bars(rows: Sequence[Bar]) -> str:
         y = place * _ROW + 4
         x = float(left)
         out.append(
-            f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{html_text(_short(row.label))}</text>'
+            f'<text x="{left - 8}" y="{y + 13}" class="label" text-anchor="end">{html_text(labels[place])}</text>'
         )
         out.append(f"<g><title>{html_text(row.title)}</title>")
         for series, part in enumerate(row.parts):
@@ -169,8 +172,28 @@ def _steps(times_ms: Sequence[int], values: Sequence[float], top: float) -> list
     return points
 
 
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """The labels, cut in the middle if they are long: what tells the bars of one partition apart stands at the end.
+    Labels that would then look alike have their numbers."""
+    short = [_short(label) for label in labels]
+    alike = {text for text in short if short.count(text) > 1}
+    return [f"{text} #{place}" if text in alike else text for place, text in enumerate(short, start=1)]
+
+
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"
+    if _width(text) <= _LONGEST:
+        return text
+    first, last = _LONGEST // 2, _LONGEST - _LONGEST // 2 - 1
+    while _width(text[:first]) + _width(text[-last:]) >= _LONGEST:
+        first, last = first - 1, last - 1
+    return f"{text[:first]}\u2026{text[-last:]}"
 
 
-_LONGEST: Final = 28
+def _width(text: str) -> int:
+    """In letters of usual width. Some scripts have letters that are twice as wide."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+_LONGEST: Final = 40
+_LETTER: Final = 7.0
+"""Pixels of a letter, at most on average."""

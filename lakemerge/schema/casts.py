@@ -14,13 +14,23 @@ import pyarrow.compute as pc
 from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import first_bad_row
 
-__all__ = ["castable", "safe_cast"]
+__all__ = ["castable", "extension_type", "safe_cast"]
 
 _ANY_INTEGER = pa.decimal128(20, 0)
 """Holds every integer, signed or not."""
 _EXACT_DIGITS = {pa.float32(): 24, pa.float64(): 53}
 """Binary digits of a float's mantissa."""
 _SHOWN = 60
+_EXTENSIONS: dict[str, pa.DataType] = {
+    "arrow.uuid": pa.string(),
+    "arrow.json": pa.string(),
+    "arrow.bool8": pa.bool_(),
+}
+"""Extension types whose values a table can hold, and as what."""
+_ENTRY = ["key", "value"]
+_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
+_UUID_BYTES = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 16))
+"""The bytes of a UUID between the dashes of its text."""
 _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.bool_(): pa.bool_(),
     pa.string(): pa.string(),
@@ -39,10 +49,13 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
 
     Integers, floats, decimals and timestamps of every width count as castable to their kind in every other width, and
     integers to floats and decimals; :func:`safe_cast` then checks each value. Struct fields match by name, whatever
-    their case and order. A nullable field that ``from_type`` lacks is null.
+    their case and order. A nullable field that ``from_type`` lacks is null. A list of structs of ``key`` and ``value``
+    is a map, as in frames of polars, which has no maps. A UUID is text, or its 16 bytes.
     """
     if pa.types.is_null(from_type):
         return True
+    if isinstance(from_type, pa.BaseExtensionType):
+        return to_type in _as_stored(from_type)
     if isinstance(from_type, pa.DictionaryType | pa.RunEndEncodedType):
         return castable(from_type.value_type, to_type)
     if pa.types.is_integer(from_type):
@@ -55,23 +68,14 @@ def castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
         return pa.types.is_timestamp(from_type) and (from_type.tz is None) == (to_type.tz is None)
     if pa.types.is_fixed_size_binary(from_type):
         return bool(to_type == pa.binary())
-    if pa.types.is_map(to_type):
-        return (
-            pa.types.is_map(from_type)
-            and castable(from_type.key_type, to_type.key_type)
-            and castable(from_type.item_type, to_type.item_type)
-        )
-    if pa.types.is_list(to_type):
-        return _is_list(from_type) and castable(from_type.value_type, to_type.value_type)
-    if pa.types.is_struct(to_type):
-        if not pa.types.is_struct(from_type):
-            return False
-        matches = _match_fields(from_type, to_type)
-        return matches is not None and all(
-            field.nullable if i is None else castable(from_type.field(i).type, field.type)
-            for i, field in zip(matches, to_type, strict=True)
-        )
+    if pa.types.is_nested(to_type):
+        return _nested_castable(from_type, to_type)
     return _SAME_VALUES.get(from_type) == to_type
+
+
+def extension_type(kind: pa.BaseExtensionType) -> pa.DataType | None:
+    """The table's type for an extension type of Arrow; ``None`` if a table cannot hold its values."""
+    return _EXTENSIONS.get(getattr(kind, "extension_name", ""))
 
 
 def safe_cast(batch: pa.RecordBatch, target: pa.Schema, first_row: int = 0) -> pa.RecordBatch:
@@ -137,6 +141,31 @@ def _misfit(field: pa.Field, array: pa.Array, row: int | None, first_row: int, e
     return f"{text}: {shown} in row {first_row + row} does not fit ({error}): {remedy}"
 
 
+def _nested_castable(from_type: pa.DataType, to_type: pa.DataType) -> bool:
+    if pa.types.is_map(to_type):
+        entry = _entry_fields(from_type)
+        return (
+            entry is not None
+            and castable(entry[0].type, to_type.key_type)
+            and castable(entry[1].type, to_type.item_type)
+        )
+    if pa.types.is_list(to_type):
+        return _is_list(from_type) and castable(from_type.value_type, to_type.value_type)
+    if not pa.types.is_struct(from_type):
+        return False
+    matches = _match_fields(from_type, to_type)
+    return matches is not None and all(
+        field.nullable if i is None else castable(from_type.field(i).type, field.type)
+        for i, field in zip(matches, to_type, strict=True)
+    )
+
+
+def _as_stored(kind: pa.BaseExtensionType) -> list[pa.DataType]:
+    """The types of a table that hold the values of an extension type."""
+    same = extension_type(kind)
+    return [] if same is None else [same, pa.binary()] if _is_uuid(kind) else [same]
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return (
         pa.types.is_list(kind)
@@ -145,6 +174,22 @@ def _is_list(kind: pa.DataType) -> bool:
         or pa.types.is_list_view(kind)
         or pa.types.is_large_list_view(kind)
     )
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and getattr(kind, "extension_name", "") == "arrow.uuid"
+
+
+def _entry_fields(kind: pa.DataType) -> tuple[pa.Field, pa.Field] | None:
+    """The fields for key and value of a map, or of a list of its entries; ``None`` for other types."""
+    if pa.types.is_map(kind):
+        return kind.key_field, kind.item_field
+    if not _is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return None
+    fields = list(kind.value_type)
+    if [field.name.lower() for field in fields] != _ENTRY:
+        return None
+    return fields[0], fields[1]
 
 
 def _match_fields(from_type: pa.StructType, to_type: pa.StructType) -> list[int | None] | None:
@@ -169,24 +214,63 @@ def _convert(array: pa.Array, to: pa.DataType) -> pa.Array:
         return _convert(array.dictionary_decode(), to)
     if isinstance(kind, pa.RunEndEncodedType):
         return _convert(pc.run_end_decode(array), to)
-    if pa.types.is_struct(to):
-        return _convert_struct(array, to)
-    if pa.types.is_map(to):
-        entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
-        return _nest(array, array.offsets.to_numpy(), entries, to, pa.struct([to.key_field, to.item_field]))
-    if pa.types.is_list(to):
-        # Elements of null lists are not among the flattened ones.
-        elements = array.flatten()
-        if not to.value_field.nullable and elements.null_count:
-            raise pa.ArrowInvalid("a null among the elements, which are not nullable")
-        lengths = array.value_lengths().fill_null(0).to_numpy()
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-        return _nest(array, offsets, elements, to, to.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _uuid_texts(array.storage) if _is_uuid(kind) and to == pa.string() else array.storage.cast(to)
+    if pa.types.is_nested(to):
+        return _convert_nested(array, to)
     if pa.types.is_decimal(to):
         return _convert_to_decimal(array, to)
     if pa.types.is_floating(to):
         return _convert_to_float(array, to)
     return array.cast(to, safe=True)
+
+
+def _convert_nested(array: pa.Array, to: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(to):
+        return _convert_struct(array, to)
+    if pa.types.is_map(to):
+        if not pa.types.is_map(array.type):
+            return _convert_entries(array, to)
+        entries = pa.StructArray.from_arrays([array.keys, array.items], names=_ENTRY)
+        return _nest(array, array.offsets.to_numpy(), entries, to, pa.struct([to.key_field, to.item_field]))
+    elements = array.flatten()
+    if not to.value_field.nullable and elements.null_count:
+        raise pa.ArrowInvalid("a null among the elements, which are not nullable")
+    return _nest(array, _offsets(array), elements, to, to.value_type)
+
+
+def _convert_entries(array: pa.Array, to: pa.MapType) -> pa.Array:
+    """A list of structs of key and value as a map."""
+    entries = array.flatten()
+    if entries.null_count:
+        raise pa.ArrowInvalid("a null among the entries, which have a key and a value")
+    keys, items = entries.flatten()
+    if keys.null_count:
+        raise pa.ArrowInvalid("a null among the keys")
+    if not to.item_field.nullable and items.null_count:
+        raise pa.ArrowInvalid("a null among the values, which are not nullable")
+    pairs = pa.StructArray.from_arrays([keys, items], names=_ENTRY)
+    return _nest(array, _offsets(array), pairs, to, pa.struct([to.key_field, to.item_field]))
+
+
+def _offsets(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The offsets of a list's rows into its flattened elements. Elements of null lists are not among these."""
+    lengths = array.value_lengths().fill_null(0).to_numpy()
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def _uuid_texts(storage: pa.Array) -> pa.Array:
+    """The texts of UUIDs, in lower case and with dashes, from their 16 bytes."""
+    count = len(storage)
+    whole = pa.concat_arrays([storage.fill_null(bytes(16))])
+    data = np.frombuffer(whole.buffers()[1], np.uint8, count=16 * count) if count else np.zeros(0, np.uint8)
+    digits = _HEX[data].reshape(count, 32)
+    dash = np.full((count, 1), ord("-"), np.uint8)
+    parts = [part for first, last in _UUID_BYTES for part in (digits[:, 2 * first : 2 * last], dash)]
+    text = np.concatenate(parts[:-1], axis=1)
+    ends = np.arange(count + 1, dtype=np.int32) * text.shape[1]
+    buffers = [_validity(storage), pa.py_buffer(ends.tobytes()), pa.py_buffer(np.ascontiguousarray(text).tobytes())]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 def _convert_to_decimal(array: pa.Array, to: pa.DataType) -> pa.Array:

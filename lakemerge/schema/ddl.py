@@ -18,7 +18,7 @@ from lakemerge._internal.near import nearest
 from lakemerge.errors import SchemaError
 from lakemerge.schema.limits import TOO_DEEP
 
-__all__ = ["PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
+__all__ = ["NO_LENGTHS", "PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
 
 PLACEHOLDER = pa.bool_()
 """It stands for a refused type until all problems are known. Arrow's null type cannot be used: it cannot be NOT
@@ -48,6 +48,7 @@ _SIMPLE: dict[str, pa.DataType] = {
 }
 _DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
 _BOUNDED_STRING = {"CHAR", "CHARACTER", "VARCHAR"}
+NO_LENGTHS = "no write checks the length of texts yet; take STRING, and check lengths before you write"
 _TYPE_NAMES = [*_SIMPLE, *_DECIMAL, *_BOUNDED_STRING, "ARRAY", "MAP", "STRUCT"]
 _REFUSED = {
     "VARIANT": "keep it as STRING",
@@ -81,7 +82,7 @@ class _Token:
 def parse_ddl(text: str) -> pa.Schema:
     """The schema that ``text`` describes, in the table's Arrow types; comments become metadata ``comment``.
 
-    ``CHAR(n)`` and ``VARCHAR(n)`` are strings without a bound. Names are not checked here.
+    ``CHAR(n)`` and ``VARCHAR(n)`` are refused, because no write enforces a length. Names are not checked here.
     Raises :class:`SchemaError`: at a syntax error with its position (1-based), and for types no
     table can hold, all at once, with their names.
     """
@@ -216,8 +217,9 @@ class _Parser:
         if word in _DECIMAL:
             return self.decimal(token)
         if word in _BOUNDED_STRING:
-            self.numbers()
-            return pa.string()
+            lengths = self.numbers()
+            self._refuse(token, column, f"{word}({', '.join(map(str, lengths))})", NO_LENGTHS)
+            return PLACEHOLDER
         if word == "ARRAY":
             self.expect("<")
             element = self.data_type(column)

@@ -17,8 +17,8 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
-from lakemerge.schema.casts import castable, safe_cast
-from lakemerge.schema.ddl import PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
+from lakemerge.schema.casts import castable, extension_type, safe_cast
+from lakemerge.schema.ddl import NO_LENGTHS, PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "from_delta_json",
     "json_entry",
     "needs_timestamp_ntz",
+    "roomy_schema",
     "safe_cast",
     "to_arrow_schema",
     "to_ddl",
@@ -68,6 +69,15 @@ _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.float16(): pa.float32(),
     pa.date64(): pa.date32(),
 }
+_WIDER: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+"""Unsigned integers, and the types that hold their values."""
+_LENGTH = b"__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark and Delta keep the type of a column that was declared as ``VARCHAR(n)`` or ``CHAR(n)``."""
 _JSON_PREFIX = "json:"
 _NUMBER = re.compile("[0-9]{1,9}")
 
@@ -98,7 +108,7 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
             canonical = pa.schema([_canonical_field(field, field.name, problems) for field in schema])
         except UnicodeDecodeError as error:
             raise SchemaError(f"the schema cannot be used: a name in it is not UTF-8: {error}") from error
-        problems += _name_problems(canonical)
+        problems += _name_problems(canonical) + _length_problems(canonical)
         _raise_if(problems)
         return canonical
     if isinstance(schema, str):
@@ -113,7 +123,33 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
             f"a schema is a pyarrow.Schema, a DDL string or a Spark StructType, not {type(schema).__name__}"
         )
     check_names(parsed)
+    _raise_if(_length_problems(parsed))
     return parsed
+
+
+def roomy_schema(schema: pa.Schema) -> pa.Schema:
+    """The canonical schema of a table that is made for frames of this schema.
+
+    As :func:`to_arrow_schema`, but types that no table has become types that hold their values: unsigned integers the
+    next wider signed ones, and nanoseconds microseconds. Raises :class:`SchemaError`.
+    """
+    return to_arrow_schema(pa.schema([field.with_type(_roomy(field.type)) for field in schema]))
+
+
+def _roomy(kind: pa.DataType) -> pa.DataType:
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
+    if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
+        return _roomy(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_roomy(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_roomy(kind.key_type), kind.item_field.with_type(_roomy(kind.item_type)))
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
+        return pa.list_(kind.value_field.with_type(_roomy(kind.value_type)))
+    return kind
 
 
 def check_names(schema: pa.Schema) -> None:
@@ -128,8 +164,11 @@ def to_delta_json(schema: pa.Schema) -> str:
     return json.dumps(_struct_json(schema), ensure_ascii=False, separators=(",", ":"))
 
 
-def from_delta_json(text: str) -> pa.Schema:
+def from_delta_json(text: str, *, of_frame: bool = False) -> pa.Schema:
     """The canonical schema of a Delta ``schemaString``; the inverse of :func:`to_delta_json`.
+
+    :param of_frame: whether it is the schema of a frame, whose texts of bounded length are texts like all others. In a
+        table's, such types are not known.
 
     Names are not checked. Raises :class:`SchemaError` for damaged JSON, and :class:`UnknownTypeError`, with all of
     them in ``problems``, for types that this library does not know (variant, intervals, collated strings).
@@ -138,6 +177,8 @@ def from_delta_json(text: str) -> pa.Schema:
     try:
         node = json.loads(text)
         kind = _from_node(node, "schema", unknown)
+        if of_frame:
+            kind, unknown = _unbounded(kind), [told for told in unknown if NO_LENGTHS not in told]
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
     except RecursionError as error:
@@ -190,6 +231,37 @@ def _name_problems(schema: pa.Schema) -> list[str]:
     return problems
 
 
+def _length_problems(schema: pa.Schema) -> list[str]:
+    """Fields that Spark and Delta take for ``VARCHAR(n)`` or ``CHAR(n)``, by an entry of their metadata."""
+    problems: list[str] = []
+
+    def look(field: pa.Field, path: str) -> None:
+        told = (field.metadata or {}).get(_LENGTH)
+        if told is not None:
+            problems.append(f"{path}: a table cannot hold {told.decode().upper()}: {NO_LENGTHS}")
+        for place in range(field.type.num_fields):
+            inner = field.type.field(place)
+            look(inner, f"{path}.{inner.name}")
+
+    for field in schema:
+        look(field, field.name)
+    return problems
+
+
+def _unbounded(kind: pa.DataType) -> pa.DataType:
+    """The type without the entries of metadata that bound the lengths of texts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_unbounded_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_unbounded(kind.key_type), _unbounded_field(kind.item_field))
+    return pa.list_(_unbounded_field(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _unbounded_field(field: pa.Field) -> pa.Field:
+    entries = {name: value for name, value in (field.metadata or {}).items() if name != _LENGTH}
+    return field.with_type(_unbounded(field.type)).with_metadata(entries or None)
+
+
 def _levels(path: str, kind: pa.DataType) -> Iterator[tuple[str, list[str]]]:
     """The field names of every struct in a type, with the path of the struct."""
     if pa.types.is_struct(kind):
@@ -226,6 +298,8 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
         return _SAME_VALUES[kind]
     if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
         return _canonical(kind.value_type, path, problems)
+    if isinstance(kind, pa.BaseExtensionType) and (same := extension_type(kind)) is not None:
+        return same
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
@@ -247,8 +321,7 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
 
 def _remedy(kind: pa.DataType) -> str:
     if pa.types.is_unsigned_integer(kind):
-        wider = {8: "int16", 16: "int32", 32: "int64", 64: "decimal128(20, 0)"}
-        return f"cast it to {wider[kind.bit_width]}"
+        return f"cast it to {_WIDER[kind]}"
     if pa.types.is_timestamp(kind):
         return "cast it to microseconds"
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
@@ -360,6 +433,7 @@ def _from_name(name: str, path: str, unknown: list[str]) -> pa.DataType:
     numbers = [part.strip() for part in rest.removesuffix(")").split(",")]
     if rest.endswith(")") and all(_NUMBER.fullmatch(part) for part in numbers):
         if word in ("char", "varchar") and len(numbers) == 1:
+            unknown.append(f"{path}: a table cannot hold {name.upper()}: {NO_LENGTHS}")
             return pa.string()
         if word == "decimal" and len(numbers) == 2:
             precision, scale = int(numbers[0]), int(numbers[1])

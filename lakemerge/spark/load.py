@@ -132,7 +132,7 @@ def _checks_more(merger: Merger) -> bool:
 
 
 def _nests_alike(given: Any, wanted: Any) -> bool:
-    if given.num_fields != wanted.num_fields:
+    if given.num_fields != wanted.num_fields or pa.types.is_map(given) != pa.types.is_map(wanted):
         return False
     inner = [(given.field(i), wanted.field(i)) for i in range(wanted.num_fields)]
     by_name = pa.types.is_struct(wanted)

@@ -115,7 +115,7 @@ def delete_matching_dataframe(
 def frame_schema(schema: StructType) -> pa.Schema:
     """The frame's schema in Arrow. Raises :class:`FrameError` for types that no table has."""
     try:
-        return from_delta_json(schema.json())
+        return from_delta_json(schema.json(), of_frame=True)
     except SchemaError as error:
         raise FrameError(f"the frame does not fit the table: {error.message}", **error.facts) from error
 

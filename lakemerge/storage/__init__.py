@@ -51,7 +51,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
         return LocalStore(os.path.expanduser(location))
     if scheme == "file":
         return LocalStore(path_of_file_url(location))
-    if match is not None and match["slashes"] == "/":
+    if match is not None and match["slashes"] == "/" and scheme != "dbfs":
         check_no_password(location)
         raise InputError(
             f"{location!r} looks like a URL that went through pathlib, which drops a slash: pass it as a string",

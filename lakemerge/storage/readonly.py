@@ -21,6 +21,27 @@ _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "
 """Where fsspec's file systems keep the time of a file; there is no common name."""
 
 
+_SUPPORTED = (
+    "today tables are written on local disks, on S3 (s3://) and on stores that speak S3's protocol (s3:// with "
+    "endpoint_url), and read on what fsspec knows; docs/guides/stores.md lists the stores"
+)
+_GOOGLE, _AZURE = ("Google Cloud Storage", "gcsfs"), ("Azure Storage", "adlfs")
+_CLOUDS = {
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("abfs", "abfss", "az"), _AZURE),
+    "oss": ("Alibaba Cloud OSS", "ossfs"),
+    "oci": ("Oracle Cloud Object Storage", "ocifs"),
+}
+"""Schemes of stores that can be read: the store, and the package of fsspec for it."""
+_SPELLED = {
+    **dict.fromkeys(("wasb", "wasbs", "adl", "onelake"), "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"),
+    **dict.fromkeys(("s3n", "r2", "b2", "minio", "wasabi", "cos", "cosn", "obs", "tos"), "s3://BUCKET/PATH, with the "
+        "store's endpoint_url if it is not Amazon's"),
+    **dict.fromkeys(("dbfs", "file+dbfs"), "/dbfs/PATH, where it is mounted"),
+}  # fmt: skip
+"""Schemes that nothing here knows, and how the same place is written instead."""
+
+
 class ReadOnlyStore(Store):
     """A folder that fsspec can read. Everything that writes raises :class:`StoreError`.
 
@@ -98,7 +119,7 @@ class ReadOnlyStore(Store):
             check_path(path)
         raise NothingCreatedError(
             f"{self._url!r} is readable, but this store has no put-if-absent we know of, so it cannot be written: "
-            "keep tables that change on a local disk or on S3",
+            f"keep tables that change elsewhere. {_told()}",
             url=self._url,
         )
 
@@ -135,12 +156,17 @@ class ReadOnlyStore(Store):
 
 def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
     fsspec = importlib.import_module("fsspec.core")
+    given, separator, rest = url.partition(":")
+    scheme = given.lower()
+    if scheme in _SPELLED:
+        raise InputError(f"{url!r} is no URL that is known here: write {_SPELLED[scheme]}. {_told()}", url=url)
+    if scheme in _CLOUDS and not _is_known(scheme):
+        raise _needs(url, scheme, "")
     # The errors of other packages may hold values of options, so they are not kept as causes.
     try:
-        file_system, root = fsspec.url_to_fs(url, **options)
+        file_system, root = fsspec.url_to_fs(f"{scheme}{separator}{rest}" if "::" not in url else url, **options)
     except ImportError as error:
-        reason = without_values(str(error), options)
-        raise DependencyMissingError(f"{url!r} needs another package: {reason}", url=url) from None
+        raise _needs(url, scheme, without_values(str(error), options)) from None
     except OSError as error:
         reason = without_values(str(error), options).partition("\n")[0]
         remedy = "; it needs Java, libhdfs and Hadoop's jars in CLASSPATH" if url.startswith("hdfs:") else ""
@@ -148,10 +174,26 @@ def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
             f"fsspec cannot open {url!r} with these options: {without_values(str(error), options)}. Correct the URL or "
-            f"{argument('storage_options')}; docs/guides/stores.md lists the stores",
+            f"{argument('storage_options')}. {_told()}",
             url=url,
         ) from None
     return file_system, str(root).rstrip("/")
+
+
+def _needs(url: str, scheme: str, reason: str) -> DependencyMissingError:
+    store, package = _CLOUDS.get(scheme, ("", ""))
+    where = f" for {store}" if store else ""
+    install = f"pip install {package}" if package else ""
+    what = "; ".join(filter(None, (reason, install)))
+    return DependencyMissingError(f"{url!r} needs another package{where}: {what}. {_told()}", url=url)
+
+
+def _is_known(scheme: str) -> bool:
+    return scheme in importlib.import_module("fsspec").available_protocols()
+
+
+def _told() -> str:
+    return f"{_SUPPORTED[0].upper()}{_SUPPORTED[1:]}"
 
 
 def _modified_ms(info: Mapping[str, object]) -> int:

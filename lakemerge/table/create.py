@@ -213,7 +213,11 @@ def _check_columns(
             problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
     for name in partition_by:
         if name not in key:
-            problems.append(f"partition column {name!r} must be a key column: add it to the key, or take a key column")
+            problems.append(
+                f"partition column {name!r} must be a key column: add it to the key, or take a key column. A record "
+                "goes to the partition of its key without a look at what is there, so a row whose value in another "
+                "column changes would be in two partitions"
+            )
         elif not is_partitionable(schema.field(name).type):
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
 

@@ -31,6 +31,7 @@ from lakemerge.layout.travel import find_version, guarded, unless_replaced, unle
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.provenance.explanation import Explanation
+from lakemerge.python_values import python_rows
 from lakemerge.read.failed_keys import OnFailedKeys, find_failed_keys, on_failed_keys
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
@@ -141,7 +142,8 @@ class LakeTable:
             with ``ordering`` and ``commit-time`` without. The class of an instance is used for this object, as if it
             were in ``mergers``. Whatever opens the table later must be given it.
         :param options: the merger's options.
-        :param partition_by: key columns whose values split the table.
+        :param partition_by: key columns whose values split the table. Others are refused: a record goes to the
+            partition of its key without a look at what is there.
         :param buckets: buckets per partition, a power of two. By default the first load chooses.
         :param properties: Delta table properties, such as ``delta.checkpointInterval``.
         :param mergers: merger classes that can be used in addition to the registered ones.
@@ -522,9 +524,10 @@ class LakeTable:
     ) -> dict[str, Any] | pa.Table | None:
         """Look up one key or many. For each key one bucket is read, and only row groups that can hold the key.
 
-        :param key: one key such as ``{"id": 7}`` returns the row as a dictionary of Python values, or ``None``. A
-            list of such mappings, or a pyarrow, pandas or polars frame of the key columns, returns an Arrow table
-            of the rows that exist, in no particular order.
+        :param key: one key such as ``{"id": 7}`` returns the row as a dictionary of Python values, or ``None``. What
+            Python lacks, such as days after the year 9999, is text, as Spark shows it. A list of such mappings, or a
+            pyarrow, pandas or polars frame of the key columns, returns an Arrow table of the rows that exist, in no
+            particular order.
         :param columns: as for :meth:`to_arrow`.
         :param failed_keys: as for :meth:`to_arrow`.
         :raises lakemerge.FrameError: the keys do not fit the table's key columns.
@@ -533,7 +536,7 @@ class LakeTable:
         view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
         with unless_replaced(self._handle.log, view.snapshot):
             rows = look_up(handle, view, [key] if one else key, columns)
-        return next(iter(rows.to_pylist()), None) if one else rows
+        return next(iter(python_rows(rows)), None) if one else rows
 
     @observed
     @checked

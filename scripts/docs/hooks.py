@@ -35,7 +35,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     if len(words) < _FEWEST_WORDS:
         _logger.warning("%s is empty: it has %d words", page.file.src_uri, len(words))
     if page.file.src_uri.startswith("reference/"):
-        html = _PAGE_NAME.sub(lambda found: _link(found[1], page, files), _ROLE.sub("<code>", html))
+        html = _PAGE_NAME.sub(lambda found: _link(found[1], page, files), _ROLE.sub("<code>", _without_marks(html)))
     return html
 
 
@@ -44,6 +44,11 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     for found in _FETCHED.findall(output):
         _logger.warning("%s fetches from the network: %s", page.file.src_uri, found)
     return output
+
+
+def _without_marks(html: str) -> str:
+    """The page without the marks that reStructuredText has before code, and Markdown does not."""
+    return html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
 
 
 def _link(name: str, page: Page, files: Files) -> str:

@@ -67,6 +67,105 @@ def test_a_table_from_a_file_and_back(folder: Path, capsys: Captured) -> None:
     assert json_of(capsys, "get", "t", "id=3") is None
 
 
+GUESSES = {
+    "zeros in front": (["0101", "101"], "STRING", "zeros in front"),
+    "zeros in front of a fraction": (["007.5", "1.5"], "STRING", "zeros in front"),
+    "plus signs": (["+4712", "5"], "STRING", ""),
+    "hexadecimal": (["0x1F", "12"], "STRING", ""),
+    "whole": (["0", "-7", " 12 "], "BIGINT", ""),
+    "beyond BIGINT": (["9223372036854775808", "1"], "STRING", "beyond BIGINT"),
+    "fractions": (["0.5", "-1", "1e3", ".25"], "DOUBLE", ""),
+    "more digits than a double": (["1234567890.1234567", "1"], "STRING", "more digits"),
+    "beyond DOUBLE": (["1e999", "1"], "STRING", "beyond DOUBLE"),
+    "booleans": (["true", "False"], "BOOLEAN", ""),
+    "dates": (["2026-01-31", "2026-02-28"], "DATE", ""),
+    "no date": (["2026-01-31", "2026-02-30"], "STRING", ""),
+    "dates and times": (["2026-01-31", "2026-02-28T12:00:00+01:00"], "TIMESTAMP_LTZ", ""),
+    "nanoseconds": (["2026-01-31T00:00:00.123456789Z"], "STRING", ""),
+    "times of day": (["08:30:00", "21:00"], "STRING", "times of day"),
+    "nothing": (["", ""], "STRING", "no value"),
+}
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_a_guess_loses_nothing(folder: Path, capsys: Captured, name: str) -> None:
+    """By hand. What a table does not keep as it is written, it keeps as text."""
+    values, kind, why = GUESSES[name]
+    (folder / "g.csv").write_text("id,v\n" + "".join(f"{n},{value}\n" for n, value in enumerate(values)))
+    told = run(capsys, "init", "t", "--like", "g.csv", "--key", "id")
+    assert f"  id BIGINT NOT NULL, v {kind}\n" in told
+    assert (f"  v is {kind}: " in told) == bool(why)
+    assert why in told
+    assert "--type NAME=TYPE names another one" in told
+    run(capsys, "upsert", "t", "g.csv", "--quiet")
+    found = LakeTable.open("t").to_arrow().sort_by("id")["v"].to_pylist()
+    assert len(found) == len(values)
+    if kind == "STRING":
+        assert found == [value or None for value in values]
+
+
+JSON_GUESSES = {
+    '{"id": 1, "v": null}': ("STRING", "no value"),
+    '{"id": 1, "v": []}': ("ARRAY<STRING>", "parts of it have no value"),
+    '{"id": 1, "v": {}}': ("STRING", ""),
+    '{"id": 1, "v": {"a": null, "b": [1]}}': ("STRUCT<`a`: STRING, `b`: ARRAY<BIGINT>>", "parts of it"),
+    '{"id": 1, "v": [{"a": []}]}': ("ARRAY<STRUCT<`a`: ARRAY<STRING>>>", "parts of it"),
+    '{"id": 1, "v": "08:30:00"}': ("STRING", ""),
+}
+
+
+@pytest.mark.parametrize("line", JSON_GUESSES)
+def test_what_json_leaves_open_is_text(folder: Path, capsys: Captured, line: str) -> None:
+    kind, why = JSON_GUESSES[line]
+    (folder / "g.jsonl").write_text(line + "\n")
+    told = run(capsys, "init", "t", "--like", "g.jsonl", "--key", "id")
+    assert f"  id BIGINT NOT NULL, v {kind}\n" in told
+    assert why in told
+    run(capsys, "upsert", "t", "g.jsonl", "--quiet")
+    wanted = json.loads(line)
+    found = json_lines_of(capsys, "query", "t", "SELECT * FROM self")
+    assert found == [wanted if wanted["v"] != {} else wanted | {"v": "{}"}]
+
+
+def test_types_that_arrow_has_and_tables_lack(folder: Path, capsys: Captured) -> None:
+    """Of a file that tells its types."""
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "big": pa.array([2**64 - 1, None], pa.uint64()),
+            "at": pa.array([1_000_000_000, None], pa.timestamp("ns")),
+            "nothing": pa.nulls(2),
+        }
+    )
+    pq.write_table(rows, folder / "g.parquet")
+    told = run(capsys, "init", "t", "--like", "g.parquet", "--key", "id")
+    assert "  id BIGINT NOT NULL, big DECIMAL(20,0), at TIMESTAMP_NTZ, nothing STRING\n" in told
+    run(capsys, "upsert", "t", "g.parquet", "--quiet")
+    assert LakeTable.open("t").to_arrow().sort_by("id")["big"].to_pylist() == [2**64 - 1, None]
+
+
+def test_types_that_are_named(folder: Path, capsys: Captured) -> None:
+    (folder / "g.csv").write_text("code,n,day\n0101,1,2026-01-01\n101,2,2026-01-02\n7,3,2026-01-03\n")
+    like = ["init", "t", "--like", "g.csv", "--key", "code"]
+    assert "code STRING NOT NULL, n DECIMAL(9,2), day STRING" in run(
+        capsys, *like, "--type", "N=DECIMAL(9,2)", "--type", "day=STRING"
+    )
+    assert main([*like, "--type", "code=BIGINT", "--replace"]) == 0
+    told = capsys.readouterr()
+    assert "code BIGINT NOT NULL" in told.out
+    assert "1 keys of the file become equal to others in the types of the key (code BIGINT)" in told.err
+    assert "such as '0101' and '101': of such keys one row stays" in told.err
+    assert "(--type code=STRING)" in told.err
+    assert json_of(capsys, *like, "--type", "code=BIGINT", "--replace")["warnings"] != []
+    assert "names column 'cod', which the file lacks" in failed(capsys, *like, "--type", "cod=BIGINT")
+    assert "did you mean 'code'" in failed(capsys, *like, "--type", "cod=BIGINT")
+    assert "unknown type 'BIGNIT'" in failed(capsys, *like, "--type", "code=BIGNIT")
+    assert "is not NAME=TYPE" in failed(capsys, *like, "--type", "code")
+    assert "write the type there" in failed(
+        capsys, "init", "u", "--schema", "id BIGINT", "--key", "id", "--type", "id=STRING"
+    )
+
+
 def nulls() -> pcsv.ConvertOptions:
     return pcsv.ConvertOptions(strings_can_be_null=True)
 

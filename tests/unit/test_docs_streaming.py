@@ -9,7 +9,7 @@ import pytest
 from tests.guides import blocks, count_of_blocks, run
 
 
-@pytest.mark.parametrize(("name", "count"), [("cdc-from-postgres.md", 2), ("following.md", 3), ("history.md", 5)])
+@pytest.mark.parametrize(("name", "count"), [("cdc-from-postgres.md", 2), ("following.md", 3), ("history.md", 6)])
 def test_a_guide_runs(tmp_path: Path, name: str, count: int) -> None:
     code = blocks(name)
     assert len(code) == count_of_blocks(name)

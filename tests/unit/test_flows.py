@@ -176,6 +176,23 @@ def test_truncates_of_every_kind_of_sequence(tmp_path: Path, kind: pa.DataType) 
     assert table.to_arrow(columns=["k"]).to_pylist() == [{"k": 3}]
 
 
+def test_a_truncate_by_a_column_of_an_odd_name(tmp_path: Path) -> None:
+    for number, op in [(1, "I"), (3, "I"), (2, "T"), (0, "I")]:
+        rows = pa.table({"k": [number], "at `x`.y": [number], "op": [op]})
+        auto_cdc(source=rows, target=tmp_path / "t", keys="k", sequence_by="AT `X`.y", apply_as_truncates="op = 'T'")
+    assert LakeTable.open(tmp_path / "t").to_arrow(columns=["k"]).to_pylist() == [{"k": 3}]
+
+
+def test_places_that_no_truncate_can_have(tmp_path: Path) -> None:
+    flow: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "apply_as_truncates": "op = 'T'"}
+    far = pa.array([4_000_000 * 86_400_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    for column, told in ((far, "beyond the year 9999"), (pa.array([1.5]), "not double")):
+        rows = pa.table({"k": [1], "at": column, "op": ["T"]})
+        with pytest.raises(InputError, match=told):
+            auto_cdc(source=rows, target=tmp_path / told[-4:], **flow)
+        assert LakeTable.open(tmp_path / told[-4:]).version == 0
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys": ({"keys": []}, "keys must name"),
     "both lists": ({"column_list": ["a"]}, "column_list or except_column_list"),

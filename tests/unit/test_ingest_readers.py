@@ -67,9 +67,11 @@ def test_what_three_readers_agree_on_is_read_and_nothing_is_invented() -> None:
             assert found.rows == whole, case
             assert bool(found.aside) <= (len(whole) < len(own)), case
         else:
-            most: Counter[tuple[str, ...]] = Counter(whole) | Counter(told["duckdb"]) | Counter(told["spark"])
+            most: Counter[tuple[str, ...]] = Counter()
+            for rows in (whole, told["duckdb"], told["spark"]):
+                most |= Counter[tuple[str, ...]](rows)
             if not case.multiline:  # Spark divides a file at its line ends, and then reads each line
-                most |= Counter(row for line in case.text.splitlines() for row in python_rows_of(line, case))
+                most.update(row for line in case.text.splitlines() for row in python_rows_of(line, case))
             assert not Counter(found.rows) - most, (case, found, told, own)
     assert agreed > 300
 

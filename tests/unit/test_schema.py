@@ -70,7 +70,7 @@ def test_ddl_with_every_part() -> None:
         ("double", pa.float64()),
         ("decimal dec numeric DECIMAL(10) dec(10,0)", pa.decimal128(10, 0)),
         ("numeric(38,38)", pa.decimal128(38, 38)),
-        ("string varchar(7) char(3)", pa.string()),
+        ("string", pa.string()),
         ("binary", pa.binary()),
         ("date", pa.date32()),
         ("timestamp timestamp_ltz", UTC),
@@ -110,6 +110,37 @@ def test_syntax_errors_point_at_their_place(ddl: str, position: int) -> None:
     with pytest.raises(SchemaError) as caught:
         schemas.to_arrow_schema(ddl)
     assert caught.value.facts["position"] == position, str(caught.value)
+
+
+def test_texts_of_bounded_length_are_refused_by_name() -> None:
+    """In every way to define a table: no write would check them."""
+    with pytest.raises(SchemaError) as caught:
+        schemas.to_arrow_schema("id BIGINT, a VARCHAR(3), b CHAR(2), s STRUCT<c: ARRAY<CHARACTER(1)>>")
+    problems: Any = caught.value.facts["problems"]
+    words = ["'a', position 14: a table cannot hold VARCHAR(3)", "CHAR(2)", "'c'"]
+    for text, word in zip(problems, words, strict=True):
+        assert word in text
+        assert "take STRING" in text
+
+    class Struct:
+        """As Spark's, with a type of its own, and with the note that Spark keeps of such a type."""
+
+        def __init__(self, kind: str, note: dict[str, str]) -> None:
+            self.field = {"name": "a", "type": kind, "nullable": True, "metadata": note}
+
+        def json(self) -> str:
+            return json.dumps({"type": "struct", "fields": [self.field]})
+
+    note = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)", "comment": "code"}
+    noted = pa.schema([pa.field("s", pa.struct([pa.field("a", pa.string(), metadata=note)]))])
+    for schema in (Struct("char(3)", {}), Struct("string", note), noted):
+        with pytest.raises(SchemaError, match=r"a: a table cannot hold (VAR)?CHAR\(3\): no write checks the length"):
+            schemas.to_arrow_schema(schema)
+    # A frame's values are texts like all others.
+    for struct in (Struct("char(3)", {}), Struct("string", note)):
+        (field,) = schemas.from_delta_json(struct.json(), of_frame=True)
+        assert field.type == pa.string()
+        assert set(field.metadata or {}) <= {b"comment"}
 
 
 def test_refused_ddl_types_are_all_named() -> None:
@@ -169,7 +200,7 @@ def test_all_problems_of_a_schema_in_one_error() -> None:
                 ("d", pa.decimal256(50, 2)),
                 ("z", pa.null()),
                 ("e", pa.struct([])),
-                ("uuid", pa.uuid()),
+                ("tensor", pa.fixed_shape_tensor(pa.int8(), [2])),
                 ("_LM_pos", pa.int64()),
                 ("A", pa.int8()),
                 ("a", pa.int8()),
@@ -177,7 +208,7 @@ def test_all_problems_of_a_schema_in_one_error() -> None:
             )
         )
     text = str(caught.value)
-    places = ["u: ", "s.t: ", "s.l.element: ", "n: ", "d: ", "z: ", "e: ", "uuid: ", "'_LM_pos'", "'a' and 'A'"]
+    places = ["u: ", "s.t: ", "s.l.element: ", "n: ", "d: ", "z: ", "e: ", "tensor: ", "'_LM_pos'", "'a' and 'A'"]
     problems: Any = caught.value.facts["problems"]
     assert len(problems) == len(places) + 1
     for problem, place in zip(problems, [*places, "'m.value.X' and 'm.value.x'"], strict=True):

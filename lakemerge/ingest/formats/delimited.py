@@ -11,12 +11,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from lakemerge.ingest.casting import is_infinite
@@ -32,6 +33,17 @@ __all__ = ["Delimited"]
 _HEAD_BYTES = 64 << 10
 _MOST_INVALID = 1000
 """After so many lines with a wrong number of columns a portion is halved, because each of them takes a call."""
+_MANY = 64
+"""Of so many lines those at fault are first looked for all at once."""
+_MOST_TOLD = 300
+_SHAPES = (
+    (pa.types.is_integer, r"^([+-]?\d+|0[xX][0-9a-fA-F]+|)$"),
+    (pa.types.is_floating, r"^([+-]?[\d.]+([eE][+-]?\d+)?|[+-]?(?i:inf|infinity|nan)|)$"),
+    (pa.types.is_decimal, r"^([+-]?[\d.]+([eE][+-]?\d+)?|)$"),
+    (pa.types.is_boolean, r"^(?i:true|false|[01]|)$"),
+    (pa.types.is_date, r"^(\d{4}-\d\d-\d\d|)$"),
+)
+"""Texts that do not look so are no values of the types, whatever Arrow's reader takes for one."""
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]+: )?")
 _ROW = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 _READABLE = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
@@ -84,13 +96,6 @@ class Delimited(Format):
 
     def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
         return line_at(text_stream(data, path, self.compression, self.encoding), offset)
-
-    def records(self, data: pa.NativeFile, path: str) -> Iterator[bytes]:
-        """The header and the records of a file in portions, whatever their line breaks: without comments."""
-        stream = text_stream(data, path, self.compression, self.encoding)
-        portions = cut_stream(stream, skip_lines=self.skip_lines, quoting=replace(self._quoting, multiline=True))
-        for lines in checked_marks(portions, self.encoding):
-            yield lines.only(np.arange(len(lines)))
 
     def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
         names = self.names if piece.peek is None else piece.peek.names
@@ -162,6 +167,8 @@ class Delimited(Format):
         names: Sequence[str],
         types: Mapping[str, pa.DataType],
         texts: Mapping[str, pa.DataType] | None,
+        *,
+        sifted: bool = False,
     ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
         count = len(part)
         if not count:
@@ -170,13 +177,15 @@ class Delimited(Format):
         try:
             batch = self._batch(part, names, types, wrong)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            if count == 1 and texts is not None:
+            if count >= _MANY and texts is None and not sifted:
+                yield from self._sifted(part, names, types)
+            elif count == 1 and texts is not None:
                 yield from self._halves(part, names, texts, None)
             elif count == 1:
                 yield part, None, ((part.origin(0), _told(error, names)),)
             else:
-                yield from self._halves(part.between(0, count // 2), names, types, texts)
-                yield from self._halves(part.between(count // 2, count), names, types, texts)
+                yield from self._halves(part.between(0, count // 2), names, types, texts, sifted=sifted)
+                yield from self._halves(part.between(count // 2, count), names, types, texts, sifted=sifted)
             return
         if wrong:
             yield part, None, tuple((part.origin(row), reason) for row, reason in wrong)
@@ -185,6 +194,35 @@ class Delimited(Format):
             part = part.of(np.flatnonzero(keep))
         if batch.num_rows:
             yield part, batch, ()
+
+    def _sifted(
+        self, part: _Part, names: Sequence[str], types: Mapping[str, pa.DataType]
+    ) -> Iterator[tuple[_Part, pa.RecordBatch | None, tuple[tuple[Origin, str], ...]]]:
+        """Lines of which some are at fault. Those with a value that is surely none of its type are found at once."""
+        wrong: list[tuple[int, str]] = []
+        try:
+            batch = self._batch(part, names, dict.fromkeys(types, pa.string()), wrong)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            yield from self._halves(part, names, types, None, sifted=True)
+            return
+        rows = np.delete(np.arange(len(part)), [row for row, _ in wrong])
+        reasons = dict(wrong)
+        for name in batch.schema.names:
+            shape = next((shape for is_kind, shape in _SHAPES if is_kind(types[name])), None)
+            if shape is not None:
+                values = batch.column(name)
+                fits = pc.match_substring_regex(pc.utf8_trim_whitespace(values), shape)
+                for place in np.flatnonzero(
+                    pc.fill_null(pc.invert(fits), False).to_numpy(zero_copy_only=False)
+                ).tolist():
+                    text = f"column {name!r}: invalid value '{values[place].as_py()}'"
+                    reasons.setdefault(int(rows[place]), text[:_MOST_TOLD])
+        told = sorted(reasons)
+        for some in (told[first : first + _MOST_INVALID] for first in range(0, len(told), _MOST_INVALID)):
+            yield part, None, tuple((part.origin(row), reasons[row]) for row in some)
+        kept = np.ones(len(part), np.bool_)
+        kept[list(reasons)] = False
+        yield from self._halves(part.of(np.flatnonzero(kept)), names, types, None, sifted=True)
 
     def _batch(
         self, part: _Part, names: Sequence[str], types: Mapping[str, pa.DataType], wrong: list[tuple[int, str]]
@@ -305,4 +343,4 @@ def _told(error: Exception, names: Sequence[str]) -> str:
     """Arrow's error message, with the column's name in place of its number."""
     match = _COLUMN.match(str(error))
     text = str(error) if match is None else f"column {names[int(match[1])]!r}: {str(error)[match.end() :]}"
-    return _ROW.sub("", text).partition("\n")[0][:300]
+    return _ROW.sub("", text).partition("\n")[0][:_MOST_TOLD]
