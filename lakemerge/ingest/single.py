@@ -21,7 +21,16 @@ import pyarrow.json as pjson
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.formats.base import Format, Frame, Peek, Piece, Reject, folder_values, with_folders
+from lakemerge.ingest.formats.base import (
+    Format,
+    Frame,
+    Origin,
+    Peek,
+    Piece,
+    Reject,
+    folder_values,
+    with_folders,
+)
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
@@ -131,7 +140,8 @@ class SingleFile:
         lower = {name.lower() for name in key}
         names = [name for name in schema.names if name.lower() in lower]
         chosen = self._format(tuple(names))
-        if not (names and isinstance(chosen, Delimited | JsonLines)):
+        is_nested = any(pa.types.is_nested(schema.field(name).type) for name in names)
+        if not names or is_nested or not isinstance(chosen, Delimited | JsonLines):
             return ()
         told = equal_keys(self._texts(chosen, names), schema)
         return () if told is None else (told,)
@@ -147,12 +157,16 @@ class SingleFile:
         given = names or (peek.names if peek else ())
         schema = to_arrow_schema(pa.schema([(name, pa.string()) for name in given]))
         frame, rows, size = Frame.of(schema, ignores=True), [schema.empty_table()], 0
+        unread: list[tuple[Origin, str]] = []
         with self._open(chosen) as data:
             for parsed in chosen.parsed(data, self._piece(peek), frame):
+                unread += parsed.unread[:1]
                 rows.append(pa.table(parsed.rows))
                 size += parsed.rows.nbytes
                 if size > _LOOKED_AT:
                     break
+        if unread and not size:
+            raise refused(Reject(self.file.path, *unread[0]), 0)
         return pa.concat_tables(rows)
 
     @contextmanager

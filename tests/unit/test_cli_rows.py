@@ -144,6 +144,15 @@ def test_types_that_arrow_has_and_tables_lack(folder: Path, capsys: Captured) ->
     assert LakeTable.open("t").to_arrow().sort_by("id")["big"].to_pylist() == [2**64 - 1, None]
 
 
+def test_files_that_no_guess_can_be_made_of(folder: Path, capsys: Captured) -> None:
+    (folder / "nested.jsonl").write_text('{"id": {"a": 1}}\n')
+    assert "key column 'id' is struct" in failed(capsys, "init", "t", "--like", "nested.jsonl", "--key", "id")
+    (folder / "broken.csv").write_text("id,v\n1,2,3\n4,5,6\n")
+    assert "broken.csv" in failed(capsys, "init", "t", "--like", "broken.csv", "--key", "id")
+    (folder / "partly.csv").write_text("id,v\n1,2,3\n4,05\n")
+    assert "id BIGINT NOT NULL, v STRING" in run(capsys, "init", "t", "--like", "partly.csv", "--key", "id")
+
+
 def test_types_that_are_named(folder: Path, capsys: Captured) -> None:
     (folder / "g.csv").write_text("code,n,day\n0101,1,2026-01-01\n101,2,2026-01-02\n7,3,2026-01-03\n")
     like = ["init", "t", "--like", "g.csv", "--key", "code"]
