@@ -20,6 +20,7 @@ from mergers.errors import (
 __all__ = [
     "CommitConflictError",
     "CompactFirstError",
+    "DatasetsMissingError",
     "DatasetsRemovedError",
     "DatasetsReorderedError",
     "DependencyMissingError",
@@ -31,6 +32,7 @@ __all__ = [
     "InstallError",
     "LakeMergeError",
     "MaxMergedError",
+    "MaxRetiredError",
     "MergeConfigError",
     "MergeOverflowError",
     "MergeValueError",
@@ -96,9 +98,15 @@ class DatasetsReorderedError(InputError):
 
 
 class DatasetsRemovedError(InputError):
-    """A dataset left a merge source's configuration; only a full run can take that up."""
+    """A dataset left a merge source's configuration, or its table was made anew; only a full run can take that up."""
 
     code = "datasets-removed"
+
+
+class DatasetsMissingError(InputError):
+    """A merge source has taken up a dataset whose table is missing now."""
+
+    code = "datasets-missing"
 
 
 class FullRunNeededError(InputError):
@@ -111,6 +119,13 @@ class MaxMergedError(InputError):
     """More entities would become one than ``max_merged`` allows; ``rule``, ``value`` and ``count`` say which."""
 
     code = "max-merged"
+
+
+class MaxRetiredError(InputError):
+    """A run would delete or retire more of the output's entities than ``max_retired`` allows; ``count``, ``entities``
+    and ``dataset`` say how many and where."""
+
+    code = "max-retired"
 
 
 class IdCollisionError(InputError):

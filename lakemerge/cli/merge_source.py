@@ -3,7 +3,7 @@
     {"output": "lake/customers", "tables": {"crm": "lake/crm", "shop": {"table": "lake/shop", "deleted": "is_gone"}},
      "source": {"type": "merge", "version": 2, "datasets": ["crm c", "shop s"], "equality": ["c.email = s.mail"]}}
 
-The source, or the whole pipe around it, is Sesam's JSON.
+The source, or the whole pipe around it, is Sesam's JSON. Relative paths are relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lakemerge.cli.arguments import duration, storage_options
 from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.service import stopping
 from lakemerge.errors import MergeConfigError, NotATableError
-from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
+from lakemerge.merge_source import Dataset, MergeConfig, MergeSource, RunResult
+from lakemerge.storage import absolute_location
 
 __all__ = ["app"]
 
@@ -32,7 +33,10 @@ app = typer.Typer(
 
 ConfigArgument = Annotated[
     Path,
-    typer.Argument(help="A JSON file: output, tables, and source, which is Sesam's JSON of the source or its pipe."),
+    typer.Argument(
+        help="A JSON file: output, tables, and source, which is Sesam's JSON of the source or its pipe. "
+        "Paths in it are relative to its folder."
+    ),
 ]
 StorageOption = Annotated[
     list[str] | None, typer.Option("--storage-option", "-o", help="NAME=VALUE for the stores of all tables.")
@@ -58,8 +62,20 @@ class _Job:
             raise MergeConfigError(f"{path} must have the entries output (a path), tables and source, and no others")
         if not isinstance(told["tables"], dict) or not isinstance(told["source"], dict):
             raise MergeConfigError(f"{path}: tables and source must be objects")
-        tables = {name: _dataset(name, given) for name, given in told["tables"].items()}
-        return _Job(told["output"], MergeConfig.from_sesam(told["source"], tables))
+        folder = str(path.resolve().parent)
+        tables = {name: _dataset(name, given, folder) for name, given in told["tables"].items()}
+        output = absolute_location(told["output"], folder)
+        return _Job(output, MergeConfig.from_sesam(told["source"], tables))
+
+    def run(self, storage: Sequence[str] | None, *, full: bool, dry_run: bool) -> RunResult:
+        """A run of the source, which the first one creates. A dry run does not."""
+        try:
+            source = self.opened(storage, create=not dry_run)
+        except NotATableError:
+            if not dry_run:
+                raise
+            return MergeSource.preview(self.output, self.config, storage_options=storage_options(storage or ()))
+        return source.run(full=full, dry_run=dry_run, config=self.config)
 
     def opened(self, storage: Sequence[str] | None, *, create: bool = False) -> MergeSource:
         options = storage_options(storage or ())
@@ -71,16 +87,16 @@ class _Job:
             return MergeSource.create(self.output, self.config, storage_options=options)
 
 
-def _dataset(name: str, given: Any) -> Dataset:
+def _dataset(name: str, given: Any, folder: str) -> Dataset:
     if isinstance(given, str):
-        return Dataset(given)
+        return Dataset(absolute_location(given, folder))
     if (
         not isinstance(given, dict)
         or not isinstance(given.get("table"), str)
         or set(given) - {"table", "id", "deleted"}
     ):
         raise MergeConfigError(f"tables: {name!r} must be a path, or an object of table, id and deleted only")
-    return Dataset(**given)
+    return Dataset(**{**given, "table": absolute_location(given["table"], folder)})
 
 
 @app.command()
@@ -91,12 +107,12 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Merge what changed since the last run. The first run creates the output.
+    """Merge what changed since the last run. The first run creates the output. A dry run creates and writes nothing.
 
     The configuration in the file holds from this run on.
     """
     job = _Job.read(config)
-    _show(job.opened(storage, create=not dry_run).run(full=full, dry_run=dry_run, config=job.config), json=json)
+    _show(job.run(storage, full=full, dry_run=dry_run), json=json)
 
 
 @app.command()

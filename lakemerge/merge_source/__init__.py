@@ -6,13 +6,23 @@ Guide: docs/guides/merge-source.md.
 from __future__ import annotations
 
 from lakemerge.merge_source.config import Dataset, MergeConfig
-from lakemerge.merge_source.results import ClusterLink, Explanation, Pending, Report, RunResult, SourceCheck, WideValue
+from lakemerge.merge_source.results import (
+    ClusterLink,
+    Explanation,
+    LeftOutValue,
+    Pending,
+    Report,
+    RunResult,
+    SourceCheck,
+    WideValue,
+)
 from lakemerge.merge_source.source import MergeSource
 
 __all__ = [
     "ClusterLink",
     "Dataset",
     "Explanation",
+    "LeftOutValue",
     "MergeConfig",
     "MergeSource",
     "Pending",

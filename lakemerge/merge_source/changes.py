@@ -7,14 +7,13 @@ cluster, so one look is enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.clusters import Link
+from lakemerge.merge_source.clusters import LeftOut, Link, certain_holders, joining
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.ids import ids_of, key_texts
 from lakemerge.merge_source.index import Heads, Holders, find_heads, find_holders, updated
@@ -64,9 +63,9 @@ def changed_entities(one: Input, rules: Rules, since: int, chunk: str) -> tuple[
 
 def narrow_columns(offset: int, shape: Shape, rules: Rules) -> list[str]:
     """The columns needed from every changed row. Other columns are read only for rows that are output."""
-    flag = [] if shape.deleted is None else [shape.deleted]
+    flags = [name for name in (shape.deleted, shape.replaced) if name is not None]
     needed = columns_needed(rules, offset, shape.schema.names)
-    return list(dict.fromkeys([*shape.id_columns, *flag, *needed]))
+    return list(dict.fromkeys([*shape.id_columns, *flags, *needed]))
 
 
 def fresh_of_rows(
@@ -79,7 +78,8 @@ def fresh_of_rows(
     ids = ids_of(rows, shape.id_columns)
     went = np.zeros(len(ids), dtype=np.bool_) if gone is None else gone
     deleted = went | shape.deleted_flags(rows)
-    live = np.flatnonzero(~deleted)
+    replaced = shape.replaced_flags(rows)
+    live = np.flatnonzero(~deleted & ~replaced)
     held = held_values(rules, offset, rows.take(pa.array(live)), ids.take(pa.array(live)))
     names = pa.array([chunk], pa.string()).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=~went))
     return Fresh(
@@ -87,10 +87,28 @@ def fresh_of_rows(
         ids=ids,
         deleted=deleted,
         gone=went,
+        dropped=replaced,
         chunks=names,
         places=np.where(went, np.cumsum(went) - 1, 0),
         held=Held(live[held.rows], held.expressions, held.values),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Values of classes whose number of holders may have changed, each once."""
+
+    classes: Ints
+    values: pa.Array
+    counts: Ints
+    large: Bools
+    """Whether more entities hold the value than may become one."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        count = int(self.large.sum())
+        chosen = self.values.filter(pa.array(self.large))
+        return LeftOut(self.classes[self.large], chosen, self.counts[self.large], np.zeros(count, dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +122,27 @@ class Reached:
     bystanders: Bystanders
     records: list[pa.Table]
     """The records of the index that change."""
+    sizes: Sizes
+    """Which of the values that changed entities gained or lost have too many holders now."""
 
 
 def reach(state: State, config: MergeConfig, fresh: Fresh) -> Reached:
     """Everything that changed entities can change.
 
-    Raises :class:`lakemerge.MaxMergedError` if one value joins too many entities. It does not read all of them.
+    Raises :class:`lakemerge.MaxMergedError` if one value joins too many entities and is not to be left out. It does not
+    read all of them.
     """
     found = _Found(state)
     seen = found.look_up(fresh.datasets, fresh.ids)
     known = pc.is_in(fresh.texts, value_set=key_texts(ints(seen, "dataset"), strings(seen, "id")))
-    fresh = fresh.where(known.to_numpy(zero_copy_only=False) | ~fresh.gone)
+    fresh = fresh.where(known.to_numpy(zero_copy_only=False) | ~(fresh.gone | fresh.dropped))
     heads, added, removed = _moves(state, config.rules, found.of(fresh.datasets, fresh.ids), fresh)
-    holders = _joined_by(state, config, heads, added, removed)
+    holders, sizes = _joined_by(state, config, heads, added, removed)
     found.with_clusters(holders.datasets, holders.ids)
     bystanders = Bystanders.none()
     if config.identity == "first":
         bystanders = found.with_namesakes(fresh, len(config.datasets))
-    return Reached(fresh, found.table, bystanders, list(updated(state, heads, added, removed)))
+    return Reached(fresh, found.table, bystanders, list(updated(state, heads, added, removed)), sizes)
 
 
 class _Found:
@@ -160,11 +181,15 @@ class _Found:
                 return
 
     def _told(self) -> tuple[Ints, pa.Array]:
-        """The first members of clusters, and the other members that the records list."""
-        listed = pc.list_flatten(strings(self.table, "members"))
-        datasets = np.concatenate([listed.field("dataset").to_numpy(), ints(self.table, "first_dataset")])
-        parts = [contiguous(listed.field("id")), strings(self.table, "first_id")]
-        return datasets.astype(np.int64), contiguous(pa.chunked_array(parts, pa.string()))
+        """The first members of clusters, the other members that the records list, and those of cut chains."""
+        lists = [pc.list_flatten(strings(self.table, name)) for name in ("members", "chain_members")]
+        chained = self.table.filter(self.table.column("chain_id").is_valid())
+        datasets = [listed.field("dataset").to_numpy(zero_copy_only=False) for listed in lists]
+        parts = [contiguous(listed.field("id")) for listed in lists]
+        for part, dataset, name in ((self.table, "first_dataset", "first_id"), (chained, "chain_dataset", "chain_id")):
+            datasets.append(ints(part, dataset))
+            parts.append(strings(part, name))
+        return np.concatenate(datasets).astype(np.int64), contiguous(pa.chunked_array(parts, pa.string()))
 
     def with_namesakes(self, fresh: Fresh, datasets: int) -> Bystanders:
         """Entities of other datasets with the same ids. Deleted ones are looked at, since the ids decide whether they
@@ -200,7 +225,9 @@ def _moves(state: State, rules: Rules, old: pa.Table, fresh: Fresh) -> tuple[Hea
     # A pair that is there before and after is neither added nor removed.
     moved = order[starts[sizes == 1]]
     came, went = moved[is_after[moved]], moved[~is_after[moved]]
-    others, other_values = _others(rules, numbers[came], values.take(pa.array(came)))
+    # Who lost a value may leave few enough holders, so that it joins them again.
+    asked = moved if state.meta.left_out else came
+    others, other_values = _others(rules, numbers[asked], values.take(pa.array(asked)))
     heads = find_heads(
         state,
         np.concatenate([numbers[moved], others]),
@@ -226,40 +253,53 @@ def _others(rules: Rules, numbers: Ints, values: pa.Array) -> tuple[Ints, pa.Arr
     return np.concatenate(expressions), values.take(pa.array(np.concatenate(places)))
 
 
-def _joined_by(state: State, config: MergeConfig, heads: Heads, added: Holders, removed: Holders) -> Holders:
-    """The holders of values that join entities now and have a new holder."""
+def _joined_by(
+    state: State, config: MergeConfig, heads: Heads, added: Holders, removed: Holders
+) -> tuple[Holders, Sizes]:
+    """The holders of values that join entities now and have a new holder, and of values that begin or cease to be left
+    out."""
+    rules = config.rules
     change = np.bincount(added.pairs, minlength=len(heads)) - np.bincount(removed.pairs, minlength=len(heads))
     counts = heads.counts + change
-    codes = heads.values.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    encoded = heads.values.dictionary_encode()
+    codes, size = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+    datasets = np.array([one.dataset for one in rules.expressions], dtype=np.int64)[heads.expressions]
     is_new = np.zeros(len(heads), dtype=np.bool_)
     is_new[added.pairs] = True
     wanted = np.zeros(len(heads), dtype=np.bool_)
-    for number, group in enumerate(config.rules.classes):
-        inside = np.isin(heads.expressions, group) & (counts > 0)
-        through = np.bincount(codes[inside], minlength=len(heads) + 1)
-        fresh = np.bincount(codes[inside & is_new], minlength=len(heads) + 1)
-        joining = inside & (through[codes] > 1) & (fresh[codes] > 0)
-        _check_counts(config, number, heads, counts, codes, joining)
-        wanted |= joining
-    return find_holders(state, heads, wanted)
+    parts: list[Sizes] = []
+    for number, group in enumerate(rules.classes):
+        inside = np.isin(heads.expressions, group)
+
+        def judged(holders: Ints, inside: Bools = inside) -> tuple[Bools, Ints]:
+            there = inside & (holders > 0)
+            joins = joining(rules, codes[there], heads.expressions[there], size)
+            return joins, certain_holders(codes[there], datasets[there], holders[there], size)
+
+        (joined, before), (joins, after) = judged(heads.counts), judged(counts)
+        was_large, is_large = joined & (before > config.max_merged), joins & (after > config.max_merged)
+        fresh = np.bincount(codes[inside & is_new], minlength=size) > 0
+        if config.oversize == "fail":
+            _check_counts(config, number, heads, codes, inside & (counts > 0), np.flatnonzero(is_large & fresh))
+            was_large = is_large = np.zeros(size, dtype=np.bool_)
+        reached = (joins & ~is_large & (fresh | was_large)) | (joined & ~was_large & is_large)
+        wanted |= inside & reached[codes]
+        told = np.flatnonzero(np.bincount(codes[inside], minlength=size))
+        values = encoded.dictionary.take(pa.array(told))
+        parts.append(Sizes(np.full(len(told), number, dtype=np.int64), values, after[told], is_large[told]))
+    none = np.empty(0, dtype=np.int64)
+    sizes = Sizes(
+        np.concatenate([none, *(part.classes for part in parts)]),
+        contiguous(pa.chunked_array([part.values for part in parts], pa.string())),
+        np.concatenate([none, *(part.counts for part in parts)]),
+        np.concatenate([none.astype(np.bool_), *(part.large for part in parts)]),
+    )
+    return find_holders(state, heads, wanted), sizes
 
 
-def _check_counts(config: MergeConfig, number: int, heads: Heads, counts: Ints, codes: Ints, joining: Bools) -> None:
-    """Raise :class:`lakemerge.MaxMergedError` if the heads show that a value has too many holders. Entities of two
-    datasets are different, and an expression counts each entity once."""
-    rules = config.rules
-    least: dict[int, dict[int, int]] = {}
-    for place in _large(joining, counts, config.max_merged, codes):
-        dataset = rules.expressions[int(heads.expressions[place])].dataset
-        by_dataset = least.setdefault(int(codes[place]), {})
-        by_dataset[dataset] = max(by_dataset.get(dataset, 0), int(counts[place]))
-        if sum(by_dataset.values()) > config.max_merged:
-            same = np.flatnonzero(joining & (codes == codes[place]))
-            link = Link(number, heads.values[place].as_py(), tuple(sorted(heads.expressions[same].tolist())), ())
-            raise too_many(rules, config.aliases, link, None, config.max_merged)
-
-
-def _large(joining: Bools, counts: Ints, limit: int, codes: Ints) -> Iterator[int]:
-    """Pairs whose value is held by more entities than allowed, through all expressions together."""
-    totals = np.bincount(codes, weights=np.where(joining, counts, 0), minlength=len(codes))
-    yield from np.flatnonzero(joining & (totals[codes] > limit)).tolist()
+def _check_counts(config: MergeConfig, number: int, heads: Heads, codes: Ints, there: Bools, large: Ints) -> None:
+    """Raise :class:`lakemerge.MaxMergedError` if the heads show that a value has too many holders."""
+    for code in large.tolist():
+        same = np.flatnonzero(there & (codes == code))
+        link = Link(number, heads.values[int(same[0])].as_py(), tuple(sorted(heads.expressions[same].tolist())), ())
+        raise too_many(config.rules, config.aliases, link, None, config.max_merged)

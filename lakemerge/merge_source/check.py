@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.merge_source.columns import found_in
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.everything import remembered
@@ -33,29 +34,35 @@ _REMEDY = "Run with full=True"
 _PARTS = {
     "e": "the state knows entities otherwise than their rows say",
     "v": "the index of values is not what the rows say",
+    "o": "other values are left out than the rows say",
 }
 
 
 def check(output: LakeTable, state: State, config: MergeConfig, access: Access) -> SourceCheck:
     """Compare with the datasets at the versions that the last run took up.
 
+    :param output: at the version that the state's run wrote, or an earlier one.
     :raises lakemerge.VersionNotFoundError: such a version cannot be read any more.
     """
     started, meta = time.monotonic(), state.meta
     if output_number(output) < meta.emitted_run:
-        behind = Finding(None, "the last run was cut short before it wrote to the output", "Run again")
+        behind = Finding(
+            None, "the last run has not written to the output: it is under way, or was cut short", "Run again"
+        )
         return SourceCheck(entities=0, clusters=0, seconds=time.monotonic() - started, findings=(behind,))
     if not meta.run:
         return SourceCheck(entities=0, clusters=0, seconds=time.monotonic() - started)
     opened = [open_input(place, one, access) for place, one in enumerate(config.inputs)]
     inputs = [as_taken_up(one, known) for one, known in zip(opened, meta.datasets, strict=True)]
+    config = found_in(config, [None if one.shape is None else one.shape.schema for one in inputs])
     shape = OutputShape.of(
         [one.shape for one in inputs], strategy=config.strategy, as_text=config.type_conflicts == "string"
     )
     with Spool() as spool:
-        work = Work(output, state, config, inputs, shape, meta.run, spool, target_schema(output.schema, shape))
+        target = target_schema(output.schema, shape)
+        work = Work(output, state, config, inputs, shape, meta.run, spool, target, state.table.handle.now_ms())
         plan = Plan()
-        plan_everything(work, list(range(len(inputs))), plan, by_output=False)
+        plan_everything(work, list(range(len(inputs))), plan, last_output="state", guarded=False)
         findings = [*_of_output(work), *_of_state(plan.records)]
         return SourceCheck(
             entities=plan.entities,
@@ -78,8 +85,10 @@ def _of_output(work: Work) -> Iterator[Finding]:
         yield Finding(None, f"the output lacks {len(missing)} row(s): {_some(missing)}", _REMEDY)
     same = pa.array(np.ones(len(told), dtype=np.bool_))
     for name in ("hash", "written", "updated"):
-        same = pc.and_(same, pc.equal(strings(told.records, name), strings(seen.records, name).take(at)))
-    wrong = told.output_ids.filter(pc.invert(same))
+        same = pc.and_(
+            same, pc.fill_null(pc.equal(strings(told.records, name), strings(seen.records, name).take(at)), False)
+        )
+    wrong = told.output_ids.filter(pc.and_(pc.invert(same), at.is_valid()))
     if len(wrong):
         yield Finding(None, f"{len(wrong)} row(s) of the output are not what was written: {_some(wrong)}", _REMEDY)
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemerge.merge_source.ids import composite_ids
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts, spread
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.values import Held
 
-__all__ = ["Clusters", "Link", "components", "find_clusters", "links_of"]
+__all__ = [
+    "Clusters",
+    "Formed",
+    "LeftOut",
+    "Link",
+    "certain_holders",
+    "components",
+    "find_clusters",
+    "joining",
+    "links_of",
+    "oversize",
+]
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,53 @@ class Link:
     """The places of the entities, ascending."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Values that join nobody in their class, since they would make too many entities one."""
+
+    classes: Ints
+    values: pa.Array
+    counts: Ints
+    """How many entities hold each."""
+    chains: Bools
+    """Whether each is left out because of a chain; else because of its own holders alone."""
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def codes(self, class_number: int, held: Held) -> Ints:
+        """Those of a class, as the numbers that the held values have."""
+        values = self.values.filter(pa.array(self.classes == class_number))
+        found = pc.index_in(values, value_set=held.encoded.dictionary)
+        return found.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
+
+    @staticmethod
+    def none() -> LeftOut:
+        nothing = np.empty(0, dtype=np.int64)
+        return LeftOut(nothing, pa.array([], pa.string()), nothing, nothing.astype(np.bool_))
+
+    @staticmethod
+    def together(parts: Sequence[LeftOut]) -> LeftOut:
+        given = [LeftOut.none(), *parts]
+        return LeftOut(
+            np.concatenate([part.classes for part in given]),
+            contiguous(pa.chunked_array([part.values for part in given], pa.string())),
+            np.concatenate([part.counts for part in given]),
+            np.concatenate([part.chains for part in given]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """Clusters, and what was left out so that none is too large."""
+
+    clusters: Clusters
+    chained: Ints
+    """For each entity the first of those that would be one if no chain were cut; -1 where no chain is cut."""
+    left_out: LeftOut
+    """The values that cut chains."""
+
+
 def components(count: int, left: Ints, right: Ints) -> Ints:
     """For each node, the smallest node that edges connect with it.
 
@@ -98,19 +157,31 @@ def components(count: int, left: Ints, right: Ints) -> Ints:
     return root
 
 
-def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, held: Held) -> Clusters:
+def find_clusters(
+    rules: Rules,
+    datasets: Ints,
+    ids: pa.Array,
+    deleted: Bools,
+    held: Held,
+    *,
+    left_out: LeftOut | None = None,
+    limit: int | None = None,
+) -> Formed:
     """The clusters of entities, with composite ids.
 
     :param datasets: the datasets of the entities, which are sorted by dataset and id.
     :param held: the values of the entities; deleted entities have none.
+    :param left_out: values that join nobody.
+    :param limit: how many entities may become one. If more would, the values with the most holders among them are left
+        out, all of the same number at once, until no cluster is too large.
     """
-    left, right = _edges(rules, held)
-    root = components(len(datasets), left, right)
+    edges = _Edges.of(rules, held, LeftOut.none() if left_out is None else left_out)
+    root, chained, cut = _within(limit, len(datasets), edges)
     order = np.argsort(root, kind="stable")
     starts = run_starts(root[order])
     offsets = np.concatenate([starts, np.array([len(order)], dtype=np.int64)])
     member_datasets, member_ids = datasets[order], ids.take(pa.array(order))
-    return Clusters(
+    clusters = Clusters(
         offsets=offsets,
         members=order,
         datasets=member_datasets,
@@ -118,35 +189,155 @@ def find_clusters(rules: Rules, datasets: Ints, ids: pa.Array, deleted: Bools, h
         deleted=deleted[order[starts]],
         output_ids=composite_ids(offsets, member_datasets, member_ids),
     )
+    values = held.encoded.dictionary.take(pa.array(edges.codes[cut]))
+    chains = np.ones(len(cut), dtype=np.bool_)
+    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains))
 
 
-def links_of(rules: Rules, held: Held) -> list[Link]:
+def _within(limit: int | None, count: int, edges: _Edges) -> tuple[Ints, Ints, Ints]:
+    """The first entity of the cluster of each; that of the cluster that an uncut chain would make, or -1; and the
+    groups of edges that are cut."""
+    root = components(count, edges.left, edges.right)
+    chained = np.full(count, -1, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64)
+    if limit is None:
+        return root, chained, none
+    large = np.bincount(root, minlength=count)[root] > limit
+    chained[large] = root[large]
+    alive = np.ones(len(edges.classes), dtype=np.bool_)
+    while large.any():
+        # Groups that hold large clusters together; each lies in one cluster.
+        groups = np.flatnonzero(alive & large[edges.firsts])
+        cluster, widths = root[edges.firsts[groups]], edges.widths[groups]
+        widest = np.zeros(count, dtype=np.int64)
+        np.maximum.at(widest, cluster, widths)
+        alive[groups[widths == widest[cluster]]] = False
+        kept = alive[edges.groups]
+        root = components(count, edges.left[kept], edges.right[kept])
+        large = np.bincount(root, minlength=count)[root] > limit
+    return root, chained, np.flatnonzero(~alive)
+
+
+def oversize(rules: Rules, held: Held, limit: int) -> LeftOut:
+    """The values whose own holders are more than may become one, as :func:`certain_holders` counts them."""
+    datasets = np.array([one.dataset for one in rules.expressions], dtype=np.int64)
+    parts = []
+    for number, _, codes, numbers in _by_class(rules, held):
+        starts = run_starts(codes, numbers)
+        counts = np.diff(np.append(starts, len(codes)))
+        given, through = codes[starts], numbers[starts]
+        size = int(codes.max()) + 1
+        total = certain_holders(given, datasets[through], counts, size)
+        joins = joining(rules, given, through, size)
+        wide = np.flatnonzero(joins & (total > limit))
+        values = held.encoded.dictionary.take(pa.array(wide))
+        parts.append(
+            LeftOut(
+                np.full(len(wide), number, dtype=np.int64), values, total[wide], np.zeros(len(wide), dtype=np.bool_)
+            )
+        )
+    return LeftOut.together(parts)
+
+
+def certain_holders(codes: Ints, datasets: Ints, counts: Ints, size: int) -> Ints:
+    """How many entities hold each value at least, from how many hold it through each expression of a class: entities of
+    two datasets are different, and an expression counts each entity once.
+
+    :param codes: the number of the value, for each pair of an expression and a value.
+    :param size: how many numbers of values there are.
+    """
+    total = np.zeros(size, dtype=np.int64)
+    for dataset in np.unique(datasets):
+        own = datasets == dataset
+        most = np.zeros(size, dtype=np.int64)
+        np.maximum.at(most, codes[own], counts[own])
+        total += most
+    return total
+
+
+def joining(rules: Rules, codes: Ints, numbers: Ints, size: int) -> Bools:
+    """Which values can join entities of a class: those that two expressions give, or one that joins alone.
+
+    :param codes: the number of the value, for each pair of an expression and a value that somebody holds.
+    :param numbers: the expressions.
+    """
+    joins: Bools = np.bincount(codes, minlength=size) > 1
+    joins[codes[np.isin(numbers, rules.alone)]] = True
+    return joins
+
+
+def links_of(rules: Rules, held: Held, left_out: LeftOut | None = None) -> list[Link]:
     """The values that join entities; those with the most holders come first."""
     texts = held.encoded.dictionary
     found = []
     for number, rows, codes, numbers in _by_class(rules, held):
+        skipped = set() if left_out is None else set(left_out.codes(number, held).tolist())
         starts = run_starts(codes)
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True):
             expressions = tuple(np.unique(numbers[start:end]).tolist())
             entities = tuple(np.unique(rows[start:end]).tolist())
-            if len(expressions) > 1 and len(entities) > 1:
+            joins = len(expressions) > 1 or expressions[0] in rules.alone
+            if joins and len(entities) > 1 and int(codes[start]) not in skipped:
                 found.append(Link(number, texts[int(codes[start])].as_py(), expressions, entities))
     return sorted(found, key=lambda link: (-len(link.entities), link.class_number, link.value))
 
 
-def _edges(rules: Rules, held: Held) -> tuple[Ints, Ints]:
-    """Pairs of entities that share a value through two expressions of a class: each holder with the first holder."""
-    left: list[Ints] = [np.empty(0, dtype=np.int64)]
-    right: list[Ints] = [np.empty(0, dtype=np.int64)]
-    for _, rows, codes, numbers in _by_class(rules, held):
-        starts = run_starts(codes)
-        sizes = np.diff(np.append(starts, len(codes)))
-        run = np.repeat(np.arange(len(starts)), sizes)
-        # Expressions ascend within a value: if the first is not the last, there are two.
-        active = (numbers[starts] != numbers[starts + sizes - 1])[run]
-        left.append(rows[starts][run][active])
-        right.append(rows[active])
-    return np.concatenate(left), np.concatenate(right)
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Pairs of entities that share a value through two expressions of a class, or through one that joins alone: each
+    holder with the first holder. The pairs of one value in one class are a group."""
+
+    left: Ints
+    right: Ints
+    groups: Ints
+    """The group of each pair."""
+    classes: Ints
+    codes: Ints
+    """The class and the value of each group."""
+    widths: Ints
+    """How many entities hold it."""
+    firsts: Ints
+    """Its first holder."""
+
+    @staticmethod
+    def of(rules: Rules, held: Held, left_out: LeftOut) -> _Edges:
+        parts: list[tuple[Ints, ...]] = [(np.empty(0, dtype=np.int64),) * 7]
+        count = 0
+        for number, rows, codes, numbers in _by_class(rules, held):
+            starts = run_starts(codes)
+            sizes = np.diff(np.append(starts, len(codes)))
+            run = np.repeat(np.arange(len(starts)), sizes)
+            # Expressions ascend within a value: if the first is not the last, there are two.
+            joins = numbers[starts] != numbers[starts + sizes - 1]
+            for single in set(rules.alone) & set(rules.classes[number]):
+                joins[run[numbers == single]] = True
+            if len(left_out):
+                joins &= ~np.isin(codes[starts], left_out.codes(number, held))
+            widths = np.bincount(run[_distinct_pairs(run, rows)], minlength=len(starts))
+            joins &= widths > 1
+            active, new = joins[run], np.cumsum(joins) - 1 + count
+            count += int(joins.sum())
+            whole = np.full(int(joins.sum()), number, dtype=np.int64)
+            firsts = rows[starts]
+            parts.append(
+                (
+                    firsts[run][active],
+                    rows[active],
+                    new[run][active],
+                    whole,
+                    codes[starts][joins],
+                    widths[joins],
+                    firsts[joins],
+                )
+            )
+        return _Edges(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _distinct_pairs(groups: Ints, rows: Ints) -> Ints:
+    """The places of the first of each pair."""
+    order = np.lexsort((rows, groups))
+    found: Ints = order[run_starts(groups[order], rows[order])]
+    return found
 
 
 def _by_class(rules: Rules, held: Held) -> Iterator[tuple[int, Ints, Ints, Ints]]:

@@ -132,9 +132,10 @@ def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
     own = np.ones(len(clusters.datasets), dtype=np.bool_)
     places, texts = [], []
     for part in parts:
-        if "$ids" not in part.rows.column_names:
+        name = _ids_column(part)
+        if name is None:
             continue
-        given = contiguous(part.rows.column("$ids"))
+        given = contiguous(part.rows.column(name))
         there = given.is_valid().to_numpy(zero_copy_only=False)
         own[part.places[there]] = False
         rows, values = _flattened(given)
@@ -147,6 +148,10 @@ def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
     keep = _each_once(group, values)
     kept = values.filter(pa.array(keep))
     return list_array(_offsets(group[keep], len(clusters)), kept)
+
+
+def _ids_column(part: Part) -> str | None:
+    return next((name for name in part.rows.column_names if name.lower() == "$ids"), None)
 
 
 def _joined(clusters: Clusters, parts: Sequence[Part], one: Property, *, compact: bool) -> tuple[pa.Array, Bools]:
@@ -205,7 +210,8 @@ def _structs(ids: pa.Array, part: Part, shape: OutputShape) -> pa.Array:
     kind, count = shape.member_type, len(part.places)
     children = [contiguous(ids)]
     if shape.has_ids:
-        given = part.rows.column("$ids") if "$ids" in part.rows.column_names else pa.nulls(count, _list_of(pa.string()))
+        name = _ids_column(part)
+        given = pa.nulls(count, _list_of(pa.string())) if name is None else part.rows.column(name)
         children.append(_as_lists(contiguous(given), Property("$ids", pa.string(), as_text=True)))
     for one in shape.properties:
         wanted = kind.field(kind.get_field_index(one.name)).type

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import datetime as dt
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,8 @@ from typing import Any, Final, Literal, get_args
 from lakemerge._internal.arguments import check_fields, names, shown
 from lakemerge.errors import InputError, MergeConfigError
 from lakemerge.merge_source.rules import Rules, parse_rules
+from lakemerge.quantities import milliseconds_of
+from lakemerge.storage import absolute_location, place_of
 from lakemerge.table import LakeTable
 from mergers.logs import logger
 from mergers.wording import argument
@@ -22,12 +26,14 @@ Identity = Literal["composite", "first"]
 Strategy = Literal["default", "compact", "list"]
 TypeConflicts = Literal["refuse", "string"]
 Transitive = Literal["values", "entities"]
+Oversize = Literal["leave_out", "fail"]
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "identity": get_args(Identity),
     "strategy": get_args(Strategy),
     "type_conflicts": get_args(TypeConflicts),
     "transitive": get_args(Transitive),
+    "oversize": get_args(Oversize),
 }
 _FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
 _ALIAS = re.compile(r"[^\s.`'\"(),=]+")
@@ -39,7 +45,7 @@ _logger = logger(__name__)
 class Dataset:
     """A table whose rows are entities.
 
-    :param table: a path or URL, or an open :class:`lakemerge.LakeTable`.
+    :param table: a path or URL, or an open :class:`lakemerge.LakeTable`. A relative path becomes absolute at once.
     :param name: its name in messages and results; by default its alias.
     :param id: the column, or columns, of an entity's id; by default the table's key. A plain Delta table needs one.
     :param deleted: the BOOLEAN column that marks deleted entities; by default ``_deleted``, if there is one.
@@ -56,12 +62,19 @@ class Dataset:
         check_fields(self)
         if not isinstance(self.table, str | os.PathLike | LakeTable):
             raise InputError(f"{argument('table')} must be a path or a LakeTable, not {shown(self.table)}")
+        if not isinstance(self.table, LakeTable):
+            object.__setattr__(self, "table", absolute_location(self.table))
         if self.id is not None and not isinstance(self.id, str):
             object.__setattr__(self, "id", names(self.id, "id"))
 
     @property
     def url(self) -> str:
         return self.table.url if isinstance(self.table, LakeTable) else os.fspath(self.table)
+
+    @property
+    def place(self) -> str:
+        """Where the table is, in one spelling."""
+        return place_of(self.url)
 
     @property
     def id_columns(self) -> tuple[str, ...] | None:
@@ -75,13 +88,20 @@ class MergeConfig:
     """A merge source's configuration. Everything is checked when it is made.
 
     :param datasets: in order, by alias. Never change the order: add new ones at the end.
-    :param equality: pairs of expressions of two datasets, as ``["eq", "a.x", ["lower", "b.y"]]`` or as
+    :param equality: pairs of expressions of two datasets or of one, as ``["eq", "a.x", ["lower", "b.y"]]`` or as
         ``"a.x = lower(b.y)"``.
     :param equality_sets: lists of expressions that are all equal.
     :param identity: ``composite``: ids of all members; ``first``: the id of the first member.
     :param strategy: how members are combined: ``default`` (all values), ``compact`` (each value once), ``list`` (the
         members as they are).
-    :param max_merged: how many entities may become one. A run that finds more fails, and changes nothing.
+    :param max_merged: how many entities may become one.
+    :param oversize: what happens to a value that would make more one: ``leave_out``: it joins nobody, and the result
+        names it; ``fail``: the run fails, and changes nothing.
+    :param max_retired: which share of the entities a run may delete or retire without a successor. A run that would do
+        so to more of them, and to more than one, fails and changes nothing.
+    :param deleted_retention: how long an entity whose row is gone stays in the output, with ``_deleted`` and its last
+        values, such as ``"30d"``, seconds or a timedelta; by default for ever. Later runs take it out of output and
+        state.
     :param initial_datasets: names of the datasets that must be populated before anything is output; by default all.
     :param ignore_non_existent_datasets: whether one of these datasets may be missing.
     :param supports_signalling: whether :meth:`MergeSource.follow` runs as soon as an input commits.
@@ -96,6 +116,9 @@ class MergeConfig:
     identity: Identity = "composite"
     strategy: Strategy = "default"
     max_merged: int = 50_000
+    oversize: Oversize = "leave_out"
+    max_retired: float = 0.2
+    deleted_retention: str | float | dt.timedelta | None = None
     initial_datasets: Sequence[str] | None = None
     ignore_non_existent_datasets: bool = True
     supports_signalling: bool = False
@@ -123,7 +146,15 @@ class MergeConfig:
             _logger.warning(
                 "merge source version %s is deprecated and is read as version 2; set version to 2", self.version or 1
             )
-        checked = {"datasets": datasets, "equality": equality, "equality_sets": sets, "initial_datasets": initial}
+        checked: dict[str, object] = {
+            "datasets": datasets,
+            "equality": equality,
+            "equality_sets": sets,
+            "initial_datasets": initial,
+        }
+        if self.deleted_retention is not None:
+            kept = milliseconds_of(self.deleted_retention, "deleted_retention")
+            checked["deleted_retention"] = dt.timedelta(milliseconds=kept)
         for name, value in (checked | {"rules": rules, "version": 2}).items():
             object.__setattr__(self, name, value)
 
@@ -154,6 +185,18 @@ class MergeConfig:
     def names(self) -> tuple[str, ...]:
         return tuple(str(dataset.name) for dataset in self.inputs)
 
+    def with_rules(self, rules: Rules) -> MergeConfig:
+        """The configuration with its rules in another form of the same meaning."""
+        changed = copy.copy(self)
+        object.__setattr__(changed, "rules", rules)
+        return changed
+
+    @property
+    def retention_ms(self) -> int | None:
+        """``deleted_retention`` in milliseconds."""
+        kept = self.deleted_retention
+        return None if kept is None else milliseconds_of(kept, "deleted_retention")
+
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON, without credentials; :meth:`from_json` reads it."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("datasets", "rules")}
@@ -161,7 +204,8 @@ class MergeConfig:
             alias: {"table": dataset.url, "name": dataset.name, "id": dataset.id_columns, "deleted": dataset.deleted}
             for alias, dataset in zip(self.aliases, self.inputs, strict=True)
         }
-        return told | {"datasets": described}
+        kept = self.retention_ms
+        return told | {"datasets": described, "deleted_retention": None if kept is None else kept / 1000}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MergeConfig:
@@ -185,8 +229,8 @@ def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
         found[alias] = Dataset(
             dataset.table, dataset.name or alias, dataset.id_columns, dataset.deleted, dataset.storage_options
         )
-    for what in ("name", "url"):
-        values = [str(getattr(dataset, what)).rstrip("/") for dataset in found.values()]
+    for what in ("name", "place"):
+        values = [str(getattr(dataset, what)) for dataset in found.values()]
         if twice := sorted({value for value in values if values.count(value) > 1}):
             problems.append(f"datasets: {', '.join(map(repr, twice))} appears twice; a dataset appears once")
     return found
@@ -205,6 +249,14 @@ def _check_choices(config: MergeConfig, problems: list[str]) -> None:
     limit: Any = config.max_merged
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         problems.append(f"max_merged must be a whole number from 1 on, not {shown(limit)}")
+    share: Any = config.max_retired
+    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
+        problems.append(f"max_retired must be a share from 0 to 1, not {shown(share)}")
+    if config.deleted_retention is not None:
+        try:
+            milliseconds_of(config.deleted_retention, "deleted_retention")
+        except InputError as error:
+            problems.append(error.message)
     version: Any = config.version
     if version is not None and (type(version) is not int or version not in (1, 2)):
         problems.append(f"version must be 2 (1 is read as 2), not {shown(version)}")

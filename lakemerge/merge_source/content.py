@@ -1,7 +1,8 @@
 """Hashes of values of any type. They show whether the content of the output has changed.
 
-Equal values have equal hashes: numbers of any type, and structs whatever the order of their fields and with or without
-null fields. So a column that becomes wider, or a new column of nulls, changes no hash.
+Equal values have equal hashes: numbers of any type, structs whatever the order and the case of their fields and with or
+without null fields, and maps whatever the order of their entries. So a column that becomes wider, or a new column of
+nulls, changes no hash.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def _hashes(values: pa.Array) -> Hashes:
             total += _named(field.name, child)
         return _mixed(total)
     if pa.types.is_map(kind):
-        return _hashes(values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+        return _of_lists(values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))), ordered=False)
     if pa.types.is_list(kind):
         return _of_lists(values)
     if pa.types.is_floating(kind):
         return _of_doubles(values.cast(pa.float64()))
     if pa.types.is_decimal(kind):
-        return _scalars(number_texts(values))
+        return _of_decimals(values)
     if pa.types.is_integer(kind):
         return _scalars(values.cast(pa.int64()))
     return _scalars(values)
@@ -62,15 +63,15 @@ def _hashes(values: pa.Array) -> Hashes:
 
 def _named(name: str, values: pa.Array) -> Hashes:
     """What a column or field adds to the hash of its row; a null adds nothing."""
-    own = _scalars(pa.array([name]))[0]
+    own = _scalars(pa.array([name.lower()]))[0]
     there = values.is_valid().to_numpy(zero_copy_only=False)
     return np.where(there, _mixed(hash_values(values) ^ own), np.uint64(0))
 
 
-def _of_lists(values: pa.Array) -> Hashes:
+def _of_lists(values: pa.Array, *, ordered: bool = True) -> Hashes:
     offsets = offsets_of(values)
     counts = np.diff(offsets)
-    _, place = spread(counts)
+    _, place = spread(counts if ordered else np.ones(int(offsets[-1]), dtype=np.int64))
     elements = _mixed(hash_values(pc.list_flatten(values)) + (place.astype(np.uint64) + np.uint64(1)) * _PLACE)
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(elements, dtype=np.uint64)])
     return _mixed(sums[offsets[1:]] - sums[offsets[:-1]] + counts.astype(np.uint64) * _PLACE)
@@ -83,6 +84,14 @@ def _of_doubles(values: pa.Array) -> Hashes:
     as_integer = np.where(whole, given, 0.0).astype(np.int64)
     bits = np.where(np.isnan(given), np.nan, given).view(np.int64)
     return _scalars(pa.array(np.where(whole, as_integer, bits)))
+
+
+def _of_decimals(values: pa.Array) -> Hashes:
+    """Hashes of decimals. A whole number is hashed as an integer: a column may become a decimal."""
+    texts = number_texts(values)
+    whole = pc.fill_null(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$"), False)
+    as_integer = _scalars(pc.if_else(whole, texts, "0").cast(pa.int64()))
+    return np.where(whole.to_numpy(zero_copy_only=False), as_integer, _scalars(texts))
 
 
 def _scalars(values: pa.Array) -> Hashes:

@@ -60,8 +60,9 @@ class Emitter(Protocol):
         :param number: the number of the first emitted entity.
         """
 
-    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
-        """Write the rows that wait, and the rows of retired ids, under the run's number."""
+    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, removed: pa.Array, number: int) -> None:
+        """Write the rows that wait, and the rows of retired ids, and delete those of removed ids, under the run's
+        number."""
 
     def close(self) -> None:
         """Drop the rows that wait, whether or not they were written."""
@@ -143,7 +144,7 @@ class LocalEmitter:
             deleted += int((part.deleted & judged.changed).sum())
         return Emission(pa.concat_tables(parts), number + changed, changed, deleted)
 
-    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
+    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, removed: pa.Array, number: int) -> None:
         def tables() -> Iterator[pa.Table]:
             if retired.num_rows:
                 yield retired_rows(retired)
@@ -152,7 +153,7 @@ class LocalEmitter:
         # Rows that need no other types are not copied: their tables are maps of the spool.
         types = {field.name.lower(): field.type for field in target}
         mapped = all(types[field.name.lower()] == field.type for field in self.shape.schema)
-        publish(output, target, tables(), number, held=mapped or self.rows <= BATCH_ROWS)
+        publish(output, target, tables(), number, removed=removed, held=mapped or self.rows <= BATCH_ROWS)
 
     def close(self) -> None:
         """Does nothing: the run closes its spool."""

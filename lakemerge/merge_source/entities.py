@@ -46,16 +46,17 @@ def entities_of(rows: pa.Table, shape: OutputShape, state: State) -> Iterator[di
 
 def _is_single(name: str, shape: OutputShape, singles: tuple[str, ...]) -> bool:
     """Whether a list of one in the table is a single value of the entity."""
-    known = next((one for one in shape.properties if one.name == name), None)
+    known = next((one for one in shape.properties if one.name.lower() == name.lower()), None)
     if shape.strategy == "compact" or known is None or not known.lists:
         return True
-    return len(known.lists) < len(known.columns) and name in singles
+    return len(known.lists) < len(known.columns) and known.name in singles
 
 
 def _singles(rows: pa.Table, shape: OutputShape, state: State) -> dict[int, tuple[str, ...]]:
     """Place of the row -> the properties that are single values, where only the state says so."""
     told = [one.name for one in shape.properties if one.lists and len(one.lists) < len(one.columns)]
-    told = [name for name in told if name in rows.column_names]
+    there = {name.lower() for name in rows.column_names}
+    told = [name for name in told if name.lower() in there]
     if shape.strategy != "default" or not told:
         return {}
     members = strings(rows, "_members")

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.errors import FullRunNeededError, InputError, LakeMergeError
 from lakemerge.merge_source.changes import fresh_of_rows, narrow_columns
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.ids import ids_of, key_texts
 from lakemerge.merge_source.index import Heads, Holders, heads_of, rebuilt
-from lakemerge.merge_source.inputs import Input
+from lakemerge.merge_source.inputs import Input, Shape
 from lakemerge.merge_source.known import Fresh, Known, ints, strings
 from lakemerge.merge_source.lists import Bools, Ints, contiguous
 from lakemerge.merge_source.rules import Rules
-from lakemerge.merge_source.state import VALUE, State, deletes, records
+from lakemerge.merge_source.state import VALUE, State, chunk_rows, deletes, records
 from lakemerge.merge_source.values import Held
 
 __all__ = [
     "all_entities",
     "each_once",
+    "emptied_chunks",
     "gone_entities",
     "index_records",
     "leftover_records",
@@ -90,78 +93,84 @@ def gone_entities(
     own = key_texts(ints(old, "dataset"), strings(old, "id"))
     missing = ~pc.is_in(own, value_set=fresh.texts).to_numpy(zero_copy_only=False)
     went_before = missing & strings(old, "gone").fill_null(False).to_numpy(zero_copy_only=False)
-    parts = [_as_gone(old, went_before, strings(old, "chunk"), ints(old, "place"))]
+    parts: list[Fresh] = []
     chunks: dict[str, pa.Table] = {}
     for one in inputs:
-        went = missing & ~went_before & (ints(old, "dataset") == one.offset)
+        went = missing & (ints(old, "dataset") == one.offset)
         if not went.any():
             continue
         name = f"{run:020d}-{one.offset}"
-        ids = strings(old, "id").filter(pa.array(went))
-        kept, rows = _last_rows(one, versions[one.offset], ids)
-        if rows is not None:
-            chunks[name] = rows
-        at = pc.index_in(ids, value_set=kept)
-        names = pa.array([name]).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=at.is_null().to_numpy(False)))
-        places = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        whole_names = _spread(names, went)
-        whole_places = np.zeros(len(went), dtype=np.int64)
-        whole_places[went] = places
-        parts.append(_as_gone(old, went, whole_names, whole_places))
+        ids, before = strings(old, "id").filter(pa.array(went)), went_before[went]
+        kept = _last_rows(one, versions[one.offset], ids, before)
+        if kept.rows is not None:
+            chunks[name] = kept.rows
+        at = pc.index_in(ids, value_set=kept.ids)
+        found = at.is_valid().to_numpy(zero_copy_only=False)
+        names = pa.array([name]).take(pa.array(np.zeros(len(ids), dtype=np.int64), mask=~found))
+        # What went before and did not come back meanwhile is kept where it was.
+        earlier = old.filter(pa.array(went))
+        names = pc.if_else(pa.array(before & ~found), strings(earlier, "chunk"), names)
+        places = np.where(before & ~found, ints(earlier, "place"), at.fill_null(0).to_numpy(zero_copy_only=False))
+        replaced = pc.is_in(ids, value_set=kept.replaced).to_numpy(zero_copy_only=False)
+        parts.append(_as_gone(ids, np.full(len(ids), one.offset, dtype=np.int64), names, places, replaced))
     return Fresh.together(parts), chunks
 
 
-def _as_gone(old: pa.Table, which: Bools, chunks: pa.Array, places: Ints) -> Fresh:
-    count = int(which.sum())
-    yes = np.ones(count, dtype=np.bool_)
+def _as_gone(ids: pa.Array, datasets: Ints, chunks: pa.Array, places: Ints, dropped: Bools) -> Fresh:
+    yes = np.ones(len(ids), dtype=np.bool_)
     none = np.empty(0, dtype=np.int64)
-    chosen = pa.array(which)
-    return Fresh(
-        ints(old, "dataset")[which],
-        strings(old, "id").filter(chosen),
-        yes,
-        yes,
-        chunks.filter(chosen),
-        places[which],
-        Held(none, none, pa.array([], pa.string())),
-    )
+    held = Held(none, none, pa.array([], pa.string()))
+    return Fresh(datasets, ids, yes, yes, dropped, chunks, places.astype(np.int64), held)
 
 
-def _spread(values: pa.Array, where: Bools) -> pa.Array:
-    place = np.cumsum(where) - 1
-    return values.take(pa.array(np.where(where, place, 0), mask=~where))
+@dataclass(frozen=True, slots=True)
+class _LastRows:
+    """Rows that went, as they were."""
+
+    ids: pa.Array
+    rows: pa.Table | None = None
+    replaced: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    """The ids of rows that had a successor in their table."""
 
 
-def _last_rows(one: Input, version: int | None, ids: pa.Array) -> tuple[pa.Array, pa.Table | None]:
+def _last_rows(one: Input, version: int | None, ids: pa.Array, before: Bools) -> _LastRows:
     """The rows as they were when they were deleted. If that is not known any more, the rows as they were when the state
-    was written. If that version cannot be read either, only their ids are left."""
+    was written. If that version cannot be read either, only their ids are left.
+
+    :param before: which of the rows were gone already. They are given only if they came back, and went again.
+    """
+    nothing = _LastRows(pa.array([], pa.string()))
     if version is None or one.table is None or one.shape is None:
-        return pa.array([], pa.string()), None
-    for find in (_rows_that_went, _rows_of_version):
-        try:
-            return find(one, version, ids)
-        except (LakeMergeError, FileNotFoundError):
-            continue
-    return pa.array([], pa.string()), None
+        return nothing
+    found = nothing
+    with contextlib.suppress(FullRunNeededError, FileNotFoundError):
+        found = _rows_that_went(one, one.shape, version, ids)
+    wanted = ids.filter(pa.array(~before))
+    lacking = wanted.filter(pc.invert(pc.is_in(wanted, value_set=found.ids)))
+    if not len(lacking):
+        return found
+    with contextlib.suppress(LakeMergeError, FileNotFoundError):
+        texts, rows = _rows_of_version(one, version, lacking)
+        whole = rows if found.rows is None else pa.concat_tables([found.rows, rows], promote_options="permissive")
+        return _LastRows(pa.concat_arrays([found.ids, texts]), whole.combine_chunks(), found.replaced)
+    return found
 
 
-def _rows_that_went(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array, pa.Table]:
-    shape = one.shape
-    if shape is None:
-        raise InputError(f"dataset {one.name!r} is not there")
+def _rows_that_went(one: Input, shape: Shape, version: int, ids: pa.Array) -> _LastRows:
     found: list[pa.Table] = []
     for rows, went in one.changes(version):
         wanted = pc.and_(went, pc.is_in(ids_of(rows, shape.id_columns), value_set=ids))
         found.append(rows.filter(wanted))
     if not found:
-        raise InputError(f"dataset {one.name!r} does not tell of all rows that went")
-    rows = pa.concat_tables(found)
+        return _LastRows(pa.array([], pa.string()))
+    rows = pa.concat_tables(found).combine_chunks()
     texts = ids_of(rows, shape.id_columns)
     codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    last = pa.array(len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1])
-    if len(last) < len(ids):
-        raise InputError(f"dataset {one.name!r} does not tell of all rows that went")
-    return texts.take(last), rows.take(last).select(shape.kept)
+    last = pa.array(np.sort(len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]))
+    texts, rows = texts.take(last), rows.take(last)
+    if not len(texts):
+        return _LastRows(pa.array([], pa.string()))
+    return _LastRows(texts, rows.select(shape.kept), texts.filter(pa.array(shape.replaced_flags(rows))))
 
 
 def _rows_of_version(one: Input, version: int, ids: pa.Array) -> tuple[pa.Array, pa.Table]:
@@ -221,17 +230,46 @@ def _with_pages(heads: Heads, old: pa.Table) -> Heads:
     return Heads(heads.expressions, heads.values, heads.counts, np.maximum(pages, 1), heads.holders, heads.texts)
 
 
-def leftover_records(state: State, offsets: Sequence[int], known: Known) -> Iterator[pa.Table]:
-    """Deletes for records that are not needed any more: entities under old offsets, and kept rows of entities that came
-    back."""
-    if any(now != before for before, now in enumerate(offsets)):
-        for part in state.all_entities():
-            datasets, ids = ints(part, "dataset"), strings(part, "id")
-            stale = known.places_of(datasets, ids) < 0
-            if stale.any():
-                yield deletes("e", ids.filter(pa.array(stale)), datasets[stale], np.zeros(stale.sum(), dtype=np.int64))
+def leftover_records(state: State, known: Known, old: pa.Table) -> Iterator[pa.Table]:
+    """Deletes for records that are not needed any more: entities under old offsets or that are none any more, and kept
+    rows of entities that came back.
+
+    :param old: the state's records of all entities.
+    """
+    datasets, ids = ints(old, "dataset"), strings(old, "id")
+    stale = known.places_of(datasets, ids) < 0
+    if stale.any():
+        yield deletes("e", ids.filter(pa.array(stale)), datasets[stale], np.zeros(stale.sum(), dtype=np.int64))
     needed = set(known.chunks.drop_null().unique().to_pylist())
     unneeded = [name for name in state.all_chunks() if name not in needed]
     if unneeded:
         zeros = np.zeros(len(unneeded), dtype=np.int64)
         yield deletes("d", pa.array(unneeded), zeros, zeros)
+
+
+def emptied_chunks(state: State, old: pa.Table, known: Known, *, whole: bool) -> Iterator[pa.Table]:
+    """Records of kept rows without those that nobody needs any more: their entities came back, or are none any more. A
+    row keeps its place.
+
+    :param old: the state's records of entities.
+    :param whole: whether these are all; chunks that nobody needs are then deleted elsewhere.
+    """
+    kept = old.filter(old.column("chunk").is_valid())
+    if not kept.num_rows:
+        return
+    at = known.by_text.of(key_texts(ints(kept, "dataset"), strings(kept, "id")))
+    same = pc.equal(known.chunks.take(pa.array(at, mask=at < 0)), strings(kept, "chunk"))
+    left = kept.filter(pc.invert(pc.fill_null(same, False)))
+    needed = set(known.chunks.drop_null().unique().to_pylist())
+    if whole:
+        left = left.filter(pc.is_in(left.column("chunk"), value_set=pa.array(sorted(needed), pa.string())))
+    names = strings(left, "chunk")
+    tables = state.chunks(names.unique().to_pylist())
+    for name, rows in tables.items():
+        places = ints(left, "place")[pc.equal(names, name).to_numpy(zero_copy_only=False)]
+        if len(np.unique(places)) == rows.num_rows and name not in needed:
+            yield deletes("d", pa.array([name]), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+            continue
+        gone = np.zeros(rows.num_rows, dtype=np.bool_)
+        gone[places] = True
+        yield chunk_rows(name, rows.take(pa.array(np.arange(rows.num_rows), mask=gone)))

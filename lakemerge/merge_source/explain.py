@@ -15,6 +15,7 @@ from lakemerge.errors import InputError
 from lakemerge.merge_source.clusters import links_of
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.known import held_of, ints, strings
+from lakemerge.merge_source.leftout import left_out_now, remembered_of, shown
 from lakemerge.merge_source.lists import Ints, contiguous
 from lakemerge.merge_source.outcome import OldClusters, shown_value
 from lakemerge.merge_source.results import ClusterLink, Explanation, Report, WideValue
@@ -38,13 +39,14 @@ def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str
     ids = pa.array([one["id"] for one in members], pa.string())
     found = state.entities(datasets, ids).combine_chunks()
     names = _named(config, ints(found, "dataset"), strings(found, "id"))
+    held = held_of(strings(found, "held"))
     links = [
         ClusterLink(
             rule=" = ".join(config.rules.shown(number, config.aliases) for number in link.expressions),
             value=shown_value(link.value),
             members=tuple(sorted((names[place] for place in link.entities), key=_named_order(config))),
         )
-        for link in links_of(config.rules, held_of(strings(found, "held")))
+        for link in links_of(config.rules, held, remembered_of(state, config.rules, held))
     ]
     return Explanation(
         id=output_id,
@@ -81,6 +83,7 @@ def report(state: State, config: MergeConfig, *, top: int) -> Report:
         merged=merged,
         largest=tuple((name, size) for size, name in largest),
         widest=tuple(_widest(state, config, top)),
+        left_out=shown(left_out_now(state), config, top),
     )
 
 
@@ -107,21 +110,24 @@ def _widest(state: State, config: MergeConfig, top: int) -> Iterable[WideValue]:
         *(contiguous(found.column(n)).to_pylist() for n in ("k", "a", "count")), strict=True
     ):
         held.setdefault(text, {})[number] = count
-    values = [_wide(text, counts, config) for text, counts in held.items()]
+    skipped = left_out_now(state)
+    left = set(zip(skipped.classes.tolist(), skipped.values.to_pylist(), strict=True))
+    values = [_wide(text, counts, config, left) for text, counts in held.items()]
     return sorted(values, key=lambda value: (-value.count, value.value))[:top]
 
 
-def _wide(text: str, counts: dict[int, int], config: MergeConfig) -> WideValue:
+def _wide(text: str, counts: dict[int, int], config: MergeConfig, left: set[tuple[int, str]]) -> WideValue:
     return WideValue(
         value=shown_value(text),
         holders={config.rules.shown(number, config.aliases): count for number, count in sorted(counts.items())},
-        active=_is_active(config.rules, counts),
+        active=_is_active(config.rules, counts, [number for number, value in left if value == text]),
     )
 
 
-def _is_active(rules: Rules, numbers: Iterable[int]) -> bool:
-    there = set(numbers)
-    return any(len(there & set(group)) > 1 for group in rules.classes)
+def _is_active(rules: Rules, counts: dict[int, int], left: Sequence[int]) -> bool:
+    there = set(counts)
+    groups = [there & set(group) for number, group in enumerate(rules.classes) if number not in left]
+    return any(len(group) > 1 or any(counts[one] > 1 for one in group & set(rules.alone)) for group in groups)
 
 
 def _named(config: MergeConfig, datasets: Ints, ids: pa.Array) -> list[tuple[str, str]]:

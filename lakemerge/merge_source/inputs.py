@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.delta import Snapshot
-from lakemerge.errors import FullRunNeededError, InputError, NotATableError, VersionNotFoundError
+from lakemerge.errors import (
+    FullRunNeededError,
+    InputError,
+    LakeMergeError,
+    NotATableError,
+    VersionNotFoundError,
+)
 from lakemerge.format.names import REPLACE_OPERATION
 from lakemerge.merge_source.config import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
@@ -21,12 +28,13 @@ from lakemerge.table import LakeTable
 from lakemerge.table.opening import open_handle
 from mergers import Merger
 
-__all__ = ["RESERVED", "Access", "Input", "Shape", "open_input", "shape_of"]
+__all__ = ["RESERVED", "Access", "Input", "Shape", "is_of_a_dataset", "open_input", "shape_of"]
 
 RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members"})
 """Columns that say something about an entity and are no properties."""
 
 _KIND = "_row_kind"
+_READING = "raised while rows of dataset "
 _GET_KEYS = 100_000
 
 
@@ -52,7 +60,21 @@ class Shape:
 
     @property
     def ids(self) -> str | None:
-        return "$ids" if "$ids" in self.schema.names else None
+        return next((name for name in self.schema.names if name.lower() == "$ids"), None)
+
+    @property
+    def replaced(self) -> str | None:
+        """The column of another source's output that marks ids whose entities live on under another id."""
+        for column in self.schema:
+            if column.name.lower() == "$replaced" and pa.types.is_boolean(column.type):
+                return str(column.name)
+        return None
+
+    def replaced_flags(self, rows: pa.Table) -> Bools:
+        """Which rows are ids that have a successor in the same table: they are no entities."""
+        if self.replaced is None:
+            return np.zeros(rows.num_rows, dtype=np.bool_)
+        return contiguous(rows.column(self.replaced)).fill_null(False).to_numpy(zero_copy_only=False)
 
     @property
     def kept(self) -> list[str]:
@@ -104,6 +126,25 @@ def _deleted_column(dataset: Dataset, schema: pa.Schema, names: Mapping[str, str
             dataset=dataset.name,
         )
     return found
+
+
+@contextlib.contextmanager
+def _reading(one: Input) -> Iterator[None]:
+    """Names the dataset in whatever a user's merger raises. The exception passes, as from any read of a table."""
+    try:
+        yield
+    except LakeMergeError:
+        raise
+    except Exception as error:
+        merger = one.table.view.config.merger_name if isinstance(one.table, LakeTable) else None
+        folds = "" if merger is None else f", which the merger {merger!r} folds,"
+        error.add_note(f"{_READING}{one.name!r}{folds} were read")
+        raise
+
+
+def is_of_a_dataset(error: BaseException) -> bool:
+    """Whether the exception was raised while rows of a dataset were read, such as by its merger."""
+    return any(note.startswith(_READING) for note in getattr(error, "__notes__", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +227,13 @@ class Input:
                 self._check_ids(table, self.shape)
                 yield table
             return
-        for batch in self.table.scan(columns=names):
+        with _reading(self):
+            batches = iter(self.table.scan(columns=names))
+        while True:
+            with _reading(self):
+                batch = next(batches, None)
+            if batch is None:
+                return
             if batch.num_rows:
                 yield pa.Table.from_batches([batch])
 
@@ -208,7 +255,8 @@ class Input:
         found = []
         for start in range(0, len(ids), _GET_KEYS):
             keys = keys_of(ids.slice(start, _GET_KEYS), self.shape.id_columns, self.shape.schema)
-            found.append(self.table.get(keys, columns=names))
+            with _reading(self):
+                found.append(self.table.get(keys, columns=names))
         rows = pa.concat_tables(found).combine_chunks()
         return ids_of(rows, self.shape.id_columns), rows
 
@@ -235,8 +283,23 @@ class Input:
                 f"dataset {self.name!r} is a plain Delta table, which does not tell what changed. Run with full=True",
                 dataset=self.name,
             )
+        for batch in self._changed(self.table, since):
+            kinds = batch.column(batch.schema.get_field_index(_KIND))
+            kept = pc.not_equal(kinds, "-U")
+            rows = pa.Table.from_batches([batch]).filter(kept)
+            if rows.num_rows:
+                yield rows, pc.equal(contiguous(rows.column(_KIND)), "-D")
+
+    def _changed(self, table: LakeTable, since: int) -> Iterator[pa.RecordBatch]:
         try:
-            reader = self.table.changes(since)
+            with _reading(self):
+                batches = iter(table.changes(since))
+            while True:
+                with _reading(self):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
         except VersionNotFoundError as error:
             raise FullRunNeededError(
                 f"what changed in dataset {self.name!r} since version {since} cannot be told any more: "
@@ -244,12 +307,6 @@ class Input:
                 dataset=self.name,
                 version=since,
             ) from error
-        for batch in reader:
-            kinds = batch.column(batch.schema.get_field_index(_KIND))
-            kept = pc.not_equal(kinds, "-U")
-            rows = pa.Table.from_batches([batch]).filter(kept)
-            if rows.num_rows:
-                yield rows, pc.equal(contiguous(rows.column(_KIND)), "-D")
 
 
 def _sought(tables: Iterator[pa.Table], ids: pa.Array, shape: Shape) -> tuple[pa.Array, pa.Table]:

@@ -29,6 +29,8 @@ class Fresh:
     deleted: Bools
     gone: Bools
     """Whether the row was deleted from its table."""
+    dropped: Bools
+    """Whether the entity is none any more: it has a successor in its own table, or is forgotten."""
     chunks: pa.Array
     """The name of the chunk that keeps the deleted row; null if none does."""
     places: Ints
@@ -53,6 +55,7 @@ class Fresh:
             self.ids.filter(chosen),
             self.deleted[keep],
             self.gone[keep],
+            self.dropped[keep],
             self.chunks.filter(chosen),
             self.places[keep],
             Held(place[self.held.rows[held]], self.held.expressions[held], self.held.values.filter(pa.array(held))),
@@ -72,6 +75,7 @@ class Fresh:
             _texts([part.ids for part in parts]),
             np.concatenate([none.astype(np.bool_), *(part.deleted for part in parts)]),
             np.concatenate([none.astype(np.bool_), *(part.gone for part in parts)]),
+            np.concatenate([none.astype(np.bool_), *(part.dropped for part in parts)]),
             _texts([part.chunks for part in parts]),
             np.concatenate([none, *(part.places for part in parts)]),
             held,
@@ -100,6 +104,28 @@ class Known:
 
     def __len__(self) -> int:
         return len(self.datasets)
+
+    def where(self, keep: Bools) -> Known:
+        """Some of the entities."""
+        if keep.all():
+            return self
+        chosen, place = pa.array(keep), np.cumsum(keep) - 1
+        held = keep[self.held.rows]
+        return Known(
+            datasets=self.datasets[keep],
+            ids=self.ids.filter(chosen),
+            texts=self.texts.filter(chosen),
+            deleted=self.deleted[keep],
+            gone=self.gone[keep],
+            chunks=self.chunks.filter(chosen),
+            places=self.places[keep],
+            held=Held(
+                place[self.held.rows[held]], self.held.expressions[held], self.held.values.filter(pa.array(held))
+            ),
+            fresh=self.fresh[keep],
+            was=self.was[keep],
+            old=self.old.filter(chosen),
+        )
 
     def places_of(self, datasets: Ints, ids: pa.Array) -> Ints:
         """The places of entities; -1 for an entity that is not among these."""

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import IdCollisionError, MaxMergedError
+from lakemerge.errors import IdCollisionError, MaxMergedError, MaxRetiredError
 from lakemerge.merge_source.clusters import Clusters, Link, links_of
 from lakemerge.merge_source.combine import members_of
+from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content import hash_values
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.known import Known, ints, strings
@@ -19,7 +20,19 @@ from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, ru
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.values import Held
 
-__all__ = ["Bystanders", "OldClusters", "check_ids", "check_sizes", "retired_ids", "too_many", "with_first_ids"]
+__all__ = [
+    "Bystanders",
+    "Left",
+    "OldClusters",
+    "check_ids",
+    "check_retired",
+    "check_sizes",
+    "collision",
+    "retired_ids",
+    "shown_value",
+    "too_many",
+    "with_first_ids",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +54,8 @@ class OldClusters:
     """Clusters of the output, as the state has them."""
 
     records: pa.Table
-    """``output_id``, ``hash``, ``updated``, ``run``, ``singles``, and ``written``: a hash of the members as they were
-    written."""
+    """``output_id``, ``hash``, ``updated``, ``run``, ``singles``, ``deleted``, and ``written``: a hash of the members
+    as they were written."""
     offsets: Ints
     datasets: Ints
     """The datasets of the members; -1 for a dataset that was removed."""
@@ -54,6 +67,11 @@ class OldClusters:
     @property
     def output_ids(self) -> pa.Array:
         return strings(self.records, "output_id")
+
+    @property
+    def live(self) -> Bools:
+        """Which of the clusters were no deleted entities."""
+        return ~strings(self.records, "deleted").fill_null(False).to_numpy(zero_copy_only=False)
 
     @staticmethod
     def of(old: pa.Table) -> OldClusters:
@@ -73,7 +91,7 @@ class OldClusters:
         ids = contiguous(pa.chunked_array([listed.field("id"), strings(shown, "id")], pa.string()))
         datasets, ids = datasets[pick], ids.take(pa.array(pick))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-        told = shown.select(["output_id", "hash", "updated", "run", "singles"])
+        told = shown.select(["output_id", "hash", "updated", "run", "singles", "deleted"])
         written = pa.array(hash_values(members_of(offsets, datasets, ids)).view(np.int64))
         return OldClusters(told.append_column("written", written), offsets, datasets, ids)
 
@@ -104,8 +122,8 @@ def too_many(rules: Rules, aliases: Sequence[str], link: Link, count: int | None
     many = f"{count}" if count is not None else f"more than {limit}"
     return MaxMergedError(
         f"{many} entities would be merged into one, and max_merged is {limit}; the value {shown_value(link.value)} of "
-        f"the rule {rule} holds most of them together. Nothing was changed. Leave such values out of the rule, or "
-        "raise max_merged",
+        f"the rule {rule} holds most of them together. Nothing was changed. Leave such values out of the rule, as with "
+        "nullif, raise max_merged, or set oversize to 'leave_out'",
         rule=rule,
         value=shown_value(link.value),
         count=limit + 1 if count is None else count,
@@ -182,8 +200,34 @@ def _check_datasets(rules: Rules, names: Sequence[str], known: Known, bystanders
             )
 
 
-def retired_ids(known: Known, clusters: Clusters, old: OldClusters) -> tuple[pa.Array, Bools]:
-    """The output ids that are retired, in order, and whether a member of each is output under another id."""
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What becomes of the output ids that no clusters have any more."""
+
+    ids: pa.Array
+    """The ids that are retired, in order."""
+    replaced: Bools
+    """Whether a member of each is output under another id, or has a successor in its own table."""
+    removed: pa.Array
+    """The ids of forgotten entities, whose rows are taken out of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Entities that are none any more, as :func:`lakemerge.merge_source.ids.key_texts`."""
+
+    replaced: pa.Array
+    """They have a successor in their own tables."""
+    forgotten: pa.Array
+    """Their rows went long ago."""
+
+    @staticmethod
+    def nobody() -> Left:
+        return Left(pa.array([], pa.string()), pa.array([], pa.string()))
+
+
+def retired_ids(known: Known, clusters: Clusters, old: OldClusters, left: Left) -> Retired:
+    """What becomes of the output ids that no clusters have any more."""
     gone = ~pc.is_in(old.output_ids, value_set=clusters.output_ids).to_numpy(zero_copy_only=False)
     cluster_of = np.full(len(known) + 1, -1, dtype=np.int64)
     cluster_of[clusters.members] = clusters.of_members
@@ -191,8 +235,54 @@ def retired_ids(known: Known, clusters: Clusters, old: OldClusters) -> tuple[pa.
     member = known.places_of(old.datasets, old.ids)
     lives = shows[cluster_of[member]] & (member >= 0)
     group, _ = spread(np.diff(old.offsets))
+    texts = key_texts(old.datasets, old.ids)
+    if len(left.replaced):
+        lives |= pc.is_in(texts, value_set=left.replaced).to_numpy(zero_copy_only=False)
     replaced = np.bincount(group, weights=lives, minlength=len(old)) > 0
-    places = np.flatnonzero(gone)
+    removed = np.zeros(len(old), dtype=np.bool_)
+    if len(left.forgotten):
+        forgotten = pc.is_in(texts, value_set=left.forgotten).to_numpy(zero_copy_only=False)
+        removed = gone & (np.bincount(group, weights=forgotten, minlength=len(old)) == np.diff(old.offsets))
+        removed &= np.diff(old.offsets) > 0
+    places = np.flatnonzero(gone & ~removed)
     ids = old.output_ids.take(pa.array(places))
     order = pc.sort_indices(ids).to_numpy(zero_copy_only=False)
-    return ids.take(pa.array(order)), replaced[places][order]
+    return Retired(ids.take(pa.array(order)), replaced[places][order], old.output_ids.filter(pa.array(removed)))
+
+
+def check_retired(
+    config: MergeConfig, known: Known, clusters: Clusters, old: OldClusters, left: Left, *, live: int
+) -> None:
+    """Raise :class:`MaxRetiredError` if too many of the output's entities would be deleted, or be retired without a
+    successor. Those whose datasets all left the configuration do not count: to leave one out takes a full run, too.
+
+    :param live: how many entities of the output are not deleted.
+    """
+    limit = config.max_retired
+    alive = np.append(~known.deleted, False)
+    member = known.places_of(old.datasets, old.ids)
+    lives = alive[member] & (member >= 0)
+    if len(left.replaced):
+        texts = key_texts(old.datasets, old.ids)
+        lives |= pc.is_in(texts, value_set=left.replaced).to_numpy(zero_copy_only=False)
+    group, _ = spread(np.diff(old.offsets))
+    survives = np.bincount(group, weights=lives, minlength=len(old)) > 0
+    configured = np.bincount(group, weights=old.datasets >= 0, minlength=len(old)) > 0
+    lost = old.live & ~survives & configured
+    count = int(lost.sum())
+    if count <= 1 or count <= limit * live:
+        return
+    members = np.flatnonzero(lost[group] & (old.datasets >= 0))
+    by_dataset = np.bincount(old.datasets[members], minlength=len(config.names))
+    most = int(by_dataset.argmax())
+    example = old.ids[int(members[old.datasets[members] == most][0])].as_py()
+    raise MaxRetiredError(
+        f"{count} of {live} entities of the output would be deleted or retired, and max_retired allows "
+        f"{limit:.0%} of them; {int(by_dataset[most])} rows of dataset {config.names[most]!r} are gone, such as "
+        f"{example!r}. Nothing was changed. Look whether the dataset's table is the right one and is whole; if the "
+        "rows are meant to be gone, raise max_retired for this run",
+        count=count,
+        entities=live,
+        limit=limit,
+        dataset=config.names[most],
+    )

@@ -14,26 +14,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.clusters import Clusters, find_clusters
+from lakemerge.merge_source.clusters import Clusters, LeftOut, find_clusters
 from lakemerge.merge_source.combine import members_of
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content import hash_rows
 from lakemerge.merge_source.emission import REMEMBERED, Emitter
 from lakemerge.merge_source.known import Known, held_lists, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts
 from lakemerge.merge_source.outcome import (
     Bystanders,
+    Left,
     OldClusters,
     check_ids,
+    check_retired,
     check_sizes,
     retired_ids,
     with_first_ids,
 )
-from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, records
+from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, RETIRED, departed, records
 
-__all__ = ["RETIRED", "Plan", "Settling", "settle"]
-
-RETIRED = pa.schema([("_id", pa.string()), ("$replaced", pa.bool_()), ("_updated", pa.int64())])
+__all__ = ["Plan", "Settling", "departures", "settle"]
 
 
 @dataclass(slots=True)
@@ -46,6 +46,14 @@ class Plan:
     """The records of the state, without the record ``m``."""
     retired: pa.Table = field(default_factory=RETIRED.empty_table)
     """Retired ids, in the columns of :data:`RETIRED`."""
+    removed: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    """The ids whose rows are taken out of the output."""
+    left_out: LeftOut = field(default_factory=LeftOut.none)
+    """The values that join nobody, of all that the run looked at."""
+    all_left_out: LeftOut = field(default_factory=LeftOut.none)
+    """All values that join nobody after the run."""
+    live_change: int = 0
+    """By how many the output has more entities that are not deleted."""
     updated: int = 0
     """The next number of an emitted entity."""
     changed: int = 0
@@ -70,7 +78,7 @@ class Plan:
     @property
     def writes(self) -> bool:
         """Whether there is anything to write to the output."""
-        return bool(self.retired.num_rows) or (self.emitter is not None and self.emitter.rows > 0)
+        return bool(self.retired.num_rows or len(self.removed)) or (self.emitter is not None and self.emitter.rows > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +92,51 @@ class Settling:
     old: OldClusters
     bystanders: Bystanders
     emitter: Emitter
+    left: Left
+    """Entities that are none any more, and are not among the known ones."""
+    left_out: LeftOut
+    """Values that too many entities hold."""
+    live: int | None
+    """How many entities of the output are not deleted; ``None``: do not check how many of them go."""
+    now_ms: int
 
 
 def settle(given: Settling, plan: Plan) -> None:
-    """Fill the plan. Raises :class:`lakemerge.MaxMergedError` and :class:`lakemerge.IdCollisionError`."""
+    """Fill the plan. Raises :class:`lakemerge.MaxMergedError`, :class:`lakemerge.MaxRetiredError` and
+    :class:`lakemerge.IdCollisionError`."""
     config, known = given.config, given.known
-    clusters = find_clusters(config.rules, known.datasets, known.ids, known.deleted, known.held)
-    check_sizes(config.rules, config.aliases, known, clusters, config.max_merged)
+    formed = find_clusters(
+        config.rules,
+        known.datasets,
+        known.ids,
+        known.deleted,
+        known.held,
+        left_out=given.left_out,
+        limit=config.max_merged if config.oversize == "leave_out" else None,
+    )
+    clusters = formed.clusters
+    plan.left_out = LeftOut.together([given.left_out, formed.left_out])
+    if config.oversize == "fail":
+        check_sizes(config.rules, config.aliases, known, clusters, config.max_merged)
     first = config.identity == "first"
     if first:
         clusters = with_first_ids(known, clusters, given.bystanders)
     check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
-    ids, replaced = retired_ids(known, clusters, given.old)
-    numbers = np.arange(given.updated, given.updated + len(ids), dtype=np.int64)
-    plan.retired = pa.table([ids, pa.array(replaced), pa.array(numbers)], schema=RETIRED)
-    plan.updated = given.updated + len(ids)
+    if given.live is not None:
+        check_retired(config, known, clusters, given.old, given.left, live=given.live)
+    retired = retired_ids(known, clusters, given.old, given.left)
+    count = len(retired.ids)
+    numbers = np.arange(given.updated, given.updated + count, dtype=np.int64)
+    plan.retired = pa.table([retired.ids, pa.array(retired.replaced), pa.array(numbers)], schema=RETIRED)
+    plan.removed = retired.removed
+    plan.updated = given.updated + count
+    shows = clusters.output_ids.is_valid().to_numpy(zero_copy_only=False)
+    plan.live_change = int((shows & ~clusters.deleted).sum()) - int(given.old.live.sum())
     same = _unchanged(known, clusters)
     plan.clusters, plan.entities = int((~same).sum()), len(known)
     plan.output_ids = clusters.output_ids.drop_null()
     with ThreadPoolExecutor(1) as pool:
-        own = pool.submit(_own_columns, known, clusters)
+        own = pool.submit(_own_columns, known, clusters, formed.chained, given.now_ms)
         leading = _emit(given, clusters, same, plan)
     plan.records += _entity_records(known, clusters, own.result(), leading)
 
@@ -168,7 +201,7 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
     )
 
 
-def _own_columns(known: Known, clusters: Clusters) -> dict[str, pa.Array]:
+def _own_columns(known: Known, clusters: Clusters, chained: Ints, now_ms: int) -> dict[str, pa.Array]:
     """The columns of all entities' records that say nothing about the output."""
     members, count, firsts = clusters.members, len(known), clusters.offsets[:-1]
     cluster = np.empty(count, dtype=np.int64)
@@ -182,11 +215,48 @@ def _own_columns(known: Known, clusters: Clusters) -> dict[str, pa.Array]:
         "first_id": clusters.ids.take(pa.array(firsts[cluster])),
         "deleted": pa.array(known.deleted),
         "gone": pa.array(known.gone),
+        "went": _went(known, now_ms),
         "chunk": known.chunks,
         "place": pa.array(known.places.astype(np.int32), mask=known.chunks.is_null().to_numpy(zero_copy_only=False)),
         "held": held_lists(known.held, count),
         "members": lists.take(pa.array(listed, mask=listed < 0)),
+        **_chain_columns(known, chained),
     }
+
+
+def _went(known: Known, now_ms: int) -> pa.Array:
+    """When each row was found gone. A row that came back and went again is kept elsewhere than before."""
+    before = strings(known.old, "went")
+    same = pc.and_(before.is_valid(), pc.fill_null(pc.equal(strings(known.old, "chunk"), known.chunks), False))
+    same = pc.or_(same, pc.and_(before.is_valid(), known.chunks.is_null()))
+    went = pc.if_else(same, before, pa.scalar(now_ms, pa.int64()))
+    return pc.if_else(pa.array(known.gone), went, pa.scalar(None, pa.int64()))
+
+
+def _chain_columns(known: Known, chained: Ints) -> dict[str, pa.Array]:
+    """For entities of cut chains the first one of the chain, and for that one all of them."""
+    inside = np.flatnonzero(chained >= 0)
+    order = inside[np.argsort(chained[inside], kind="stable")]
+    starts = run_starts(chained[order])
+    lists = members_of(np.append(starts, len(order)), known.datasets[order], known.ids.take(pa.array(order)))
+    at = np.full(len(known), -1, dtype=np.int64)
+    at[chained[order[starts]]] = np.arange(len(starts))
+    none = chained < 0
+    return {
+        "chain_dataset": pa.array(known.datasets[chained].astype(np.int32), mask=none),
+        "chain_id": known.ids.take(pa.array(chained, mask=none)),
+        "chain_members": lists.take(pa.array(at, mask=at < 0)),
+    }
+
+
+def departures(known: Known, plan: Plan, run: int, now_ms: int) -> Iterator[pa.Table]:
+    """A record of the entities whose rows a run found gone, and of the ids that it retired."""
+    fresh = np.flatnonzero(pc.equal(_went(known, now_ms), now_ms).fill_null(False).to_numpy(zero_copy_only=False))
+    retired = strings(plan.retired, "_id")
+    if len(fresh) or len(retired):
+        datasets = np.concatenate([known.datasets[fresh], np.full(len(retired), -1, dtype=np.int64)])
+        ids = contiguous(pa.chunked_array([known.ids.take(pa.array(fresh)), retired], pa.string()))
+        yield departed(now_ms, run, datasets, ids)
 
 
 def _entity_records(

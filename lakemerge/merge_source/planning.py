@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.changes import changed_entities, reach
+from lakemerge.merge_source.clusters import LeftOut, oversize
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.departures import Departures, due_departures, forgotten_entities, forgotten_of
 from lakemerge.merge_source.emission import Emitter, LocalEmitter
 from lakemerge.merge_source.everything import (
     all_entities,
     each_once,
+    emptied_chunks,
     gone_entities,
     index_records,
     leftover_records,
@@ -25,13 +28,16 @@ from lakemerge.merge_source.everything import (
     still_there,
 )
 from lakemerge.merge_source.inputs import Input
-from lakemerge.merge_source.known import Fresh, Known, assemble
-from lakemerge.merge_source.outcome import Bystanders, OldClusters, collision
-from lakemerge.merge_source.plan import Plan, Settling, settle
+from lakemerge.merge_source.known import Fresh, Known, assemble, ints, strings
+from lakemerge.merge_source.leftout import all_left_out_records, left_out_of, left_out_records
+from lakemerge.merge_source.lists import Bools
+from lakemerge.merge_source.outcome import Bystanders, Left, OldClusters, collision
+from lakemerge.merge_source.plan import Plan, Settling, departures, settle
 from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
-from lakemerge.merge_source.seen import seen_clusters
+from lakemerge.merge_source.seen import confirmed, seen_clusters
 from lakemerge.merge_source.spool import Spool
-from lakemerge.merge_source.state import DatasetState, State, chunk_rows
+from lakemerge.merge_source.state import DatasetState, State, chunk_rows, deletes, redated
+from lakemerge.merge_source.succession import shape_taken_up
 from lakemerge.table import LakeTable
 
 if TYPE_CHECKING:
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SPARK_FROM_BYTES", "Work", "plan_changes", "plan_everything"]
 
+LastOutput = Literal["state", "output", "both"]
 SPARK_FROM_BYTES = 2**30
 """Full runs over fewer bytes of datasets do not use Spark. One process takes less time for them than it takes to move
 the rows between Spark and Python."""
@@ -59,6 +66,10 @@ class Work:
     """Where rows of the output wait in a run without Spark."""
     target: pa.Schema
     """The columns of the output after the run."""
+    now_ms: int
+    """The time of the run."""
+    forget_before_ms: int | None = None
+    """Entities whose rows were gone by then are forgotten."""
     spark: SparkSession | None = None
     """Full runs over large datasets use it."""
 
@@ -87,8 +98,13 @@ def plan_changes(work: Work, plan: Plan) -> bool:
 
     with ThreadPoolExecutor(work.threads) as pool:
         parts = list(pool.map(changed, work.inputs, meta.datasets))
-    reached = reach(state, config, Fresh.together(parts))
-    known = assemble(reached.old, reached.fresh)
+    fresh = Fresh.together(parts)
+    due = due_departures(state, work.forget_before_ms)
+    forgotten = forgotten_entities(state, due, fresh, work.forget_before_ms)
+    reached = reach(state, config, Fresh.together([fresh, forgotten]))
+    everybody = assemble(reached.old, reached.fresh)
+    known = everybody.where(~_in(everybody.texts, reached.fresh.texts.filter(pa.array(reached.fresh.dropped))))
+    cut = left_out_of(state, config, known, reached.sizes)
     settling = Settling(
         config=config,
         run=work.number,
@@ -99,6 +115,10 @@ def plan_changes(work: Work, plan: Plan) -> bool:
         emitter=LocalEmitter(
             work.shape, work.spool, work.threads, lambda clusters: SoughtRows(work.inputs, known, clusters, chunks)
         ),
+        left=_left(reached.fresh, forgotten.texts),
+        left_out=cut,
+        live=meta.live,
+        now_ms=work.now_ms,
     )
     plan.records += reached.records
     settle(settling, plan)
@@ -106,29 +126,46 @@ def plan_changes(work: Work, plan: Plan) -> bool:
     if bars and config.identity == "composite":
         _check_collisions(work.output, plan, settling.old)
     plan.records += [chunk_rows(name, rows) for name, rows in chunks.fresh.items()]
+    plan.records += departures(known, plan, work.number, work.now_ms)
+    plan.records += emptied_chunks(state, reached.old, known, whole=False)
+    plan.records += _no_more(everybody, known)
+    changes, plan.all_left_out = left_out_records(state, config, known, reached.sizes, plan.left_out)
+    plan.records += changes
+    _forget_ids(work, plan, due)
     return bars
 
 
-def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output: bool) -> bool:
+def plan_everything(
+    work: Work, offsets: Sequence[int], plan: Plan, *, last_output: LastOutput, guarded: bool = True
+) -> bool:
     """Fill the plan from all rows. Returns whether there is an id with a bar.
 
     :param offsets: for each old offset of a dataset its new one; -1 if it was removed.
-    :param by_output: whether to read the last output from the output itself, because the state may be wrong.
+    :param last_output: where to read the last output: from the ``state``; from the ``output`` itself, because the state
+        may be wrong; or from ``both``, so that rows that differ are written again.
+    :param guarded: whether to check how many entities go.
     """
     config, state, meta = work.config, work.state, work.state.meta
     old = remembered(state)
     there = still_there(old, offsets)
     fresh = _all_entities(work)
     gone, kept = gone_entities(work.inputs, _versions_now(work, offsets), there, fresh, work.number)
+    due = due_departures(state, work.forget_before_ms)
+    gone, forgotten = forgotten_of(there, gone, work.forget_before_ms)
     chunks = Chunks(state, kept)
     shifted = any(now not in (then, -1) for then, now in enumerate(offsets))
-    known = assemble(there, Fresh.together([fresh, gone]))
+    present = Fresh.together([fresh, gone])
+    everybody = assemble(there, present)
+    known = everybody.where(~_in(everybody.texts, present.texts.filter(pa.array(present.dropped))))
     if shifted:
         known = replace(known, was=np.zeros(len(known), dtype=np.bool_))
     clusters, updated = OldClusters.of(old), meta.updated
-    if by_output:
-        clusters, last = seen_clusters(work.output, work.shape, clusters)
-        updated = max(updated, last + 1)
+    live = int(clusters.live.sum())
+    if last_output != "state":
+        trusted = last_output == "both"
+        shape = shape_taken_up(meta) if trusted else work.shape
+        seen, last = seen_clusters(work.output, shape, clusters)
+        clusters, updated = confirmed(clusters, seen) if trusted else seen, max(updated, last + 1)
     settling = Settling(
         config=config,
         run=work.number,
@@ -137,6 +174,10 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         old=clusters.moved(offsets),
         bystanders=Bystanders.none(),
         emitter=_emitter_of_all(work, known, chunks),
+        left=_left(present, forgotten),
+        left_out=LeftOut.none() if config.oversize == "fail" else oversize(config.rules, known.held, config.max_merged),
+        live=live if guarded else None,
+        now_ms=work.now_ms,
     )
     # Several threads ask for these below. They are made before, so that each is made once.
     with ThreadPoolExecutor(2) as pool:
@@ -147,10 +188,62 @@ def plan_everything(work: Work, offsets: Sequence[int], plan: Plan, *, by_output
         index = pool.submit(lambda: list(index_records(state if meta.run else None, known)))
         settle(settling, plan)
         plan.records += index.result()
+    plan.live_change += int(settling.old.live.sum()) - meta.live
     if meta.run:
-        plan.records += leftover_records(state, offsets, known)
+        plan.records += leftover_records(state, known, old)
+        plan.records += emptied_chunks(state, there, known, whole=True)
+        plan.records += _moved_departures(state, offsets)
+    plan.records += all_left_out_records(state, plan.left_out)
+    plan.all_left_out = plan.left_out
     plan.records += [chunk_rows(name, rows) for name, rows in kept.items()]
+    plan.records += departures(known, plan, work.number, work.now_ms)
+    _forget_ids(work, plan, due)
     return known.has_bars
+
+
+def _in(texts: pa.Array, others: pa.Array) -> Bools:
+    return pc.is_in(texts, value_set=others).to_numpy(zero_copy_only=False)
+
+
+def _left(fresh: Fresh, forgotten: pa.Array) -> Left:
+    """The entities that are none any more."""
+    dropped = fresh.texts.filter(pa.array(fresh.dropped))
+    return Left(dropped.filter(pc.invert(pc.is_in(dropped, value_set=forgotten))), forgotten)
+
+
+def _no_more(before: Known, known: Known) -> Iterator[pa.Table]:
+    """Deletes for the records of entities that are none any more."""
+    gone = before.was & (known.by_text.of(before.texts) < 0)
+    if gone.any():
+        yield deletes("e", before.ids.filter(pa.array(gone)), before.datasets[gone], np.zeros(gone.sum(), np.int64))
+
+
+def _forget_ids(work: Work, plan: Plan, due: Departures) -> None:
+    """Take the rows of ids that were retired long ago out of the output, unless entities have the ids again."""
+    plan.records += due.deletes()
+    if not len(due.retired):
+        return
+    found = work.output.get(pa.table({"_id": due.retired}), columns=["_id", "_members"])
+    ids = strings(found.filter(found.column("_members").is_null()), "_id")
+    again = (
+        [strings(plan.retired, "_id")] if plan.output_ids is None else [plan.output_ids, strings(plan.retired, "_id")]
+    )
+    taken = pa.chunked_array(again, pa.string()).combine_chunks()
+    plan.removed = pa.concat_arrays([plan.removed, ids.filter(pc.invert(pc.is_in(ids, value_set=taken)))])
+
+
+def _moved_departures(state: State, offsets: Sequence[int]) -> Iterator[pa.Table]:
+    """The records of what went, with the datasets' new offsets."""
+    if all(now == then for then, now in enumerate(offsets)):
+        return
+    for key, rows in state.departures().items():
+        datasets = ints(rows, "dataset")
+        now = np.where(datasets < 0, -1, np.array([*offsets, -2], dtype=np.int64)[datasets])
+        left = (datasets < 0) | (now >= 0)
+        moved = pa.table(
+            {"dataset": pa.array(now[left].astype(np.int32)), "id": rows.column("id").filter(pa.array(left))}
+        )
+        yield redated(key, moved)
 
 
 def _emitter_of_all(work: Work, known: Known, chunks: Chunks) -> Emitter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +26,20 @@ from lakemerge.table import LakeTable
 
 __all__ = [
     "BATCH_ROWS",
+    "KIND",
     "conformed",
     "output_number",
     "prepare_output",
     "publish",
+    "removals",
     "retired_rows",
     "target_schema",
+    "unpublished_removals",
     "unpublished_rows",
+    "with_kind",
 ]
 
+KIND = "_lm_kind"
 BATCH_ROWS = 1 << 16
 """How many rows are brought into the output's types at a time."""
 
@@ -72,16 +78,37 @@ def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
     return target
 
 
-def publish(output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], number: int, *, held: bool) -> None:
+def publish(
+    output: LakeTable, target: pa.Schema, tables: Iterator[pa.Table], number: int, *, removed: pa.Array, held: bool
+) -> None:
     """Write whole rows, once for the run's number. Types get wider before; new columns come in the same commit.
 
+    :param removed: the ids of rows to delete.
     :param held: whether all rows may be held at a time. A first write is then faster, and has as many buckets as it
         needs.
     """
     prepare_output(output, target)
-    batches = (batch for table in tables for batch in conformed(table, target).to_batches(max_chunksize=BATCH_ROWS))
-    reader = pa.RecordBatchReader.from_batches(target, batches)
-    output.upsert(reader.read_all() if held else reader, merge_schema=True, txn=(APPLICATION, number))
+    rows = (conformed(table, target) for table in tables)
+    if not len(removed):
+        batches = (batch for table in rows for batch in table.to_batches(max_chunksize=BATCH_ROWS))
+        reader = pa.RecordBatchReader.from_batches(target, batches)
+        output.upsert(reader.read_all() if held else reader, merge_schema=True, txn=(APPLICATION, number))
+        return
+    both = chain((with_kind(table, "+U") for table in rows), [removals(removed, target)])
+    batches = (batch for table in both for batch in table.to_batches(max_chunksize=BATCH_ROWS))
+    reader = pa.RecordBatchReader.from_batches(target.append(pa.field(KIND, pa.string())), batches)
+    output.upsert(reader.read_all() if held else reader, merge_schema=True, kind_column=KIND, txn=(APPLICATION, number))
+
+
+def with_kind(rows: pa.Table, kind: str) -> pa.Table:
+    """Rows with a column that says what to do with them."""
+    kinds = pa.array([kind]).take(pa.array(np.zeros(rows.num_rows, dtype=np.int64)))
+    return rows.append_column(pa.field(KIND, pa.string()), kinds)
+
+
+def removals(removed: pa.Array, target: pa.Schema) -> pa.Table:
+    """Rows that delete those with the given ids."""
+    return with_kind(conformed(pa.table({"_id": removed}), target), "-D")
 
 
 def prepare_output(output: LakeTable, target: pa.Schema) -> None:
@@ -97,6 +124,7 @@ def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, 
     :param inputs: the datasets at the versions that the state has taken up.
     """
     retired = state.retired()
+    retired = retired.filter(retired.column("_updated").is_valid())
     if retired.num_rows:
         yield retired_rows(retired)
     newer = [table.filter(pc.greater(table.column("run"), after)) for table in state.all_entities()]
@@ -110,6 +138,12 @@ def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, 
     numbers = strings(old.records, "updated")
     for start, part, parts in SoughtRows(inputs, known, clusters, Chunks(state)).batches():
         yield combine(part, parts, shape).rows.append_column("_updated", numbers.slice(start, len(part)))
+
+
+def unpublished_removals(state: State) -> pa.Array:
+    """The ids that the last emitting run took out of the output."""
+    retired = state.retired()
+    return strings(retired.filter(retired.column("_updated").is_null()), "_id")
 
 
 def retired_rows(retired: pa.Table) -> pa.Table:

@@ -8,7 +8,28 @@ from dataclasses import dataclass
 from lakemerge.results.findings import Finding
 from mergers.wording import printable
 
-__all__ = ["ClusterLink", "Explanation", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
+__all__ = ["ClusterLink", "Explanation", "LeftOutValue", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
+
+
+_NAMED = 5
+"""How many values that are left out a text names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutValue:
+    """A value that joins nobody, since it would make more entities one than ``max_merged`` allows."""
+
+    rule: str
+    """The expressions of its class."""
+    value: str
+    count: int
+    """How many entities hold it at least."""
+    chain: bool
+    """Whether it was left out because of a chain of values, and not because of its own holders alone."""
+
+    def __str__(self) -> str:
+        why = ", in a chain" if self.chain else ""
+        return printable(f"{self.value} of {self.rule} ({self.count:,} entities{why})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +56,13 @@ class RunResult:
     number: int
     """The run's number; the last run's if there was nothing to do."""
     seconds: float
+    removed: int = 0
+    """How many rows were taken out of the output, because ``deleted_retention`` has passed."""
+    left_out: tuple[LeftOutValue, ...] = ()
+    """The values that join nobody, since they would make too many entities one; at most 100, those with the most
+    holders first."""
+    left_out_count: int = 0
+    """How many such values there are."""
 
     def __str__(self) -> str:
         if not self.populated:
@@ -46,8 +74,16 @@ class RunResult:
         return printable(
             f"{did} {self.emitted:,} entities ({self.replaced:,} replaced, {self.deleted:,} deleted) of "
             f"{self.clusters:,} clusters, {'everything' if self.full else 'what changed'} looked at, in "
-            f"{self.seconds:.2f} s; {taken}"
+            f"{self.seconds:.2f} s; {taken}{self._more()}"
         )
+
+    def _more(self) -> str:
+        removed = f"; {self.removed:,} rows forgotten" if self.removed else ""
+        if not self.left_out_count:
+            return removed
+        named = ", ".join(map(str, self.left_out[:_NAMED]))
+        rest = self.left_out_count - min(_NAMED, len(self.left_out))
+        return f"{removed}; left out of matching: {named}{f' and {rest:,} more' if rest else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +95,11 @@ class Pending:
     is there, too; its versions may be equal."""
     unpublished: bool
     """Whether the last run was cut short before it wrote to the output; the next run completes it."""
+    forgotten: bool = False
+    """Whether ``deleted_retention`` has passed for something in the output."""
 
     def __bool__(self) -> bool:
-        return bool(self.datasets) or self.unpublished
+        return bool(self.datasets) or self.unpublished or self.forgotten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +188,8 @@ class Report:
     """The clusters with the most members: output id and count."""
     widest: tuple[WideValue, ...]
     """The values that the most entities hold."""
+    left_out: tuple[LeftOutValue, ...] = ()
+    """The values that join nobody, since they would make too many entities one; as many as ``top`` says."""
 
     def __str__(self) -> str:
         held = ", ".join(f"{name} {count:,}" for name, count in self.entities.items())
@@ -159,5 +199,7 @@ class Report:
             *(f"  {count:,} entities: {name}" for name, count in self.largest),
             "values:",
             *(f"  {wide}" for wide in self.widest),
+            *(["left out of matching:"] if self.left_out else []),
+            *(f"  {value}" for value in self.left_out),
         ]
         return "\n".join(map(printable, lines))

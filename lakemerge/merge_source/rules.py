@@ -1,13 +1,14 @@
 """Equality rules: expressions, and the classes within which equal values make entities the same.
 
 Rules that share an expression form a class. A value joins entities only if at least two different expressions of a
-class have it. Entities that share it through one expression alone stay apart.
+class have it, or one that a rule compares with itself. Entities that share it through one other expression alone stay
+apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from lakemerge.merge_source.expressions import (
@@ -19,7 +20,7 @@ from lakemerge.merge_source.expressions import (
     shown,
 )
 
-__all__ = ["IDS", "Rules", "parse_rules"]
+__all__ = ["IDS", "Rules", "parse_rules", "rules_of"]
 
 IDS = ("_id", "$ids")
 """Properties that hold an entity's ids."""
@@ -33,6 +34,11 @@ class Rules:
     """Each expression once, sorted by text. The number of an expression is its place here."""
     classes: tuple[tuple[int, ...], ...]
     """The numbers of each class's expressions. If each pair is a rule by itself, an expression may be in several."""
+    alone: tuple[int, ...] = ()
+    """The numbers of expressions that a rule compares with themselves: they join entities of one dataset."""
+    pairs: tuple[tuple[Expression, Expression], ...] = field(default=(), repr=False, compare=False)
+    """The sides of all rules."""
+    pairwise: bool = field(default=False, repr=False, compare=False)
 
     def of_dataset(self, offset: int) -> list[int]:
         """The numbers of the expressions over a dataset."""
@@ -49,7 +55,8 @@ class Rules:
 
     def _by_id(self, numbers: Iterable[int]) -> set[int]:
         found = [self.expressions[number] for number in numbers]
-        return {one.dataset for one in found if isinstance(one.node, Path) and one.node.names in [(x,) for x in IDS]}
+        ids = [Path((name,)) for name in IDS]
+        return {one.dataset for one in found if one.meaning in ids}
 
     def shown(self, number: int, aliases: Sequence[str]) -> str:
         return shown(self.expressions[number], aliases)
@@ -57,7 +64,8 @@ class Rules:
     @property
     def text(self) -> list[object]:
         """The rules as JSON. It is equal for rules that mean the same."""
-        return [[expression.text for expression in self.expressions], [list(numbers) for numbers in self.classes]]
+        classes = [list(numbers) for numbers in self.classes]
+        return [[expression.text for expression in self.expressions], classes, list(self.alone)]
 
 
 def parse_rules(
@@ -80,12 +88,20 @@ def parse_rules(
             problems.append(f"equality[{place}]: {error}")
     for place, given in enumerate(equality_sets):
         pairs += combinations(_set(given, f"equality_sets[{place}]", aliases, problems), 2)
-    by_text = {expression.text: expression for pair in pairs for expression in pair}
+    return rules_of(pairs, pairwise=pairwise)
+
+
+def rules_of(pairs: Sequence[tuple[Expression, Expression]], *, pairwise: bool) -> Rules:
+    """The rules that compare these sides."""
+    # Of several spellings of an expression one is shown, whatever the order of the rules.
+    spellings = sorted((expression for pair in pairs for expression in pair), key=lambda one: repr(one.node))
+    by_text = {expression.text: expression for expression in reversed(spellings)}
     expressions = [by_text[text] for text in sorted(by_text)]
     numbers = {expression.text: number for number, expression in enumerate(expressions)}
     groups = {tuple(sorted({numbers[one.text], numbers[other.text]})) for one, other in pairs}
     classes = groups if pairwise else {tuple(sorted(group)) for group in _joined(groups)}
-    return Rules(tuple(expressions), tuple(sorted(classes)))
+    alone = sorted({numbers[one.text] for one, other in pairs if one.text == other.text})
+    return Rules(tuple(expressions), tuple(sorted(classes)), tuple(alone), tuple(pairs), pairwise)
 
 
 def _set(given: object, where: str, aliases: Sequence[str], problems: list[str]) -> list[Expression]:

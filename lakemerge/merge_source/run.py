@@ -16,16 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import CommitConflictError, FullRunNeededError, LakeMergeError, VersionNotFoundError
+from lakemerge.merge_source.columns import found_in, warn_of_kinds
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.departures import is_due
 from lakemerge.merge_source.inputs import Access, Input, open_input
+from lakemerge.merge_source.leftout import left_out_now, new_ones, shown
 from lakemerge.merge_source.plan import Plan
-from lakemerge.merge_source.planning import Work, plan_changes, plan_everything
-from lakemerge.merge_source.publish import output_number, publish, target_schema, unpublished_rows
+from lakemerge.merge_source.planning import LastOutput, Work, plan_changes, plan_everything
+from lakemerge.merge_source.publish import (
+    output_number,
+    publish,
+    target_schema,
+    unpublished_removals,
+    unpublished_rows,
+)
 from lakemerge.merge_source.results import RunResult
 from lakemerge.merge_source.spool import Spool
-from lakemerge.merge_source.state import APPLICATION, DatasetState, Meta, State, deletes, records, write_rows
-from lakemerge.merge_source.succession import Succession, dataset_states, succession
+from lakemerge.merge_source.state import APPLICATION, RETIRED, DatasetState, Meta, State, deletes, records, write_rows
+from lakemerge.merge_source.succession import Succession, check_missing, dataset_states, succession
 from lakemerge.table import LakeTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger
@@ -37,6 +46,8 @@ __all__ = ["Tables", "as_taken_up", "not_populated", "run_once", "with_tables"]
 
 _ATTEMPTS = 20
 _RETIRED_ROWS = 100_000
+_SHOWN = 100
+"""How many of the values that are left out a result names."""
 
 _logger = logger(__name__)
 
@@ -111,11 +122,21 @@ class _Run:
         if trusted and not self._dry_run:
             self._catch_up()
         inputs = [open_input(place, one, self._tables.access) for place, one in enumerate(self._config.inputs)]
+        check_missing(self._meta, self._config, inputs)
+        schemas = [None if one.shape is None else one.shape.schema for one in inputs]
+        self._config = found_in(self._config, schemas)
         waits_for = not_populated(self._config, inputs)
         if waits_for:
             return self._result(None, inputs, waits_for=waits_for, everything=False)
         before = succession(self._meta, self._config, inputs, full=self._full)
-        if self._is_idle(before, inputs):
+        behind = self._done < self._meta.emitted_run
+        if behind:
+            # What the last run was to write cannot be read any more. All that the output lacks is found by looking.
+            before = replace(before, everything=True)
+        if before.everything and self._config.to_json() != dict(MergeConfig.from_json(self._meta.config).to_json()):
+            warn_of_kinds(self._config.rules, self._config.aliases, schemas)
+        forget = self._forget_before()
+        if self._is_idle(before, inputs) and not (forget is not None and is_due(self._state, forget)):
             return self._result(None, inputs, everything=False)
         shape = OutputShape.of(
             [one.shape for one in inputs],
@@ -125,24 +146,45 @@ class _Run:
         target = target_schema(self._output.schema, shape)
         with Spool() as spool:
             work = Work(
-                self._output, self._state, self._config, inputs, shape, self._number, spool, target, self._tables.spark
+                output=self._output,
+                state=self._state,
+                config=self._config,
+                inputs=inputs,
+                shape=shape,
+                number=self._number,
+                spool=spool,
+                target=target,
+                now_ms=self._now_ms(),
+                forget_before_ms=forget,
+                spark=self._tables.spark,
             )
             plan = Plan()
             try:
                 if before.everything:
-                    by_output = not trusted or self._done < self._meta.emitted_run
-                    bars = plan_everything(work, before.offsets, plan, by_output=by_output)
+                    last: LastOutput = "output" if behind or not trusted else "both" if self._full else "state"
+                    bars = plan_everything(work, before.offsets, plan, last_output=last)
                 else:
                     bars = plan_changes(work, plan)
                 if not self._dry_run:
                     meta = self._meta_after(plan, inputs, bars=bars)
                     if not self._commit(plan, meta):
                         return None
-                    self._publish(plan, target)
+                    for value in shown(new_ones(self._state, plan.all_left_out), self._config, _SHOWN):
+                        _logger.warning("%s joins nobody: max_merged is %d", value, self._config.max_merged)
+                    self._publish(plan, meta, target)
             finally:
                 if plan.emitter is not None:
                     plan.emitter.close()
             return self._result(plan, inputs, everything=before.everything)
+
+    def _now_ms(self) -> int:
+        """The time by the clock of the state's store, which all runs share. A dry run does not write to ask for it."""
+        handle = self._tables.state.handle
+        return handle.now_ms() if self._dry_run else handle.store_now_ms()
+
+    def _forget_before(self) -> int | None:
+        kept = self._config.retention_ms
+        return None if kept is None else self._now_ms() - kept
 
     def _check_own_tables(self) -> bool:
         """Whether output and state are as runs left them. If they are not, and the run is no full run, it raises
@@ -176,13 +218,15 @@ class _Run:
             )
             rows = unpublished_rows(self._state, inputs, shape, after=self._done)
             target = target_schema(self._output.schema, shape)
-            publish(self._output, target, rows, meta.emitted_run, held=False)
-        except VersionNotFoundError as error:
-            if not self._full:
-                raise FullRunNeededError(
-                    "the last run was cut short, and the versions that it read cannot be read any more: "
-                    f"{error.message}. Run with full=True"
-                ) from error
+            removed = unpublished_removals(self._state)
+            publish(self._output, target, rows, meta.emitted_run, removed=removed, held=False)
+        except (VersionNotFoundError, FullRunNeededError) as error:
+            _logger.warning(
+                "the last run of the merge source %s was cut short, and the versions that it read cannot be read any "
+                "more (%s): this run looks at everything",
+                self._output.url,
+                error.message,
+            )
         self._done = output_number(self._output)
 
     def _is_idle(self, before: Succession, inputs: Sequence[Input]) -> bool:
@@ -194,13 +238,15 @@ class _Run:
     def _meta_after(self, plan: Plan, inputs: Sequence[Input], *, bars: bool) -> Meta:
         meta = self._meta
         emits = plan.writes
-        chunks = -(-plan.retired.num_rows // _RETIRED_ROWS)
+        chunks = -(-(plan.retired.num_rows + len(plan.removed)) // _RETIRED_ROWS)
         return replace(
             meta,
             config=self._config.to_json(),
             run=self._number,
             updated=plan.updated,
-            emitted_run=self._number if emits else meta.emitted_run,
+            emitted_run=self._number if emits else min(meta.emitted_run, self._done),
+            live=meta.live + plan.live_change,
+            left_out=len(plan.all_left_out),
             retired_chunks=chunks if emits else meta.retired_chunks,
             datasets=dataset_states(inputs),
             output_id=self._output.view.snapshot.metadata.id,
@@ -220,17 +266,28 @@ class _Run:
         """Records of the ids that this run retires. They replace those of the last run."""
         if not plan.writes:
             return
+        removed = pa.table({"_id": plan.removed}).cast(pa.schema([RETIRED.field("_id")]))
+        both = pa.concat_tables([plan.retired, removed], promote_options="default")
         for number in range(meta.retired_chunks):
-            data = write_rows(plan.retired.slice(number * _RETIRED_ROWS, _RETIRED_ROWS))
+            data = write_rows(both.slice(number * _RETIRED_ROWS, _RETIRED_ROWS))
             zero = np.zeros(1, dtype=np.int64)
             yield records("r", pa.array([""]), zero + number, zero, {"data": pa.array([data], pa.binary())})
         stale = np.arange(meta.retired_chunks, self._meta.retired_chunks, dtype=np.int64)
         if len(stale):
             yield deletes("r", pa.array([""] * len(stale)), stale, np.zeros_like(stale))
 
-    def _publish(self, plan: Plan, target: pa.Schema) -> None:
+    def _forget_removed(self, meta: Meta) -> None:
+        """Delete the list of ids that were taken out of the output. A run that is cut short before leaves it to the
+        next one that writes something."""
+        names = pa.array([""] * meta.retired_chunks)
+        numbers = np.arange(meta.retired_chunks, dtype=np.int64)
+        self._tables.state.upsert(deletes("r", names, numbers, np.zeros_like(numbers)), kind_column="_kind")
+
+    def _publish(self, plan: Plan, meta: Meta, target: pa.Schema) -> None:
         if plan.writes and plan.emitter is not None:
-            plan.emitter.write(self._output, target, plan.retired, self._number)
+            plan.emitter.write(self._output, target, plan.retired, plan.removed, self._number)
+            if len(plan.removed):
+                self._forget_removed(meta)
         try:
             self._tables.state.maintain()
         except (LakeMergeError, OSError) as error:
@@ -245,6 +302,7 @@ class _Run:
         if waits_for:
             known = dict(zip(MergeConfig.from_json(self._meta.config).names, self._meta.datasets, strict=False))
             taken = {name: known[name].version if name in known else None for name in taken}
+        left = left_out_now(self._state) if plan is None else plan.all_left_out
         return RunResult(
             emitted=0 if plan is None else plan.emitted_count,
             replaced=0 if plan is None else plan.replaced_count,
@@ -257,6 +315,9 @@ class _Run:
             dry_run=self._dry_run,
             number=self._meta.run if plan is None or self._dry_run else self._number,
             seconds=time.monotonic() - self._started,
+            removed=0 if plan is None else len(plan.removed),
+            left_out=shown(left, self._config, _SHOWN),
+            left_out_count=len(left),
         )
 
 
@@ -274,10 +335,10 @@ def as_taken_up(one: Input, known: DatasetState) -> Input:
 
 def with_tables(stored: MergeConfig, given: MergeConfig) -> MergeConfig:
     """The stored configuration, with the tables and credentials of the given one."""
-    known = {one.url.rstrip("/"): one for one in given.inputs}
+    known = {one.place: one for one in given.inputs}
     datasets = {
-        alias: replace(one, table=known[url].table, storage_options=known[url].storage_options)
-        if (url := one.url.rstrip("/")) in known
+        alias: replace(one, table=known[place].table, storage_options=known[place].storage_options)
+        if (place := one.place) in known
         else one
         for alias, one in zip(stored.aliases, stored.inputs, strict=True)
     }

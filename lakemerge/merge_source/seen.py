@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +16,7 @@ from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.state import ENTITY
 from lakemerge.table import LakeTable
 
-__all__ = ["seen_clusters"]
+__all__ = ["confirmed", "seen_clusters"]
 
 
 def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters) -> tuple[OldClusters, int]:
@@ -26,17 +28,35 @@ def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters
     for batch in output.scan():
         rows = pa.Table.from_batches([batch])
         last = max(last, pc.max(rows.column("_updated")).as_py() or -1)
-        shown = rows.filter(rows.column("_members").is_valid())
+        # A retired id has no members, and is deleted. Any other row without members is one that no run writes.
+        retired = pc.and_kleene(rows.column("_members").is_null(), rows.column("_deleted"))
+        shown = rows.filter(pc.invert(pc.fill_null(retired, False)))
         if shown.num_rows:
             records.append(_records(shown, shape, remembered))
             members.append(contiguous(shown.column("_members")))
-    fields = [ENTITY.field(name) for name in ("output_id", "hash", "updated", "run", "singles")]
+    fields = [ENTITY.field(name) for name in ("output_id", "hash", "updated", "run", "singles", "deleted")]
     empty = pa.schema([*fields, ("written", pa.int64())]).empty_table()
     lists = contiguous(pa.chunked_array(members, FIXED.field("_members").type))
     inside = pc.list_flatten(lists)
     datasets = inside.field("dataset").to_numpy(zero_copy_only=False).astype(np.int64)
     found = pa.concat_tables([empty, *records])
     return OldClusters(found, offsets_of(lists), datasets, contiguous(inside.field("id"))), last
+
+
+def confirmed(told: OldClusters, seen: OldClusters) -> OldClusters:
+    """What the output shows, with the hashes of rows that are not as the state says taken away: they are written again.
+
+    :param told: the clusters as the state has them.
+    """
+    at = pc.index_in(seen.output_ids, value_set=told.output_ids)
+    same = at.is_valid()
+    for name in ("hash", "written", "updated"):
+        one, other = strings(seen.records, name), strings(told.records, name).take(at)
+        same = pc.and_(same, pc.fill_null(pc.equal(one, other), False))
+    columns = {name: strings(seen.records, name) for name in seen.records.column_names}
+    for name in ("hash", "written"):
+        columns[name] = pc.if_else(same, columns[name], pa.scalar(None, columns[name].type))
+    return replace(seen, records=pa.table(columns))
 
 
 def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.Table:
@@ -46,13 +66,21 @@ def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.
     return pa.table(
         {
             "output_id": ids,
-            "hash": pa.array(_hashes(rows, shape, singles)),
+            "hash": pa.array(_hashes(rows, shape, singles), mask=_is_strange(rows)),
             "updated": strings(rows, "_updated"),
             "run": strings(remembered.records, "run").take(at).fill_null(0),
             "singles": singles,
+            "deleted": strings(rows, "_deleted").fill_null(False),
             "written": pa.array(hash_values(contiguous(rows.column("_members"))).view(np.int64)),
         }
     )
+
+
+def _is_strange(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Rows that no run writes in that way, whatever their values."""
+    replaced = strings(rows, "$replaced").fill_null(True)
+    strange = pc.or_(pc.or_(replaced, strings(rows, "_updated").is_null()), strings(rows, "_members").is_null())
+    return strange.to_numpy(zero_copy_only=False)
 
 
 def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
@@ -61,10 +89,11 @@ def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
     hashed = {name: contiguous(rows.column(name)) for name in ("_id", "$ids", *own)}
     deleted = strings(rows, "_deleted")
     hashed["_deleted"] = pc.if_else(deleted, deleted, pa.scalar(None, pa.bool_()))
+    spelled = {name.lower(): name for name in own}
     for one in shape.properties if shape.strategy != "list" else ():
-        if one.name not in own:
+        if one.name.lower() not in spelled:
             continue
-        alone = lengths_of(hashed[one.name]) == 1
+        alone = lengths_of(hashed[spelled[one.name.lower()]]) == 1
         if shape.strategy == "default" and one.lists:
             alone &= len(one.lists) < len(one.columns)
             alone &= _listed(singles, one.name)

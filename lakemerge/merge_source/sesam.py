@@ -19,12 +19,15 @@ __all__ = ["load_sesam"]
 
 _PROPERTIES: Final = frozenset(
     {
+        "deleted_retention",
         "equality",
         "equality_sets",
         "identity",
         "ignore_non_existent_datasets",
         "initial_datasets",
         "max_merged",
+        "max_retired",
+        "oversize",
         "strategy",
         "supports_signalling",
         "transitive",
@@ -32,7 +35,8 @@ _PROPERTIES: Final = frozenset(
         "version",
     }
 )
-"""Properties of the source other than type and datasets. ``transitive`` and ``type_conflicts`` are not Sesam's."""
+"""Properties of the source other than type and datasets. Of these ``deleted_retention``, ``max_retired``, ``oversize``,
+``transitive`` and ``type_conflicts`` are not Sesam's."""
 
 _logger = logger(__name__)
 

@@ -5,30 +5,32 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
-import pyarrow as pa
 
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.errors import InputError, NotATableError, TableDamagedError, TableExistsError
 from lakemerge.merge_source.check import check
+from lakemerge.merge_source.columns import found_in, warn_of_kinds
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.departures import is_due
 from lakemerge.merge_source.entities import entities_of
 from lakemerge.merge_source.explain import explain, report
-from lakemerge.merge_source.inputs import Access, Input, open_input, shape_of
+from lakemerge.merge_source.inputs import Access, Input, is_of_a_dataset, open_input
 from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.results import Explanation, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
+from lakemerge.merge_source.succession import shape_taken_up, taken_up
 from lakemerge.options import Settings
 from lakemerge.quantities import milliseconds_of
-from lakemerge.schema.schema import from_delta_json
-from lakemerge.storage import location_of
+from lakemerge.storage import absolute_location, location_of
 from lakemerge.table import LakeTable
 from mergers import Merger
 from mergers.wording import argument
@@ -55,6 +57,8 @@ def _understood(method: _Method) -> _Method:
         try:
             return method(self, *args, **kwargs)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if is_of_a_dataset(error):  # such as of its merger
+                raise
             raise TableDamagedError(
                 f"state or output of the merge source at {self.table.url} cannot be understood "
                 f"({type(error).__name__}: {error}): was one of them changed by something else than a run? Restore "
@@ -91,10 +95,15 @@ class MergeSource:
         :param mergers: merger classes of the datasets, in addition to the registered ones.
         :raises lakemerge.TableExistsError: there is a table at the path.
         :raises lakemerge.SchemaError: columns of one name have types without a common one.
+        :raises lakemerge.MergeConfigError: a rule names a column that its table does not have.
+        :raises lakemerge.NotATableError: none of the datasets has a table.
         """
         _check_config(config)
         access = Access(storage_options, tuple(mergers), settings)
         inputs = [open_input(place, one, access) for place, one in enumerate(config.inputs)]
+        _check_some_table(inputs)
+        schemas = [None if one.shape is None else one.shape.schema for one in inputs]
+        warn_of_kinds(found_in(config, schemas).rules, config.aliases, schemas)
         shape = _shape([one.shape for one in inputs], config)
         options: dict[str, Any] = {"storage_options": storage_options, "merger": "commit-time"}
         try:
@@ -109,6 +118,34 @@ class MergeSource:
             _state_path(output_path), SCHEMA, key=KEY, properties={_ROLE: "state", _CONFIG: told}, **options
         )
         return cls(_open_tables(output_path, access, spark), config)
+
+    @classmethod
+    @checked
+    def preview(
+        cls,
+        output_path: str | os.PathLike[str],
+        config: MergeConfig,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+    ) -> RunResult:
+        """What the first run of a source would do, before the source is created. The merged rows go through a temporary
+        folder; nothing is written to the tables.
+
+        The parameters and errors are those of :meth:`create`, and the errors of :meth:`run`.
+        """
+        _check_config(config)
+        _check_free(output_path, storage_options)
+        with tempfile.TemporaryDirectory() as folder:
+            source = cls.create(
+                os.path.join(folder, "output"),
+                config,
+                storage_options=storage_options,
+                mergers=mergers,
+                settings=settings,
+            )
+            return source.run(dry_run=True)
 
     @classmethod
     @checked
@@ -148,15 +185,20 @@ class MergeSource:
     def run(self, *, full: bool = False, dry_run: bool = False, config: MergeConfig | None = None) -> RunResult:
         """Take up what changed in the datasets since the last run, and write the resulting changes to the output.
 
-        :param full: look at everything, but write only differences. Needed if a dataset was removed, if a table was
-            restored, or if a dataset has no record of what changed.
+        :param full: look at everything, compare with the output itself, and write only differences. Needed if a dataset
+            was removed, if the datasets are in another order, if a table was restored or made anew, or if a dataset has
+            no record of what changed.
         :param dry_run: write nothing; only say what a run would do.
         :param config: the configuration from this run on. It is kept only if the run succeeds.
-        :raises lakemerge.MaxMergedError: more entities would become one than ``max_merged`` allows.
+        :raises lakemerge.MaxMergedError: more entities would become one than ``max_merged`` allows, and ``oversize`` is
+            ``fail``.
+        :raises lakemerge.MaxRetiredError: more entities would be deleted or retired than ``max_retired`` allows.
+        :raises lakemerge.MergeConfigError: a rule names a column that its table does not have.
+        :raises lakemerge.DatasetsMissingError: a dataset that was taken up has no table any more.
         :raises lakemerge.IdCollisionError: two merged entities would have one id.
         :raises lakemerge.FullRunNeededError: it is not known what changed.
-        :raises lakemerge.DatasetsReorderedError: the datasets are in another order.
-        :raises lakemerge.DatasetsRemovedError: a dataset is gone.
+        :raises lakemerge.DatasetsReorderedError: the datasets are in another order, and the run is no full one.
+        :raises lakemerge.DatasetsRemovedError: a dataset is gone, and the run is no full one.
         """
         if config is not None:
             _check_config(config)
@@ -168,7 +210,8 @@ class MergeSource:
     @_understood
     def pending(self) -> Pending:
         """What the next run would take up. It is falsy if there is nothing."""
-        meta = State.at(self._tables.state).meta
+        state = State.at(self._tables.state)
+        meta = state.meta
         config = self._current(meta)
         known = dict(zip(config.names, ((one.table_id, one.version) for one in meta.datasets), strict=False))
         newer = {}
@@ -177,7 +220,14 @@ class MergeSource:
             # A table that was made anew may have the same version.
             if (table_id, version) != (one.table_id, one.version):
                 newer[one.name] = (version, one.version)
-        return Pending(datasets=newer, unpublished=output_number(self.table) < meta.emitted_run)
+        kept = config.retention_ms
+        # A look writes nothing, so it goes by this host's clock. A run goes by the store's.
+        now_ms = self._tables.state.handle.now_ms()
+        return Pending(
+            datasets=newer,
+            unpublished=output_number(self.table) < meta.emitted_run,
+            forgotten=kept is not None and is_due(state, now_ms - kept),
+        )
 
     @checked
     def follow(self, *, every: float | dt.timedelta = 60, stop: threading.Event | None = None) -> Iterator[RunResult]:
@@ -214,7 +264,7 @@ class MergeSource:
         state = State.at(self._tables.state)
         condition = None if since is None else f"_updated > {int(since)}"
         rows = self.table.to_arrow(filter=condition)
-        return list(entities_of(rows, _shape_of_meta(state.meta), state))
+        return list(entities_of(rows, shape_taken_up(state.meta), state))
 
     @_understood
     @checked
@@ -224,7 +274,7 @@ class MergeSource:
         :raises lakemerge.InputError: the output has no such id.
         """
         state = State.at(self._tables.state)
-        return explain(self.table, state, self._current(state.meta), output_id)
+        return explain(self.table, state, self._taken_up(state.meta), output_id)
 
     @_understood
     def check(self) -> SourceCheck:
@@ -233,8 +283,12 @@ class MergeSource:
 
         :raises lakemerge.VersionNotFoundError: such a version cannot be read any more.
         """
-        state = State.at(self._tables.state)
-        return check(self.table, state, self._current(state.meta), self._tables.access)
+        while True:
+            state = State.at(self._tables.state)
+            output = LakeTable(self.table.handle, self.table.view.snapshot, pinned=True, spark=None)
+            if output_number(output) <= state.meta.emitted_run or output_number(output) <= state.number:
+                break  # else a run was finished between the two looks
+        return check(output, state, self._current(state.meta), self._tables.access)
 
     @_understood
     @checked
@@ -244,7 +298,7 @@ class MergeSource:
         :param top: how many of the largest clusters and of the widest values.
         """
         state = State.at(self._tables.state)
-        return report(state, self._current(state.meta), top=top)
+        return report(state, self._taken_up(state.meta), top=top)
 
     def _inputs(self, config: MergeConfig) -> list[Input]:
         return [open_input(place, one, self._tables.access) for place, one in enumerate(config.inputs)]
@@ -252,6 +306,10 @@ class MergeSource:
     def _current(self, meta: Meta) -> MergeConfig:
         """The configuration of the last run, with the tables and credentials that this source was given."""
         return with_tables(MergeConfig.from_json(meta.config), self._config)
+
+    def _taken_up(self, meta: Meta) -> MergeConfig:
+        """The same, with rules over the columns that the datasets had."""
+        return taken_up(meta, self._current(meta))
 
     def __repr__(self) -> str:
         return f"MergeSource({self.table.url!r}, datasets={list(self._config.names)})"
@@ -263,7 +321,30 @@ def _check_config(config: object) -> None:
 
 
 def _state_path(output_path: str | os.PathLike[str]) -> str:
-    return location_of(output_path).rstrip("/") + "_state"
+    """Beside the output itself, whatever link or spelling leads to it."""
+    location = location_of(output_path)
+    absolute = absolute_location(location)
+    return (os.path.realpath(absolute) if os.path.isabs(absolute) else absolute) + "_state"
+
+
+def _check_some_table(inputs: Sequence[Input]) -> None:
+    if all(one.table is None for one in inputs):
+        places = ", ".join(one.dataset.url for one in inputs)
+        raise NotATableError(
+            f"none of the datasets has a table: there is nothing at {places}; create one of the tables, or correct the "
+            "paths",
+            url=inputs[0].dataset.url,
+        )
+
+
+def _check_free(output_path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> None:
+    """Raise :class:`TableExistsError` if a source cannot be created at the path."""
+    try:
+        table = LakeTable.open(output_path, storage_options=storage_options)
+    except NotATableError:
+        return
+    if not _is_unfinished(output_path, storage_options):
+        raise TableExistsError(f"there is a table at {table.url}; choose another path", url=table.url)
 
 
 def _is_unfinished(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> bool:
@@ -295,13 +376,3 @@ def _open_tables(output_path: str | os.PathLike[str], access: Access, spark: Spa
 
 def _shape(shapes: Sequence[Any], config: MergeConfig) -> OutputShape:
     return OutputShape.of(shapes, strategy=config.strategy, as_text=config.type_conflicts == "string")
-
-
-def _shape_of_meta(meta: Meta) -> OutputShape:
-    """The properties of the output in the last run."""
-    config = MergeConfig.from_json(meta.config)
-    shapes = []
-    for dataset, known in zip(config.inputs, meta.datasets, strict=False):
-        schema: pa.Schema | None = from_delta_json(known.schema) if known.schema else None
-        shapes.append(None if schema is None else shape_of(dataset, schema, known.key))
-    return _shape(shapes, config)

@@ -28,7 +28,7 @@ from lakemerge.merge_source.inputs import Input, Shape
 from lakemerge.merge_source.known import Fresh, Known, held_lists, held_of, ints, strings
 from lakemerge.merge_source.lists import Ints, contiguous, run_starts
 from lakemerge.merge_source.outcome import OldClusters
-from lakemerge.merge_source.publish import conformed, prepare_output, retired_rows
+from lakemerge.merge_source.publish import KIND, conformed, prepare_output, removals, retired_rows, with_kind
 from lakemerge.merge_source.rows import BATCH_MEMBERS, Chunks
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
@@ -44,7 +44,14 @@ TASK_MEMBERS = 1 << 18
 
 __all__ = ["SparkEmitter", "entities_on_spark"]
 
-_ENTITIES = pa.schema([("id", pa.string()), ("deleted", pa.bool_()), ("held", pa.list_(pa.field("element", HOLDING)))])
+_ENTITIES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("deleted", pa.bool_()),
+        ("dropped", pa.bool_()),
+        ("held", pa.list_(pa.field("element", HOLDING))),
+    ]
+)
 _JUDGED = pa.schema(
     [
         ("_lm_cluster", pa.int64()),
@@ -75,7 +82,8 @@ def _entities_of(spark: SparkSession, one: Input, rules: Rules) -> Fresh:
         for batch in batches:
             rows = pa.Table.from_batches([safe_cast(received.received(batch), schema)])
             fresh = fresh_of_rows(offset, shape, rules, rows)
-            columns = [fresh.ids, pa.array(fresh.deleted), held_lists(fresh.held, len(fresh))]
+            flags = [pa.array(fresh.deleted), pa.array(fresh.dropped)]
+            columns = [fresh.ids, *flags, held_lists(fresh.held, len(fresh))]
             yield pa.RecordBatch.from_arrays(columns, schema=_ENTITIES)
 
     found = sent.mapInArrow(limited(evaluate), to_ddl(_ENTITIES)).toArrow()
@@ -87,9 +95,11 @@ def _fresh_of(found: pa.Table, offset: int) -> Fresh:
     none = np.zeros(count, dtype=np.int64)
     ids = strings(found, "id").cast(pa.string())
     held = contiguous(found.column("held")).cast(_ENTITIES.field("held").type)
-    deleted = contiguous(found.column("deleted")).to_numpy(zero_copy_only=False)
+    deleted, dropped = (
+        contiguous(found.column(name)).to_numpy(zero_copy_only=False) for name in ("deleted", "dropped")
+    )
     not_gone = np.zeros(count, dtype=np.bool_)
-    return Fresh(none + offset, ids, deleted, not_gone, pa.nulls(count, pa.string()), none, held_of(held))
+    return Fresh(none + offset, ids, deleted, not_gone, dropped, pa.nulls(count, pa.string()), none, held_of(held))
 
 
 class SparkEmitter:
@@ -131,13 +141,15 @@ class SparkEmitter:
         told = self._frame.select(*_JUDGED.names).toArrow().sort_by("_lm_cluster")
         return self._emission(told, record, run=run, number=number)
 
-    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, number: int) -> None:
+    def write(self, output: LakeTable, target: pa.Schema, retired: pa.Table, removed: pa.Array, number: int) -> None:
         prepare_output(output, target)
-        frame = local_frame(self._spark, conformed(retired_rows(retired), target))
+        told = with_kind(conformed(retired_rows(retired), target), "+U")
+        frame = local_frame(self._spark, pa.concat_tables([told, removals(removed, target)]))
         if self._frame is not None:
-            changed = self._frame.where("_lm_rewritten").select(*map(quoted, target.names))
+            kind = functions.lit("+U").alias(KIND)
+            changed = self._frame.where("_lm_rewritten").select(*map(quoted, target.names), kind)
             frame = changed.unionByName(frame)
-        output.upsert(frame, merge_schema=True, txn=(APPLICATION, number))
+        output.upsert(frame, merge_schema=True, kind_column=KIND, txn=(APPLICATION, number))
 
     def close(self) -> None:
         if self._frame is not None:

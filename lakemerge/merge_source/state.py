@@ -7,7 +7,9 @@ It is one table, so that one commit changes all of it. Every record is found by 
 - ``v``, a value of an expression: how many entities hold it, and which. If they do not fit on one page, a hash of their
   ids spreads them over pages, so that one more holder costs one page even among a million.
 - ``d``, rows that were deleted from their tables, several in one Arrow stream.
-- ``r``, the output ids that the last run retired.
+- ``o``, a value that is left out of matching, since it would make too many entities one.
+- ``r``, the output ids that the last run retired or took out of the output.
+- ``x``, the entities whose rows went in a run, and the output ids that it retired, until they are forgotten.
 - ``m``, the run's number, the configuration, and the version of each dataset that was taken up.
 """
 
@@ -32,6 +34,7 @@ __all__ = [
     "HOLDING",
     "KEY",
     "MEMBERS_EVERYWHERE",
+    "RETIRED",
     "SCHEMA",
     "STATE_SETTINGS",
     "VALUE",
@@ -40,7 +43,9 @@ __all__ = [
     "State",
     "chunk_rows",
     "deletes",
+    "departed",
     "records",
+    "redated",
 ]
 
 APPLICATION = "merge-source"
@@ -56,6 +61,7 @@ ENTITY = pa.schema(
         ("first_id", pa.string()),
         ("deleted", pa.bool_()),
         ("gone", pa.bool_()),
+        ("went", pa.int64()),
         ("chunk", pa.string()),
         ("place", pa.int32()),
         ("held", pa.list_(pa.field("element", HOLDING))),
@@ -65,12 +71,17 @@ ENTITY = pa.schema(
         ("updated", pa.int64()),
         ("run", pa.int64()),
         ("singles", pa.list_(pa.field("element", pa.string()))),
+        ("chain_dataset", pa.int32()),
+        ("chain_id", pa.string()),
+        ("chain_members", pa.list_(pa.field("element", MEMBER))),
     ]
 )
-"""The columns of an entity, other than dataset and id. ``gone``: its row was deleted; ``chunk`` and ``place`` say where
-the row is kept. ``members`` is null for a cluster of one. In a cluster of more than :data:`MEMBERS_EVERYWHERE` only the
-first member has it. ``output_id``, ``hash``, ``updated``, ``run`` and ``singles`` are filled at the first member, and
-describe the last output; ``output_id`` is null if the entity is not output."""
+"""The columns of an entity, other than dataset and id. ``gone``: its row was deleted; ``went`` is when a run found
+that, in epoch milliseconds; ``chunk`` and ``place`` say where the row is kept. ``members`` is null for a cluster of
+one. In a cluster of more than :data:`MEMBERS_EVERYWHERE` only the first member has it. ``output_id``, ``hash``,
+``updated``, ``run`` and ``singles`` are filled at the first member, and describe the last output; ``output_id`` is null
+if the entity is not output. ``chain_dataset`` and ``chain_id`` are the first of the entities that would be one if no
+value had been left out to cut a chain; the record of that first one has all of them as ``chain_members``."""
 MEMBERS_EVERYWHERE = 16
 """In clusters up to this size each member lists all members, so one look-up finds the whole cluster."""
 VALUE = pa.schema([("count", pa.int64()), ("pages", pa.int32()), ("holders", pa.list_(pa.field("element", MEMBER)))])
@@ -89,6 +100,10 @@ SCHEMA = pa.schema(
     ]
 )
 _KIND = "_kind"
+RETIRED = pa.schema([("_id", pa.string()), ("$replaced", pa.bool_()), ("_updated", pa.int64())])
+"""Output ids that are retired; where ``_updated`` is null, the row is taken out of the output."""
+_LEFT = pa.schema([("dataset", pa.int32()), ("id", pa.string())])
+"""What went in a run: entities, and retired ids of the output as those of dataset -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,10 @@ class Meta:
     output_epoch: int = 0
     """The output's restore epoch that the last run saw."""
     state_epoch: int = 0
+    live: int = 0
+    """How many entities of the output are not deleted."""
+    left_out: int = 0
+    """How many values are left out of matching."""
     bars: bool = False
     """Whether an id with a bar was ever seen. Only then can two composite ids be equal."""
 
@@ -190,10 +209,31 @@ class State:
         return [name for batch in self._scan("d", []) for name in batch.column("k").to_pylist()]
 
     def retired(self) -> pa.Table:
-        """The output ids that the last emitting run retired: ``_id``, ``$replaced`` and ``_updated``."""
+        """The output ids that the last emitting run retired or took out, in columns of :data:`RETIRED`."""
         numbers = np.arange(self.meta.retired_chunks, dtype=np.int64)
         found = self._found("r", pa.array([""] * len(numbers), pa.string()), numbers, np.zeros_like(numbers), ["data"])
-        return pa.concat_tables([read_rows(data) for data in found.column("data").to_pylist()])
+        return pa.concat_tables([RETIRED.empty_table(), *map(read_rows, found.column("data").to_pylist())])
+
+    def left_out(self, classes: Ints, texts: pa.Array) -> pa.Table:
+        """Which of these values of classes are left out: ``k``, ``a``, ``count``, and ``pages`` (1: for a chain)."""
+        return self._found("o", texts, classes, np.zeros_like(classes), ["count", "pages"])
+
+    def all_left_out(self) -> pa.Table:
+        names = ["k", "a", "count", "pages"]
+        empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
+        return pa.concat_tables([empty, *(part.select(names) for part in self._scan("o", ["count", "pages"]))])
+
+    def departure_keys(self) -> list[str]:
+        """The keys of :meth:`departures`."""
+        return [key for part in self._scan("x", []) for key in part.column("k").to_pylist()]
+
+    def departures(self) -> dict[str, pa.Table]:
+        """What went in earlier runs, by the key of its record, which begins with the time in epoch milliseconds."""
+        found: dict[str, pa.Table] = {}
+        for part in self._scan("x", ["data"]):
+            for key, data in zip(part.column("k").to_pylist(), part.column("data").to_pylist(), strict=True):
+                found[key] = read_rows(data)
+        return found
 
     def _found(self, part: str, k: pa.Array, a: Ints, b: Ints, columns: Sequence[str]) -> pa.Table:
         names = [*KEY[1:], *columns]
@@ -250,6 +290,23 @@ def chunk_rows(name: str, rows: pa.Table) -> pa.Table:
     """A record that keeps deleted rows."""
     data = pa.array([write_rows(rows)], pa.binary())
     return records("d", pa.array([name]), np.zeros(1, np.int64), np.zeros(1, np.int64), {"data": data})
+
+
+def departed(time_ms: int, run: int, datasets: Ints, ids: pa.Array) -> pa.Table:
+    """A record of what went in a run."""
+    return _departures(f"{time_ms:015d}-{run:020d}", datasets, ids)
+
+
+def redated(key: str, rows: pa.Table) -> pa.Table:
+    """A record of what went, in place of the one with this key."""
+    datasets = contiguous(rows.column("dataset")).to_numpy(zero_copy_only=False).astype(np.int64)
+    return _departures(key, datasets, contiguous(rows.column("id")))
+
+
+def _departures(key: str, datasets: Ints, ids: pa.Array) -> pa.Table:
+    zero = np.zeros(1, dtype=np.int64)
+    data = write_rows(pa.table([pa.array(datasets.astype(np.int32)), contiguous(ids)], schema=_LEFT))
+    return records("x", pa.array([key]), zero, zero, {"data": pa.array([data], pa.binary())})
 
 
 def write_rows(rows: pa.Table) -> bytes:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakemerge.errors import DatasetsRemovedError, DatasetsReorderedError, FullRunNeededError, MergeConfigError
+from lakemerge.errors import (
+    DatasetsMissingError,
+    DatasetsRemovedError,
+    DatasetsReorderedError,
+    FullRunNeededError,
+    MergeConfigError,
+)
+from lakemerge.merge_source.columns import found_in
+from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import Dataset, MergeConfig
 from lakemerge.merge_source.inputs import Input, Shape, shape_of
 from lakemerge.merge_source.state import DatasetState, Meta
 from lakemerge.merge_source.types import Property, loosened, properties_of
 from lakemerge.schema.schema import from_delta_json, to_delta_json
 
-__all__ = ["Succession", "dataset_states", "succession"]
+__all__ = ["Succession", "check_missing", "dataset_states", "shape_taken_up", "succession", "taken_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class Succession:
 def succession(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full: bool) -> Succession:
     """Compare with the last run.
 
-    :raises lakemerge.DatasetsReorderedError: known datasets are in another order, or new ones come before them.
+    :raises lakemerge.DatasetsReorderedError: known datasets are in another order, or new ones come before them, and the
+        run is not a full one.
     :raises lakemerge.DatasetsRemovedError: a dataset is gone, and the run is not a full one.
     :raises lakemerge.FullRunNeededError: an input was restored, and the run is not a full one.
     """
@@ -40,8 +49,41 @@ def succession(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full
     offsets = _offsets(meta, config, inputs, full=full)
     if not full:
         _check_restored(meta, inputs)
-    before = MergeConfig.from_json(meta.config)
+    before = taken_up(meta)
     return Succession(offsets, full or _means_another(before, config) or _shapes_changed(meta, before, config, inputs))
+
+
+def taken_up(meta: Meta, config: MergeConfig | None = None) -> MergeConfig:
+    """A configuration over the columns that the datasets had at the last run; by default that run's."""
+    schemas = [from_delta_json(one.schema) if one.schema else None for one in meta.datasets]
+    known = MergeConfig.from_json(meta.config) if config is None else config
+    return found_in(known, schemas) if len(schemas) == len(known.datasets) else known
+
+
+def shape_taken_up(meta: Meta) -> OutputShape:
+    """The properties of the output in the last run."""
+    config = MergeConfig.from_json(meta.config)
+    shapes = [_shape(known, dataset) for dataset, known in zip(config.inputs, meta.datasets, strict=False)]
+    return OutputShape.of(shapes, strategy=config.strategy, as_text=config.type_conflicts == "string")
+
+
+def check_missing(meta: Meta, config: MergeConfig, inputs: Sequence[Input]) -> None:
+    """Raise :class:`DatasetsMissingError` if a dataset that was taken up has no table now."""
+    missing = [one for one in inputs if one.table is None]
+    if not meta.run or not missing:
+        return
+    known = list(zip(MergeConfig.from_json(meta.config).inputs, meta.datasets, strict=True))
+    for one in missing:
+        for dataset, state in known:
+            is_same = dataset.place == one.dataset.place or dataset.name == one.name
+            if is_same and state.table_id is not None:
+                raise DatasetsMissingError(
+                    f"there is no table of dataset {one.name!r} at {one.dataset.url}; the last run of the merge source "
+                    f"read its version {state.version}. Nothing was changed. Put the table back, or correct its path; "
+                    "to give the dataset up, leave it out of the configuration and run with full=True",
+                    dataset=one.name,
+                    url=one.dataset.url,
+                )
 
 
 def dataset_states(inputs: Sequence[Input]) -> tuple[DatasetState, ...]:
@@ -77,18 +119,24 @@ def _offsets(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full: 
     kept = [place for place in found if place is not None]
     lost = [offset for offset, table in enumerate(before) if table is not None and found[offset] is None]
     moved = [offset for offset, place in enumerate(found) if place is not None and place != offset]
-    if kept != sorted(kept) or (moved and not lost):
+    if not full and (kept != sorted(kept) or (moved and not lost)):
         raise DatasetsReorderedError(
-            f"the datasets were {', '.join(names)} and are {', '.join(config.names)}: their order must stay, and new "
-            "ones come at the end, since ids and the order of members rest on it",
+            f"the datasets were {', '.join(names)} and are {', '.join(config.names)}. Ids and the order of members "
+            "rest on their order: keep it, and put new ones at the end, or run with full=True, which gives new ids",
             before=tuple(names),
             now=config.names,
         )
     if lost and not full:
-        left = ", ".join(repr(names[offset]) for offset in lost)
+        places = {one.dataset.place: one for one in inputs}
+        anew = [offset for offset in lost if MergeConfig.from_json(meta.config).inputs[offset].place in places]
+        left = [offset for offset in lost if offset not in anew]
+        told = [
+            f"dataset(s) {', '.join(repr(names[offset]) for offset in offsets)} {what}"
+            for offsets, what in ((left, "left the configuration"), (anew, "have a table that was made anew"))
+            if offsets
+        ]
         raise DatasetsRemovedError(
-            f"dataset(s) {left} left the configuration, or their tables were created anew. Run with full=True to take "
-            "that up",
+            f"{', and '.join(told)}. Run with full=True to take that up",
             datasets=tuple(names[offset] for offset in lost),
         )
     # If a table was created anew in the same place, the entities of that place are kept.
@@ -112,10 +160,18 @@ def _means_another(before: MergeConfig, now: MergeConfig) -> bool:
     """Whether the configurations give different entities."""
     if before.rules.text != now.rules.text or len(before.inputs) != len(now.inputs):
         return True
-    if any(getattr(before, name) != getattr(now, name) for name in ("identity", "strategy", "type_conflicts")):
+    same = ("identity", "strategy", "type_conflicts", "max_merged", "oversize")
+    if any(getattr(before, name) != getattr(now, name) for name in same):
         return True
-    told = [[(one.id_columns, one.deleted) for one in config.inputs] for config in (before, now)]
+    told = [[(_lower(one.id_columns), _lower(one.deleted)) for one in config.inputs] for config in (before, now)]
     return told[0] != told[1]
+
+
+def _lower(names: Sequence[str] | str | None) -> object:
+    """Names of columns without regard to case."""
+    if names is None or isinstance(names, str):
+        return names and names.lower()
+    return tuple(name.lower() for name in names)
 
 
 def _shapes_changed(meta: Meta, before: MergeConfig, config: MergeConfig, inputs: Sequence[Input]) -> bool:
@@ -129,8 +185,18 @@ def _shapes_changed(meta: Meta, before: MergeConfig, config: MergeConfig, inputs
             return True
     as_text = config.type_conflicts == "string"
     known = {one.name.lower(): one for one in properties_of(old, as_text=as_text)}
-    pairs = [(known.get(one.name.lower()), one) for one in properties_of(new, as_text=as_text)]
+    present = properties_of(new, as_text=as_text)
+    pairs = [(known.get(one.name.lower()), one) for one in present]
+    if any(set(one.columns) - set(other.columns) for one, other in _both(known, present)):
+        return True  # a dataset lost a column
     return any(one is not None and _told(one) != _told(other) for one, other in pairs)
+
+
+def _both(known: Mapping[str, Property], present: Sequence[Property]) -> Iterator[tuple[Property, Property]]:
+    """Each property as it was, and as it is."""
+    now = {one.name.lower(): one for one in present}
+    for name, one in known.items():
+        yield one, now.get(name, Property(one.name, one.type))
 
 
 def _shape(one: DatasetState, dataset: Dataset) -> Shape | None:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.lists import list_array, offsets_of
+from lakemerge.merge_source.lists import Ints, contiguous, list_array, offsets_of, spread
 
-__all__ = ["case_changed", "json_strings", "match_texts", "number_texts", "plain_texts"]
+__all__ = ["case_changed", "is_number", "json_strings", "kind_letter", "match_texts", "number_texts", "plain_texts"]
 
 _LONG = 2**63
 _DECIMAL = 1e38
@@ -24,16 +24,26 @@ _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 
 def match_texts(values: pa.Array) -> pa.Array:
     """The match texts of values; null for null and NaN."""
-    kind = values.type
-    if pa.types.is_string(kind):
-        return _with("s", values)
-    if _is_number(kind):
-        return _with("n", number_texts(values))
+    letter = kind_letter(values.type)
+    if letter == "n":
+        return _with(letter, number_texts(values))
+    return _with(letter, _nested(values, plain=False) if letter == "j" else plain_texts(values))
+
+
+def kind_letter(kind: pa.DataType) -> str:
+    """The letter with which the match texts of a type begin."""
+    if is_number(kind):
+        return "n"
     if pa.types.is_nested(kind):
-        return _with("j", _nested(values, plain=False))
-    letters = ((pa.types.is_boolean, "b"), (pa.types.is_binary, "x"), (pa.types.is_date, "d"))
+        return "j"
+    letters = (
+        (pa.types.is_string, "s"),
+        (pa.types.is_boolean, "b"),
+        (pa.types.is_binary, "x"),
+        (pa.types.is_date, "d"),
+    )
     letter = next((letter for is_kind, letter in letters if is_kind(kind)), None)
-    return _with(letter or ("l" if kind.tz is None else "t"), plain_texts(values))
+    return letter or ("l" if kind.tz is None else "t")
 
 
 def plain_texts(values: pa.Array) -> pa.Array:
@@ -43,7 +53,7 @@ def plain_texts(values: pa.Array) -> pa.Array:
         return values
     if pa.types.is_boolean(kind) or pa.types.is_date(kind):
         return values.cast(pa.string())
-    if _is_number(kind):
+    if is_number(kind):
         return number_texts(values, nan="NaN")
     if pa.types.is_binary(kind):
         return pa.array([None if value is None else value.hex() for value in values.to_pylist()], pa.string())
@@ -83,7 +93,8 @@ def case_changed(values: pa.Array, *, upper: bool) -> pa.Array:
     return pa.array(changed, pa.string()).take(encoded.indices)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of the type are equal to numbers of other types."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
@@ -108,15 +119,30 @@ def _doubles(values: pa.Array, nan: str | None) -> pa.Array:
 
 def _decimals(values: pa.Array) -> pa.Array:
     """A decimal that a double can hold gets the double's text, so that both are equal. Others get all their digits."""
-    written = values.cast(pa.string())
+    written = _positional(values)
     if values.type.scale <= 0:
         return written
-    trimmed = pc.if_else(pc.match_substring(written, "."), pc.utf8_rtrim(pc.utf8_rtrim(written, "0"), "."), written)
-    digits = pc.replace_substring_regex(pc.replace_substring_regex(trimmed, "E.*$", ""), "[-.]", "")
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(written, "0"), ".")
+    digits = pc.replace_substring_regex(trimmed, "[-.]", "")
     few = pc.less_equal(pc.utf8_length(pc.utf8_trim(digits, "0")), _EXACT_DIGITS)
-    whole = pc.invert(pc.match_substring_regex(trimmed, "[.E]"))
+    whole = pc.invert(pc.match_substring(trimmed, "."))
     by_double = _doubles(trimmed.cast(pa.float64()), None)
     return pc.if_else(pc.and_(few, pc.invert(whole)), by_double, trimmed)
+
+
+def _positional(values: pa.Array) -> pa.Array:
+    """Decimals with all digits of their scale. Arrow's own text of a small one has an exponent, as in ``1.50E-10``."""
+    kind = values.type
+    whole = pa.decimal128(kind.precision, 0) if kind.bit_width == 128 else pa.decimal256(kind.precision, 0)
+    if kind.scale <= 0:
+        return values.cast(whole if kind.scale == 0 else pa.decimal256(76, 0)).cast(pa.string())
+    values = contiguous(values)
+    # The same bytes without a scale are whole numbers, whose text has no exponent.
+    bare = pa.Array.from_buffers(whole, len(values), values.buffers(), values.null_count).cast(pa.string())
+    sign = pc.if_else(pc.starts_with(bare, "-"), "-", "")
+    padded = pc.utf8_lpad(pc.utf8_ltrim(bare, "-"), width=kind.scale + 1, padding="0")
+    before, after = pc.utf8_slice_codeunits(padded, 0, -kind.scale), pc.utf8_slice_codeunits(padded, -kind.scale)
+    return pc.binary_join_element_wise(sign, before, pa.scalar("."), after, "")
 
 
 def _times(values: pa.Array) -> pa.Array:
@@ -128,22 +154,36 @@ def _times(values: pa.Array) -> pa.Array:
 
 
 def _nested(values: pa.Array, *, plain: bool) -> pa.Array:
-    """JSON of structs, lists and maps. A null field is left out; a null element is ``null``."""
+    """JSON of structs, lists and maps. A null field is left out; a null element is ``null``. Fields are in the order of
+    their names, and entries of maps in that of their texts: neither the order of a type's fields nor that of a map's
+    entries makes values differ."""
     kind = values.type
     if pa.types.is_struct(kind):
         return _struct(values, plain=plain)
-    if pa.types.is_map(kind):
-        return _nested(values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))), plain=plain)
+    is_map = pa.types.is_map(kind)
+    if is_map:
+        values = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
     elements = _inside(pc.list_flatten(values), plain=plain).fill_null("null")
-    joined = pc.binary_join(list_array(offsets_of(values), elements), ",")
+    offsets = offsets_of(values)
+    if is_map and len(elements):
+        elements = elements.take(pa.array(_by_text(offsets, elements)))
+    joined = pc.binary_join(list_array(offsets, elements), ",")
     text = pc.binary_join_element_wise("[", joined, "]", "")
     return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string()))
 
 
+def _by_text(offsets: Ints, elements: pa.Array) -> Ints:
+    """The order of the elements by list and text."""
+    ranks = pc.rank(elements, sort_keys="ascending", tiebreaker="first").to_numpy(zero_copy_only=False)
+    return np.lexsort((ranks, spread(np.diff(offsets))[0])).astype(np.int64)
+
+
 def _struct(values: pa.Array, *, plain: bool) -> pa.Array:
+    """Names of fields are compared without regard to case, as columns are; in match texts they are in lower case."""
     text = pa.array([""]).take(pa.array(np.zeros(len(values), dtype=np.int64)))
-    for field, child in zip(values.type, values.flatten(), strict=True):
-        name = json_strings(pa.array([field.name]))[0].as_py()
+    pairs = sorted(zip(values.type, values.flatten(), strict=True), key=lambda pair: pair[0].name.lower())
+    for field, child in pairs:
+        name = json_strings(pa.array([field.name if plain else field.name.lower()]))[0].as_py()
         part = pc.binary_join_element_wise(pa.scalar(f"{name}:"), _inside(child, plain=plain), "")
         comma = pc.if_else(pc.equal(text, ""), "", ",")
         longer = pc.binary_join_element_wise(text, comma, part, "")
@@ -157,5 +197,5 @@ def _inside(values: pa.Array, *, plain: bool) -> pa.Array:
     if not plain:
         return json_strings(match_texts(values))
     texts = plain_texts(values)
-    bare = _is_number(values.type) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type)
+    bare = is_number(values.type) or pa.types.is_boolean(values.type) or pa.types.is_nested(values.type)
     return texts if bare else json_strings(texts)

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.expressions import Call, Literal, Node, Path
 from lakemerge.merge_source.lists import Bools, Ints, contiguous, list_array, run_starts, spread
 from lakemerge.merge_source.rules import Rules
-from lakemerge.merge_source.texts import case_changed, json_strings, match_texts, plain_texts
+from lakemerge.merge_source.texts import case_changed, is_number, json_strings, match_texts, plain_texts
 
 __all__ = ["Held", "columns_needed", "held_values"]
 
@@ -115,21 +117,26 @@ def _evaluated(node: Node, rows: pa.Table, ids: pa.Array) -> list[_Part]:
     match node:
         case Path(names):
             return list(_of_path(names, rows, ids))
+        case Literal(None):
+            return []
         case Literal(value):
             every = np.arange(rows.num_rows, dtype=np.int64)
             return [_Part(every, pa.array([value]).take(pa.array(np.zeros_like(every))), literal=True)]
+        case Call("case", arguments):
+            return _cases(arguments, rows, ids)
         case Call(function, arguments):
             return _called(function, [_evaluated(part, rows, ids) for part in arguments], rows.num_rows)
 
 
 def _of_path(names: tuple[str, ...], rows: pa.Table, ids: pa.Array) -> Iterator[_Part]:
     every = np.arange(rows.num_rows, dtype=np.int64)
-    if names == ("_id",):
+    own = names[0].lower() if len(names) == 1 else ""
+    if own == "_id":
         yield _Part(every, ids)
         return
     column = _column(names[0], rows.column_names)
     given = None if column is None else contiguous(rows.column(column))
-    if names == ("$ids",):
+    if own == "$ids":
         there = np.zeros(len(every), dtype=np.bool_)
         if given is not None:
             there = given.is_valid().to_numpy(zero_copy_only=False)
@@ -174,12 +181,149 @@ def _called(function: str, arguments: list[list[_Part]], rows: int) -> list[_Par
             return everything
         case "coalesce":
             return _coalesced(arguments, rows)
+        case "nullif":
+            return _without(arguments)
         case "concat":
             return _concatenated(_strings(everything), rows)
         case "tuples":
             return _tuples(arguments, rows)
         case _:
             raise AssertionError(f"the parser let an unknown function through: {function}")
+
+
+def _cases(arguments: Sequence[Node], rows: pa.Table, ids: pa.Array) -> list[_Part]:
+    """For each row, the values that the first condition that holds gives, or those of ``else``."""
+    open_rows = np.ones(rows.num_rows, dtype=np.bool_)
+    found: list[_Part] = []
+    paired = len(arguments) - len(arguments) % 2
+    for at in range(0, paired, 2):
+        holds, _ = _judged(arguments[at], rows, ids)
+        chosen = open_rows & holds
+        found += [part.kept(chosen[part.rows]) for part in _evaluated(arguments[at + 1], rows, ids)]
+        open_rows &= ~holds
+    if len(arguments) % 2:
+        found += [part.kept(open_rows[part.rows]) for part in _evaluated(arguments[-1], rows, ids)]
+    return found
+
+
+def _judged(node: Node, rows: pa.Table, ids: pa.Array) -> tuple[Bools, Bools]:
+    """For which rows a condition holds, and for which it does not. As in SQL it is neither where a side has no value.
+
+    Of several values one has to meet ``=``, ``<`` and the like. ``<>`` is what ``=`` is not: no values are equal.
+    """
+    if not isinstance(node, Call):
+        raise AssertionError(f"the parser let something through that is no condition: {node}")
+    function, arguments = node.function, node.arguments
+    if function in ("and", "or"):
+        parts = [_judged(part, rows, ids) for part in arguments]
+        every, some = (0, 1) if function == "and" else (1, 0)
+        pair = [np.asarray(np.stack([part[every] for part in parts]).all(axis=0))]
+        pair.append(np.asarray(np.stack([part[some] for part in parts]).any(axis=0)))
+        return pair[every], pair[some]
+    if function == "not":
+        yes, no = _judged(arguments[0], rows, ids)
+        return no, yes
+    sides = [_evaluated(part, rows, ids) for part in arguments]
+    there = [_with_value(parts, rows.num_rows) for parts in sides]
+    if function == "is-null":
+        return ~there[0], there[0]
+    known = there[0] & np.stack(there[1:]).any(axis=0)
+    if function in ("eq", "neq", "in"):
+        met = _equal(sides[0], [part for parts in sides[1:] for part in parts], rows.num_rows) & known
+    else:
+        met, known = _ordered(function, sides[0], sides[1], rows.num_rows)
+    yes, no = met, known & ~met
+    return (no, yes) if function == "neq" else (yes, no)
+
+
+def _with_value(parts: Sequence[_Part], rows: int) -> Bools:
+    there = np.zeros(rows, dtype=np.bool_)
+    for part in parts:
+        there[part.rows] = True
+    return there
+
+
+def _matched(parts: Sequence[_Part]) -> tuple[Ints, pa.Array]:
+    """The rows and the match texts of values."""
+    texts = [part.values if part.ready else match_texts(part.values) for part in parts]
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
+    return rows, contiguous(pa.chunked_array(texts, pa.string()))
+
+
+def _equal(one: Sequence[_Part], other: Sequence[_Part], rows: int) -> Bools:
+    """The rows in which both have a value in common."""
+    met = np.zeros(rows, dtype=np.bool_)
+    at, texts = _matched(one)
+    met[at[_in_row(at, texts, *_matched(other))]] = True
+    return met
+
+
+def _in_row(rows: Ints, texts: pa.Array, other_rows: Ints, others: pa.Array) -> Bools:
+    """Which texts the others have in the same row."""
+    codes = pc.index_in(contiguous(pa.chunked_array([texts, others])), value_set=others.drop_null().unique())
+    numbers = codes.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    own, theirs = numbers[: len(texts)], numbers[len(texts) :]
+    width = len(others) + 1
+    found: Bools = np.isin(rows * width + own, (other_rows * width + theirs)[theirs >= 0]) & (own >= 0)
+    return found
+
+
+def _ordered(function: str, one: Sequence[_Part], other: Sequence[_Part], rows: int) -> tuple[Bools, Bools]:
+    """Where some value of one side is less (or more) than some value of the other, and where both have values of a kind
+    that can be compared: numbers, or strings by their UTF-8 bytes."""
+    met, known = np.zeros(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
+    is_less, has_equal = function in ("lt", "lte"), function in ("lte", "gte")
+    for ranked in (_numbers_ranked, _strings_ranked):
+        (at, own), (other_at, others) = ranked(one, other)
+        # One value has to meet the other, so the least of one side is compared with the greatest of the other.
+        least, greatest = np.full(rows, np.inf), np.full(rows, -np.inf)
+        low, high = ((at, own), (other_at, others)) if is_less else ((other_at, others), (at, own))
+        np.minimum.at(least, *low)
+        np.maximum.at(greatest, *high)
+        both = _marked(at, rows) & _marked(other_at, rows)
+        met |= both & (least <= greatest if has_equal else least < greatest)
+        known |= both
+    return met, known
+
+
+def _marked(at: Ints, rows: int) -> Bools:
+    marks = np.zeros(rows, dtype=np.bool_)
+    marks[at] = True
+    return marks
+
+
+_Ranks: TypeAlias = tuple[Ints, npt.NDArray[np.float64]]
+
+
+def _numbers_ranked(one: Sequence[_Part], other: Sequence[_Part]) -> tuple[_Ranks, _Ranks]:
+    def numbers(parts: Sequence[_Part]) -> _Ranks:
+        own = [part for part in parts if is_number(part.values.type)]
+        values = [part.values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for part in own]
+        return np.concatenate([np.empty(0, np.int64), *(part.rows for part in own)]), np.concatenate(
+            [np.empty(0), *values]
+        )
+
+    return numbers(one), numbers(other)
+
+
+def _strings_ranked(one: Sequence[_Part], other: Sequence[_Part]) -> tuple[_Ranks, _Ranks]:
+    sides = [_strings(one), _strings(other)]
+    texts = contiguous(pa.chunked_array([part.values for parts in sides for part in parts], pa.string()))
+    ranks = np.empty(0)
+    if len(texts):
+        ranks = pc.rank(texts, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.float64)
+    rows = [np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)]) for parts in sides]
+    return (rows[0], ranks[: len(rows[0])]), (rows[1], ranks[len(rows[0]) :])
+
+
+def _without(arguments: list[list[_Part]]) -> list[_Part]:
+    """The values of the first argument that no other argument has in the same row."""
+    others = _matched([part for parts in arguments[1:] for part in parts])
+    found = []
+    for part in arguments[0]:
+        at, texts = _matched([part])
+        found.append(part.kept(~_in_row(at, texts, *others)))
+    return found
 
 
 def _strings(parts: Iterable[_Part]) -> list[_Part]:

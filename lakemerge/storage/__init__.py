@@ -21,10 +21,12 @@ __all__ = [
     "ReadOnlyStore",
     "S3Store",
     "Store",
+    "absolute_location",
     "check_path",
     "location_of",
     "open_store",
     "path_of_file_url",
+    "place_of",
 ]
 
 _LONGEST_NAME = 255
@@ -81,6 +83,33 @@ def location_of(url: object) -> str:
     if "\0" in location:
         raise InputError("the location of a table holds a null character, which no path can have", url=location)
     return location
+
+
+def absolute_location(url: object, folder: str | None = None) -> str:
+    """A caller's path or URL in a form that means the same from any working directory: a path becomes absolute, and
+    that of a ``file:`` URL is a path. Other URLs are as they are, without slashes at their end.
+
+    :param folder: what relative paths are relative to; by default the working directory.
+    """
+    location = location_of(url)
+    match = _SCHEME.match(location)
+    if match is not None and match["scheme"].lower() == "file":
+        location = path_of_file_url(location)
+    elif match is not None or "::" in location:
+        return location.rstrip("/") or location
+    return os.path.abspath(os.path.join(folder or "", os.path.expanduser(location)))
+
+
+def place_of(url: object) -> str:
+    """A text that is equal for two spellings of one place: links are followed, and ``s3a`` is ``s3``."""
+    location = absolute_location(url)
+    match = _SCHEME.match(location)
+    if match is None and "::" not in location:
+        return os.path.realpath(location)
+    scheme, colon, rest = location.partition(":")
+    slashes = len(rest) - len(rest.lstrip("/"))
+    rest = rest[:slashes] + re.sub("/+", "/", rest[slashes:])
+    return ("s3" if scheme.lower() == "s3a" else scheme.lower()) + colon + rest
 
 
 def path_of_file_url(url: str) -> str:

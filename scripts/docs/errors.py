@@ -15,6 +15,8 @@ __all__ = ["REMEDIES", "error_classes", "errors_page"]
 REMEDIES: Final[Mapping[str, str]] = {
     "CommitConflictError": "Run the operation again: it reads the table as it is now.",
     "CompactFirstError": "Call `table.compact()`, then try again.",
+    "DatasetsMissingError": "Put the table back, or leave the dataset out of the configuration and run the merge "
+    "source in full.",
     "DatasetsRemovedError": "Put the dataset back, or run the merge source in full.",
     "DatasetsReorderedError": "Restore the order, put new datasets at the end, or run the merge source in full.",
     "DependencyMissingError": "Install the extra that the message names.",
@@ -25,7 +27,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "InputError": "Correct what was passed in.",
     "InstallError": "Install or register what the message names.",
     "LakeMergeError": "Catch it to catch every error of LakeMerge.",
-    "MaxMergedError": "Look at the value that so many entities share. Mend data or rule, or raise `max_merged`.",
+    "MaxMergedError": "Look at the value that so many entities share. Mend data or rule, raise `max_merged`, or let "
+    '`oversize="leave_out"` leave it out.',
+    "MaxRetiredError": "Look why the rows are gone. If they are meant to be, raise `max_retired` for this run.",
     "MergeConfigError": "Correct every problem that the message lists.",
     "MergeOverflowError": "Write a record that brings the total back into range. `key` and `column` say where.",
     "MergeValueError": "Write a record with a good value for the key. `key` and `column` say where.",

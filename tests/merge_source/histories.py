@@ -61,6 +61,9 @@ class History:
             if len(names) > 1:
                 one, other = lots.sample(names, 2)
                 pairs.append(["eq", self.expression(one, aliases), self.expression(other, aliases)])
+            if lots.random() < 0.2:
+                one = self.expression(lots.choice(names), aliases)
+                pairs.append(["eq", one, one])
         sets = []
         if lots.random() < 0.5:
             sets.append([self.expression(name, aliases) for name in lots.sample(names, lots.randint(1, len(names)))])
@@ -72,7 +75,10 @@ class History:
             "equality_sets": sets,
             "identity": lots.choice(["composite", "composite", "first"]),
             "strategy": lots.choice(["default", "compact", "list"]),
-            "max_merged": lots.choice([50_000, 50_000, 6]),
+            "max_merged": lots.choice([50_000, 6, 3, 2]),
+            "oversize": lots.choice(["leave_out", "leave_out", "fail"]),
+            "max_retired": lots.choice([1, 1, 1, 0.2]),
+            "deleted_retention": lots.choice([None, None, 0]),
             # A table that nobody filled is as good as an empty one.
             "initial_datasets": [],
         }
@@ -86,7 +92,7 @@ class History:
         lots, alias, columns = self.lots, aliases[name], self.columns[name]
         paths = [f"{alias}.{column}" for column in columns if column not in ("p", "$ids")]
         paths += [f"{alias}.p.q", f"{alias}.p.r"] if "p" in columns else []
-        path = lots.choice([*paths, f"{alias}.x", f"{alias}._id", f"{alias}.nowhere"])
+        path = lots.choice([*paths, f"{alias}.x", f"{alias}._id"])
         return lots.choice(
             [
                 path,
@@ -100,6 +106,7 @@ class History:
                 ["list", path, f"{alias}.x"],
                 ["tuples", path, f"{alias}.x"],
                 ["strip", path],
+                ["nullif", path, lots.choice([1, "a", "A"])],
             ]
         )
 

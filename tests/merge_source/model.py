@@ -51,12 +51,18 @@ class Model:
     last: dict[tuple[str, str], Entity] = field(default_factory=dict)
     """Rows that went, as they were."""
     output: dict[str, Output] = field(default_factory=dict)
+    returned: set[tuple[str, str]] = field(default_factory=set)
+    """Rows that were there since the last run."""
     order: list[str] | None = None
     """The tables of the last run."""
+    left_out: set[Any] = field(default_factory=set)
+    """The values that joined nobody in the last run."""
     updated: int = 0
 
     def put(self, table: str, row: Entity, key: str | None = None) -> None:
-        self.tables.setdefault(table, {})[row["_id"] if key is None else key] = row
+        name = row["_id"] if key is None else key
+        self.tables.setdefault(table, {})[name] = row
+        self.returned.add((table, name))
 
     def delete(self, table: str, key: str) -> None:
         row = self.tables.setdefault(table, {}).pop(key, None)
@@ -69,16 +75,45 @@ class Model:
         order = [tables[name] for name, _ in pairs]
         aliases = [alias for _, alias in pairs]
         self._check_order(order, full=full)
-        kept = {table: self._seen(table) for table in order}
+        forget = config.get("deleted_retention") == 0
+        kept = {table: self._seen(table, forget=forget) for table in order}
         everything = {(offset, key): one for offset, table in enumerate(order) for key, one in kept[table].items()}
-        clusters = _clusters(everything, config, aliases)
         limit = config.get("max_merged", 50_000)
-        if any(len(cluster) > limit for cluster in clusters):
-            raise Refused("max-merged")
+        clusters, left_out = _clusters(everything, config, aliases, limit)
         wanted = _outputs(everything, clusters, config, aliases)
+        self._check_retired(everything, order, config.get("max_retired", 0.2))
+        if forget:
+            self._forget(kept, wanted)
         emitted = self._difference(wanted, everything, order)
-        self.kept, self.order = kept, order
+        self.kept, self.order, self.left_out = kept, order, left_out
+        self.returned.clear()
         return emitted
+
+    def _check_retired(self, everything: dict[Member, Kept], order: Sequence[str], share: float) -> None:
+        """An entity is lost if nobody lives of those that it was made of, and one of their tables is still there."""
+        alive = {(order[offset], key) for (offset, key), one in everything.items() if not one.deleted}
+        succeeded = {
+            (table, key) for table in order for key, row in self.tables.get(table, {}).items() if _is_replaced(row)
+        }
+        before = [one for one in self.output.values() if one.live and not one.entity.get("_deleted")]
+        lost = [
+            one
+            for one in before
+            if not any(member in alive | succeeded for member in one.members)
+            and any(table in order for table, _ in one.members)
+        ]
+        if len(lost) > max(1, share * len(before)):
+            raise Refused("max-retired")
+
+    def _forget(self, kept: dict[str, dict[str, Kept]], wanted: Mapping[str, Any]) -> None:
+        """What went before this run leaves the output."""
+        for key, one in list(self.output.items()):
+            known = [kept.get(table, {}).get(name) for table, name in one.members]
+            if key not in wanted and (not one.live or (one.entity.get("_deleted") and known == [None])):
+                table = one.members[0][0] if one.members else None
+                row = self.tables.get(table or "", {}).get(one.members[0][1]) if one.members else None
+                if not one.live or (table in kept and row is None):
+                    del self.output[key]
 
     @property
     def state(self) -> list[Entity]:
@@ -86,6 +121,8 @@ class Model:
 
     def _check_order(self, order: Sequence[str], *, full: bool) -> None:
         before = self.order if self.order is not None else []
+        if full:
+            return
         both = [table for table in before if table in order]
         if both != [table for table in order if table in before]:
             raise Refused("datasets-reordered")
@@ -95,10 +132,16 @@ class Model:
         if removed and not full:
             raise Refused("datasets-removed")
 
-    def _seen(self, table: str) -> dict[str, Kept]:
-        """The entities of a table: its rows, and those that went, with what they had last."""
-        rows = self.tables.get(table, {})
-        gone = [key for key in self.kept.get(table, {}) if key not in rows]
+    def _seen(self, table: str, *, forget: bool) -> dict[str, Kept]:
+        """The entities of a table: its rows, and those that went, with what they had last.
+
+        :param forget: without those that had gone by the last run, and were not there since.
+        """
+        rows = {key: row for key, row in self.tables.get(table, {}).items() if not _is_replaced(row)}
+        known = self.kept.get(table, {})
+        gone = [key for key in known if key not in self.tables.get(table, {})]
+        if forget:
+            gone = [key for key in gone if not known[key].gone or (table, key) in self.returned]
         seen = {key: Kept(self.last[table, key], deleted=True, gone=True) for key in gone}
         seen |= {key: Kept(row, deleted=bool(row.get("_deleted"))) for key, row in rows.items()}
         return seen
@@ -113,7 +156,8 @@ class Model:
             if not before.live or key in wanted:
                 continue
             entity: Entity = {"_id": key, "_deleted": True}
-            if any(member in there for member in before.members):
+            succeeded = any(_is_replaced(self.tables.get(table, {}).get(name, {})) for table, name in before.members)
+            if succeeded or any(member in there for member in before.members):
                 entity["$replaced"] = True
             emitted.append(self._emit(key, entity, (), live=False))
         for key, (members, entity) in sorted(wanted.items(), key=lambda item: _rank(item[1][0][0])):
@@ -130,6 +174,11 @@ class Model:
         self.updated += 1
         self.output[key] = Output(numbered, members, live)
         return numbered
+
+
+def _is_replaced(row: Entity) -> bool:
+    """A row that another source says has a successor is no entity."""
+    return bool(row.get("$replaced"))
 
 
 def _rank(member: Member) -> tuple[int, bytes]:
@@ -152,21 +201,59 @@ class _Sets:
         self._parent[self.find(other)] = self.find(one)
 
 
-def _clusters(everything: dict[Member, Kept], config: Mapping[str, Any], aliases: Sequence[str]) -> list[list[Member]]:
-    classes = _classes(config)
-    same = _Sets()
-    for expressions in classes:
+def _clusters(
+    everything: dict[Member, Kept], config: Mapping[str, Any], aliases: Sequence[str], limit: int
+) -> tuple[list[list[Member]], set[Any]]:
+    """The clusters, and the values that are left out. A value that more than the limit hold joins nobody. While a
+    cluster is too large, its widest values are left out, all of the same width at once."""
+    held = _holders(everything, config, aliases)
+    out = {value for value, members in held.items() if len(members) > limit}
+    if out and config.get("oversize", "leave_out") == "fail":
+        raise Refused("max-merged")
+    while True:
+        clusters = _joined(everything, {value: members for value, members in held.items() if value not in out})
+        large = [set(cluster) for cluster in clusters if len(cluster) > limit]
+        if not large:
+            return clusters, out
+        if config.get("oversize", "leave_out") == "fail":
+            raise Refused("max-merged")
+        for cluster in large:
+            widths = {value: len(m) for value, m in held.items() if value not in out and m <= cluster}
+            out |= {value for value, width in widths.items() if width == max(widths.values())}
+
+
+def _holders(
+    everything: dict[Member, Kept], config: Mapping[str, Any], aliases: Sequence[str]
+) -> dict[Any, set[Member]]:
+    """By class and value, who is joined by it."""
+    found: dict[Any, set[Member]] = {}
+    for place, expressions in enumerate(_classes(config)):
         holders: dict[Any, list[tuple[int, Member]]] = {}
+        alone = [number for number, one in enumerate(expressions) if _joins_alone(one, config)]
         for number, expression in enumerate(expressions):
             offset = aliases.index(_alias(expression, aliases))
             for member, one in everything.items():
                 if member[0] == offset and not one.deleted:
                     for value in set(_matching(_evaluate(expression, one.row, member[1], aliases))):
                         holders.setdefault(value, []).append((number, member))
-        for held in holders.values():
-            if len({number for number, _ in held}) > 1:
-                for _, member in held[1:]:
-                    same.join(held[0][1], member)
+        for value, held in holders.items():
+            numbers = {number for number, _ in held}
+            members = {member for _, member in held}
+            if len(members) > 1 and (len(numbers) > 1 or numbers <= set(alone)):
+                found[place, value] = members
+    return found
+
+
+def _joins_alone(expression: Any, config: Mapping[str, Any]) -> bool:
+    return any(rule[1] == rule[2] == expression for rule in config.get("equality", ()))
+
+
+def _joined(everything: dict[Member, Kept], held: Mapping[Any, set[Member]]) -> list[list[Member]]:
+    same = _Sets()
+    for members in held.values():
+        first, *others = members
+        for member in others:
+            same.join(first, member)
     gathered: dict[Member, list[Member]] = {}
     for member in sorted(everything, key=_rank):
         gathered.setdefault(same.find(member), []).append(member)
@@ -179,11 +266,12 @@ def _classes(config: Mapping[str, Any]) -> list[list[Any]]:
     for expressions in config.get("equality_sets", ()):
         pairs += [(one, other) for place, one in enumerate(expressions) for other in expressions[place + 1 :]]
     if config.get("transitive") == "entities":
-        return [[one, other] for one, other in pairs]
+        return [[one] if one == other else [one, other] for one, other in pairs]
     same = _Sets()
     known: dict[str, Any] = {}
     for one, other in pairs:
         known |= {json.dumps(one): one, json.dumps(other): other}
+        same.find(json.dumps(one))
         same.join(json.dumps(one), json.dumps(other))
     classes: dict[str, list[Any]] = {}
     for text, expression in known.items():
@@ -212,6 +300,8 @@ def _evaluate(expression: Any, row: Entity, key: str, aliases: Sequence[str]) ->
             literal = [isinstance(part, str) and not _is_path(part, aliases) for part in expression[1:]]
             return _concat(values, literal)
         return _FUNCTIONS[expression[0]](values)
+    if not isinstance(expression, str):
+        return [expression]
     path = expression.partition(".")[2]
     if not _is_path(expression, aliases):
         return [expression]
@@ -273,6 +363,7 @@ _FUNCTIONS: dict[str, Any] = {
     "strip": _of_strings(str.strip),
     "string": lambda values: [_text(value) for value in _flat(values)],
     "list": _flat,
+    "nullif": lambda values: [v for v in values[0] if not set(_matching([v])) & set(_matching(_flat(values[1:])))],
     "coalesce": _coalesce,
     "tuples": lambda values: [tuple(part) for part in product(*values)],
 }

@@ -77,7 +77,7 @@ def test_the_file_is_the_configuration_from_then_on(world: World, capsys: Captur
 
 def test_failures_are_one_line_and_a_code(world: World, capsys: Captured) -> None:
     path = job(world)
-    assert main(["merge-source", "run", path, "--dry-run"]) == 2
+    assert main(["merge-source", "check", path]) == 2
     assert "there is no merge source at" in capsys.readouterr().err
     assert main(["merge-source", "run", str(world.folder / "nothing.json")]) == 2
     assert main(["merge-source", "run", job(world, identity="last")]) == 2
@@ -88,7 +88,7 @@ def test_failures_are_one_line_and_a_code(world: World, capsys: Captured) -> Non
             "lakemerge: the merge source cannot be configured that way: identity must be 'composite' or 'first'"
         )
     )
-    assert main(["merge-source", "run", job(world, max_merged=1)]) == 2
+    assert main(["merge-source", "run", job(world, max_merged=1, oversize="fail")]) == 2
     assert "2 entities would be merged into one, and max_merged is 1" in capsys.readouterr().err
 
 

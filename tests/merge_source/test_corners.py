@@ -143,7 +143,7 @@ def test_all_members_are_deleted_at_once(chain: Twin) -> None:
 
 
 def test_a_hub_that_becomes_active_fails_as_a_whole_and_is_mended(tmp_path: Path) -> None:
-    config = {"datasets": ["A a", "B b"], "equality": [["eq", "a.x", "b.x"]], "max_merged": 5}
+    config = {"datasets": ["A a", "B b"], "equality": [["eq", "a.x", "b.x"]], "max_merged": 5, "oversize": "fail"}
     twin = Twin(tmp_path, config, A="x BIGINT", B="x BIGINT")
     twin.put("A", *({"_id": f"a{number}", "x": 7} for number in range(9)))
     twin.run()

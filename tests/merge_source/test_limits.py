@@ -64,7 +64,7 @@ def test_a_value_that_one_expression_gives_to_many_costs_no_more_than_others(tmp
 def test_a_value_that_becomes_active_for_too_many_fails_unread(tmp_path: Path, asked: list[int]) -> None:
     world = World(tmp_path)
     source = hub(world, 3_000)
-    world.run({**CONFIG, "max_merged": 1000})
+    world.run({**CONFIG, "max_merged": 1000, "oversize": "fail"})
     world.apply("B", [{"upsert": {"_id": "b1", "x": 0}}])
     asked.clear()
     with pytest.raises(MaxMergedError, match="more than 1000 entities would be merged into one") as caught:
@@ -80,6 +80,7 @@ def test_a_chain_that_becomes_too_long_names_its_widest_value(tmp_path: Path) ->
     world.create("A", SCHEMA, [{"_id": "a1", "x": 1, "y": "v"}, {"_id": "a2", "x": 2, "y": "w"}])
     world.create("B", SCHEMA, [{"_id": "b1", "x": 1, "y": "v"}, {"_id": "b2", "x": 2}, {"_id": "b3", "y": "v"}])
     config = {**CONFIG, "equality": [["eq", "a.x", "b.x"], ["eq", ["lower", "a.y"], "b.y"]], "max_merged": 4}
+    config["oversize"] = "fail"
     world.run(config)
     world.apply("A", [{"upsert": {"_id": "a2", "x": 2, "y": "V"}}])
     with pytest.raises(

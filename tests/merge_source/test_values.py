@@ -12,6 +12,7 @@ import pytest
 
 from lakemerge.merge_source import known
 from lakemerge.merge_source.content import hash_rows, hash_values
+from lakemerge.merge_source.expressions import ExpressionError, parse_expression, shown
 from lakemerge.merge_source.ids import composite_ids, ids_of, keys_of
 from lakemerge.merge_source.rules import parse_rules
 from lakemerge.merge_source.texts import match_texts, plain_texts
@@ -77,10 +78,77 @@ def held(expression: str) -> list[list[str]]:
         ("concat(a.tags, a.x)", [["spQ"], [], ["sq"]]),
         ("tuples(a.tags, a.x)", [['u["sQ","n1"]', 'u["sp","n1"]'], [], []]),
         ("lower(concat(a.Name, upper(a.last)))", [["sannlee"], ["s bo "], []]),
+        ("nullif(a.x, 1)", [[], ["n2"], []]),
+        ("nullif(a.x, 1.0)", [[], ["n2"], []]),
+        ("nullif(a.x, '1')", [["n1"], ["n2"], []]),
+        ("nullif(a.tags, 'p')", [["sQ"], [], ["sq"]]),
+        ("nullif(a.tags, 'p', 'q')", [["sQ"], [], []]),
+        ("nullif(a.x, a.d)", [["n1"], ["n2"], []]),
+        ("nullif(a.x, null)", [["n1"], ["n2"], []]),
+        ("case when a.x = 1 then a.tags end", [["sQ", "sp"], [], []]),
+        ("case when a.x <> 1 then a.x end", [[], ["n2"], []]),
+        ("case when not a.x = 1 then 'y' else 'n' end", [["sn"], ["sy"], ["sn"]]),
+        ("case when a.x is null then 'none' when a.x >= 2 then 'many' else a.x end", [["n1"], ["smany"], ["snone"]]),
+        ("case a.x when 1 then 'one' when 2 then 'two' end", [["sone"], ["stwo"], []]),
+        ("case when a.x in (2, 3) or a.d > 1.9 then 'y' end", [[], ["sy"], ["sy"]]),
+        ("case when a.x not in (2, 3) then 'y' end", [["sy"], [], []]),
+        ("case when (a.x = 1 or a.x = 2) and a.last is not null then 'y' end", [["sy"], [], []]),
+        ("case when a.tags = 'p' then 'y' end", [["sy"], [], []]),
+        ("case when a.tags <> 'p' then 'y' end", [[], [], ["sy"]]),
+        ("case when a.tags < 'a' then 'y' end", [["sy"], [], []]),
+        ("case when a.x < 'z' then 'y' else 'n' end", [["sn"], ["sn"], ["sn"]]),
+        ("CASE WHEN a.x = 1 THEN NULL ELSE a._id END", [[], ["s2"], ["s3"]]),
     ],
 )
 def test_values_of_expressions(expression: str, expected: list[list[str]]) -> None:
     assert held(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "text"),
+    [
+        (["nullif", "a.x", 1], "nullif(a.x, 1)"),
+        (["if", ["eq", "a.x", 1], "a.tags"], "case when a.x = 1 then a.tags end"),
+        (["if", ["not", ["in", "a.x", 1, 2]], None, "a.x"], "case when not (a.x in (1, 2)) then null else a.x end"),
+        (
+            ["case", ["or", ["is-null", "a.x"], ["lt", "a.x", 0]], "a.y", ["neq", "a.y", "it's"], "a.x"],
+            "case when (a.x is null or a.x < 0) then a.y when a.y <> 'it''s' then a.x end",
+        ),
+    ],
+)
+def test_both_forms_of_conditions(listed: list[object], text: str) -> None:
+    one, other = parse_expression(listed, ["a"]), parse_expression(text, ["a"])
+    assert one == other
+    assert shown(one, ["a"]) == text
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("nullif(a.x)", "takes 2 or more arguments"),
+        ("case a.x end", "lacks a 'when'"),
+        ("case when a.x then a.y end", "a comparison is expected"),
+        ("case when a.x = 1 then a.y", "'end' is expected and not 'its end'"),
+        ("case when a.x = 1 a.y end", "'then' is expected and not 'a.y'"),
+        (["if", "a.x", "a.y"], "is no condition"),
+        (["if", ["eq", "a.x"], "a.y"], "takes two arguments"),
+        (["eq", "a.x", 1], "there is no function 'eq'"),
+    ],
+)
+def test_conditions_that_are_none(expression: object, why: str) -> None:
+    with pytest.raises(ExpressionError, match=why):
+        parse_expression(expression, ["a"])
+
+
+@pytest.mark.parametrize("scale", [1, 10, 18, 37])
+def test_decimals_as_text_are_the_numbers_that_they_are(scale: int) -> None:
+    """Python says what the text means; different numbers have different texts."""
+    units = (0, 1, -1, 15, 150, 10**scale, -3 * 10**scale, 123456789, 10**37 - 1, 7 - 10**37)
+    numbers = [Decimal(f"{count}E-{scale}") for count in units]
+    texts = plain_texts(pa.array(numbers, pa.decimal128(38, scale))).to_pylist()
+    assert [Decimal(text) for text in texts] == numbers
+    assert len(set(texts)) == len(set(numbers))
+    assert [text for text, number in zip(texts, numbers, strict=True) if number == int(number) and "." in text] == []
 
 
 def test_columns_that_are_needed() -> None:

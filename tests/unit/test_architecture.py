@@ -51,6 +51,7 @@ HEAVY = frozenset(
 ERRORS = {
     "CommitConflictError": "retry: another commit made this one invalid",
     "CompactFirstError": "retry: after a compaction",
+    "DatasetsMissingError": "fix the input: the table of a merge source's dataset is not there",
     "DatasetsRemovedError": "fix the input: a merge source's datasets, or a full run",
     "DatasetsReorderedError": "fix the input: the order of a merge source's datasets",
     "DependencyMissingError": "install: an extra of this package",
@@ -61,6 +62,7 @@ ERRORS = {
     "InputError": "catches everything that the caller can fix",
     "InstallError": "catches everything that an installation or registration fixes",
     "LakeMergeError": "the root: catches everything",
+    "MaxRetiredError": "fix the data: rows of a merge source's datasets are gone",
     "MaxMergedError": "fix the data: a value that too many entities share",
     "MergeConfigError": "fix the input: a merge source's configuration",
     "MergeOverflowError": "fix the data: a total that its column cannot hold",

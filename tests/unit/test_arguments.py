@@ -282,6 +282,15 @@ CALLS: dict[str, Call] = {
             )
         )
     ),
+    "MergeSource.preview": Call(
+        lambda folder: (
+            lambda output_path=None, config=None, **how: MergeSource.preview(
+                folder / "not-there" if output_path is None else output_path,
+                merge_config(folder) if config is None else config,
+                **how,
+            )
+        )
+    ),
     "MergeSource.open": Call(
         lambda folder: (
             lambda output_path=None, **how: MergeSource.open(

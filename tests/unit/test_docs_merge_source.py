@@ -27,4 +27,4 @@ def test_the_guide_runs_as_it_stands(
     (tmp_path / "customers.json").write_text(json.dumps({**told, "output": "lake/again"}))
     monkeypatch.chdir(tmp_path)
     assert main(["merge-source", "run", "customers.json"]) == 0
-    assert capsys.readouterr().out.startswith("run 1 emitted 3 entities (0 replaced, 1 deleted)")
+    assert capsys.readouterr().out.startswith("run 1 emitted 4 entities (0 replaced, 1 deleted)")
