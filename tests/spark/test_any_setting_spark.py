@@ -254,7 +254,7 @@ def test_filters_with_the_defaults(spark: SparkSession, folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*PARSED, *COMPUTED])
+@pytest.mark.parametrize("name", some([*PARSED, *COMPUTED]))
 def test_each_setting_of_filters(name: str, spark: SparkSession, folder: Path) -> None:
     """Each alone. In a group one may leave the text to Spark, which hides what the others do."""
     values = values_of(spark, name, {**PARSED, **COMPUTED}[name])
