@@ -15,6 +15,7 @@ from lakemerge.errors import (
     FullRunNeededError,
     InputError,
     LakeMergeError,
+    MergerContractError,
     NotATableError,
     VersionNotFoundError,
 )
@@ -133,6 +134,9 @@ def _reading(one: Input) -> Iterator[None]:
     """Names the dataset in whatever a user's merger raises. The exception passes, as from any read of a table."""
     try:
         yield
+    except MergerContractError as error:
+        error.add_note(f"{_READING}{one.name!r} were read")
+        raise
     except LakeMergeError:
         raise
     except Exception as error:
