@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +94,32 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("stage"))
 
 
-def each_call(stage: Stage, action: Callable[[Call], None], attempt: Callable[[MergeSource, str], None]) -> None:
-    """Per table, call, and before and after its effect: a source of its own, on which the attempt is made."""
-    for name, calls in stage.calls.items():
-        for number, call in enumerate(calls, start=1):
-            # After a call that changes nothing is before the next one.
-            for after in (False, True) if call.method in CHANGES else (False,):
-                about = f"{name} {number} {call}, {'after' if after else 'before'} its effect"
-                path = stage.copy("copy")
-                source = stage.open(path)
-                faulty(tables_of(source)[name], Fault(action=action, at=number, after=after))
-                attempt(source, about)
-                stage.holds(path, about)
-                stage.drop(path)
+Place = tuple[str, int, Call, bool]
+"""A table, the number of a call to its store, the call, and whether it is after its effect."""
+
+
+def places(stage: Stage) -> list[Place]:
+    """After a call that changes nothing is before the next one."""
+    return [
+        (name, number, call, after)
+        for name, calls in stage.calls.items()
+        for number, call in enumerate(calls, start=1)
+        for after in ((False, True) if call.method in CHANGES else (False,))
+    ]
+
+
+def at_each(
+    chosen: Sequence[Place], stage: Stage, action: Callable[[Call], None], attempt: Callable[[MergeSource, str], None]
+) -> None:
+    """For each place, a source of its own, on which the attempt is made."""
+    for name, number, call, after in chosen:
+        about = f"{name} {number} {call}, {'after' if after else 'before'} its effect"
+        path = stage.copy("copy")
+        source = stage.open(path)
+        faulty(tables_of(source)[name], Fault(action=action, at=number, after=after))
+        attempt(source, about)
+        stage.holds(path, about)
+        stage.drop(path)
 
 
 def test_a_run_that_is_killed_is_made_good_by_the_next(stage: Stage) -> None:
@@ -124,7 +137,7 @@ def test_a_run_that_is_killed_is_made_good_by_the_next(stage: Stage) -> None:
         # Calls after both commits serve the upkeep of the state alone.
         assert source.entities() == stage.after, about
 
-    each_call(stage, kill, attempt)
+    at_each(places(stage), stage, kill, attempt)
     # Before both commits, between them, and after them.
     assert left == {(False, True), (True, False), (False, False)}
 
@@ -161,7 +174,7 @@ def test_a_store_that_fails_once(stage: Stage) -> None:
         outcomes.add("done")
         assert source.entities() == stage.after, about
 
-    each_call(stage, Fail(ConnectionError("gone")), attempt)
+    at_each(some(places(stage)), stage, Fail(ConnectionError("gone")), attempt)
     assert outcomes == {"failed", "done"}
 
 
@@ -181,5 +194,5 @@ def test_two_runs_at_once(stage: Stage) -> None:
         assert source.entities() == stage.after, about
         winners.add("own" if own else "other")
 
-    each_call(stage, other, attempt)
+    at_each(some(places(stage)), stage, other, attempt)
     assert winners == {"own", "other"}
