@@ -55,7 +55,9 @@ class _Job:
         """Raises :class:`MergeConfigError`."""
         try:
             told = orjson.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise MergeConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
             raise MergeConfigError(f"{path} cannot be read as JSON: {error}") from error
         parts = ("output", "tables", "source")
         if not isinstance(told, dict) or set(told) != set(parts) or not isinstance(told["output"], str):

@@ -125,6 +125,9 @@ class _Run:
         check_missing(self._meta, self._config, inputs)
         schemas = [None if one.shape is None else one.shape.schema for one in inputs]
         self._config = found_in(self._config, schemas)
+        for one in inputs:
+            if one.table is None:
+                _logger.warning("dataset %r is empty: there is no table at %s", one.name, one.dataset.table)
         waits_for = not_populated(self._config, inputs)
         if waits_for:
             return self._result(None, inputs, waits_for=waits_for, everything=False)

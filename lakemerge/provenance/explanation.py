@@ -148,6 +148,10 @@ class Explanation:
         return definition_html(facts) + table_html(names, rows)
 
 
+_MOST_FILES = 3
+"""More files of a window are only counted."""
+
+
 def _origin(told: Mapping[str, Any]) -> str:
     parts = [f"job {told['job']}, window {told['window']}"] if "job" in told else []
     if "replayed" in told:
@@ -156,9 +160,9 @@ def _origin(told: Mapping[str, Any]) -> str:
         parts += [f"there by {words}"] if (words := _origin(before)) else []
     elif "application" in told:
         parts.append(f"{told['application']} {told['number']}")
-    parts += [
-        file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in told.get("files", ())[:3]
-    ]
+    files = told.get("files", ())
+    parts += [file if isinstance(file, str) else f"{file['path']} at {file['offset']}" for file in files[:_MOST_FILES]]
+    parts += [f"and {len(files) - _MOST_FILES} more"] if len(files) > _MOST_FILES else []
     parts += [f"{name} {value}" for name, value in told.get("info", {}).items()]
     parts += [str(told["note"])] if "note" in told else []
     return ", ".join(parts) or str(told.get("operation", "")).lower()
