@@ -125,9 +125,7 @@ class _Run:
         check_missing(self._meta, self._config, inputs)
         schemas = [None if one.shape is None else one.shape.schema for one in inputs]
         self._config = found_in(self._config, schemas)
-        for one in inputs:
-            if one.table is None:
-                _logger.warning("dataset %r is empty: there is no table at %s", one.name, one.dataset.table)
+        _warn_of_missing(inputs)
         waits_for = not_populated(self._config, inputs)
         if waits_for:
             return self._result(None, inputs, waits_for=waits_for, everything=False)
@@ -346,3 +344,10 @@ def with_tables(stored: MergeConfig, given: MergeConfig) -> MergeConfig:
         for alias, one in zip(stored.aliases, stored.inputs, strict=True)
     }
     return replace(stored, datasets=datasets)
+
+
+def _warn_of_missing(inputs: Sequence[Input]) -> None:
+    """A dataset may have no table before its first rows. It may as well be misspelt."""
+    for one in inputs:
+        if one.table is None:
+            _logger.warning("dataset %r is empty: there is no table at %s", one.name, one.dataset.table)

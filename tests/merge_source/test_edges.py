@@ -587,3 +587,13 @@ def test_a_preview_needs_a_free_path(world: World) -> None:
     world.create("C", SCHEMA)
     with pytest.raises(TableExistsError):
         MergeSource.preview(world.paths["C"], world.config(CONFIG))
+
+
+def test_a_dataset_without_a_table_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path)
+    world.create("A", SCHEMA, [{"_id": "a1", "x": 1}])
+    config = MergeConfig(datasets={"a": world.paths["A"], "b": tmp_path / "misspelt"}, equality=["a.x = b.x"])
+    MergeSource.create(tmp_path / "out", config).run()
+    assert [record.getMessage() for record in caplog.records if "misspelt" in record.getMessage()] == [
+        f"dataset 'b' is empty: there is no table at {tmp_path / 'misspelt'}"
+    ]
