@@ -58,7 +58,7 @@ def large_table(
         chosen = parts if touched is None else [*parts[first:], *parts[:first]][:touched]
         blocks = [_block(part, place, number) for place, part in enumerate(chosen)]
         index = f"_lakemerge/log/{number}-index.parquet"
-        write_block_index(table.handle.store, index, blocks)
+        write_block_index(table.handle.store, index, blocks, ("day", "k", "v"))
         logs = LogCommit(str(number), -1, 0, ("day", "k", "v"), tuple(blocks), index)
         _commit(table, [logs.domain(config=view.config, state=view.state, version=table.version + 1)])
     return LakeTable.open(path)

@@ -87,7 +87,7 @@ def fold(
         (:class:`mergers.Laws`, ``selective``), the columns that it needs to decide are enough.
     :param tombstones: see :func:`tombstone_schema`; sorted by key. None of their keys is in ``base``.
     :param frames: the frames in commit order. In a frame with a version for each row, the version of each record gives
-        its place, and all records of a version are in one such frame.
+        its place; those of one version are in the order of the frames.
     :param columns: the columns of the result's rows. The result has them in the schema's order.
 
     Large records (:func:`mergers.portions.is_large`) are folded in portions of keys. If the records of one key are

@@ -6,9 +6,9 @@ by record, as before, whatever is merged meanwhile. Appends and compactions of b
 compaction, and its commit removes the domains of the original logs. If the merger's laws allow it, only the records
 that decide are kept. Source: docs/table-format.md, sections 3 and 4.
 
-Records of different sets of columns are in different logs. Logs are chosen as in size-tiered LSM trees: an older log
-joins the newer ones unless it is more than twice as large as they are together. So a record is rewritten only a
-logarithmic number of times.
+Records of different sets of columns are in different files of one log. Logs are chosen as in size-tiered LSM trees: an
+older log joins the newer ones unless it is more than twice as large as they are together. So a record is rewritten only
+a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.results import LogCompactionResult
+from lakemerge.write.carried import MOST_TURNS
 from lakemerge.write.discard import discard
 from mergers.logs import logger
 from mergers.wording import argument
@@ -65,7 +66,8 @@ def compact_logs(
     sizes = {version: sum(block.data_bytes for block in blocks) for version, blocks in live.items()}
     runs = [
         run
-        for commits in _between_expiries(read, [commit for commit in read.log_commits if commit.version in live])
+        for part in _between_expiries(read, [commit for commit in read.log_commits if commit.version in live])
+        for commits in _with_few_turns(part)
         for run in choose_runs(commits, sizes, size_ratio)
     ]
     planned = time.monotonic()
@@ -103,39 +105,22 @@ def choose_runs(
     """Choose which log commits to merge with each other: groups of neighbours, newest first.
 
     An older commit joins the newer ones of its group if it is not larger than ``size_ratio`` times all of them
-    together. Otherwise it begins the next group. Logs whose versions interleave stay together: one log compaction made
-    them of different sets of columns. A group has at least two commits.
+    together. Otherwise it begins the next group. A group has at least two commits.
 
     :param commits: log commits in version order.
     :param sizes: version -> bytes.
     """
-    runs: list[list[list[LogCommit]]] = []
+    runs: list[list[LogCommit]] = []
     held = 0
-    for unit in reversed(_units(commits)):
-        size = sum(sizes[commit.version] for commit in unit)
+    for commit in reversed(commits):
+        size = sizes[commit.version]
         if runs and size <= size_ratio * held:
-            runs[-1].append(unit)
+            runs[-1].append(commit)
             held += size
         else:
-            runs.append([unit])
+            runs.append([commit])
             held = size
-    return [[commit for unit in reversed(run) for commit in unit] for run in runs if len(run) > 1]
-
-
-def _units(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
-    """The commits, grouped if their ranges of versions overlap. Groups, and commits in a group, are in version
-    order."""
-    units: list[list[LogCommit]] = []
-    lowest = 0
-    for commit in reversed(commits):
-        first = commit.version if commit.packed_from is None else commit.packed_from
-        if units and commit.version >= lowest:
-            units[-1].insert(0, commit)
-            lowest = min(lowest, first)
-        else:
-            units.append([commit])
-            lowest = first
-    return units[::-1]
+    return [run[::-1] for run in runs if len(run) > 1]
 
 
 def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
@@ -148,6 +133,18 @@ def _between_expiries(view: TableView, commits: Sequence[LogCommit]) -> list[lis
     return parts
 
 
+def _with_few_turns(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
+    """The commits, cut at those that are left out: their files have so many different columns, or so many turns, that
+    a task might need more files at a time than a process may open."""
+    parts: list[list[LogCommit]] = [[]]
+    for commit in commits:
+        if len({block.file for block in commit.blocks if block.file.columns != commit.columns}) > MOST_TURNS:
+            parts.append([])
+        else:
+            parts[-1].append(commit)
+    return parts
+
+
 def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
     """Version of a commit -> its blocks that are live in some file slice, in commit order."""
     live = {id(block) for file_slice in view.file_slices for block in file_slice.blocks}
@@ -156,8 +153,8 @@ def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
 
 
 def _jobs(read: TableView, blocks: Sequence[LogBlock], settings: Settings) -> list[PackJob]:
-    """The buckets of one group of commits in even parts. Each part is a task, which writes one file for each set of
-    columns.
+    """The buckets of one group of commits in even parts. Each part is a task, which writes one file, or a file for each
+    set of columns and turn.
 
     :param blocks: blocks in commit order.
     """
@@ -193,34 +190,30 @@ def _packed(
     done = iter(run_jobs(handle, work, numbered, sizes=sizes, name="log compaction", spark=spark))
     logs: list[LogCommit] = []
     for run, jobs in zip(runs, parts, strict=True):
-        logs += _log_commits(handle, read, run, [next(done) for _ in jobs], f"{spec.name}-{len(logs)}")
+        log = _log_commit(handle, read, run, [next(done) for _ in jobs], f"{spec.name}-{len(logs)}")
+        logs += () if log is None else (log,)
     return logs
 
 
-def _log_commits(
+def _log_commit(
     handle: Handle, read: TableView, run: Sequence[LogCommit], packed: Sequence[PackedLogs], name: str
-) -> list[LogCommit]:
-    """One log commit for each set of columns. ``name`` is unique to the run."""
-    originals: dict[frozenset[str], list[LogCommit]] = defaultdict(list)
-    for commit in run:
-        originals[frozenset(commit.columns)].append(commit)
-    logs = []
-    for number, (columns, commits) in enumerate(originals.items()):
-        versions = [version for c in commits for version in (c.version, c.packed_from) if version is not None]
-        first, through = min(versions), max(versions)
-        blocks = tuple(
-            replace(block, version=through, packed_from=first) for part in packed for block in part.get(columns, ())
-        )
-        if not blocks:
-            continue  # a merger that ignores deletes keeps none of them
-        log_name = f"{name}-{number}"
-        index = None
-        if len(blocks) > handle.settings.inline_blocks:
-            index = f"{LOG_FOLDER}/{log_name}-index.parquet"
-            write_block_index(handle.store, index, blocks)
-        names = blocks[0].file.columns
-        logs.append(LogCommit(log_name, through, read.state.merger_epoch, names, blocks, index, first))
-    return logs
+) -> LogCommit | None:
+    """The consolidated log of a group of commits; ``None`` if the merger keeps none of their records.
+
+    :param name: unique to the group.
+    """
+    versions = [version for c in run for version in (c.version, c.packed_from) if version is not None]
+    first, through = min(versions), max(versions)
+    blocks = tuple(replace(block, version=through, packed_from=first) for part in packed for block in part)
+    if not blocks:
+        return None  # a merger that ignores deletes keeps none of them
+    carried = frozenset[str]().union(*(block.file.columns for block in blocks))
+    columns = tuple(column for column in read.config.schema.names if column in carried)
+    index = None
+    if len(blocks) > handle.settings.inline_blocks:
+        index = f"{LOG_FOLDER}/{name}-index.parquet"
+        write_block_index(handle.store, index, blocks, columns)
+    return LogCommit(name, through, read.state.merger_epoch, columns, blocks, index, first)
 
 
 def _result(

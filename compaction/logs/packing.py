@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,13 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.runs import block_run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream, check_keys
+from lakemerge.write.carried import turns_of
 from lakemerge.write.pack import stored_bound
 from lakemerge.write.parquet.output import ParquetOutput
 from mergers import Frame, RowKind
+from mergers.contract import Ints
 from mergers.kernel import VERSION_COLUMN, combine
-from mergers.keys import key_columns, sort_order
+from mergers.keys import KeyColumns, key_columns, sort_order
 from mergers.portions import gather, together
 
 __all__ = ["BucketLogs", "PackJob", "PackLogsSpec", "PackedLogs", "pack_logs"]
@@ -35,8 +38,11 @@ __all__ = ["BucketLogs", "PackJob", "PackLogsSpec", "PackedLogs", "pack_logs"]
 Columns = frozenset[str]
 """The table columns that records carry."""
 
-PackedLogs = Mapping[Columns, Sequence[LogBlock]]
-"""Set of columns -> the blocks of its consolidated log file."""
+PackedLogs = Sequence[LogBlock]
+"""The blocks of consolidated log files, in the order in which the records of a key in them fold."""
+
+_Turn = tuple[int, int]
+"""A turn, and the number of a set of columns: each is a file. See :func:`lakemerge.write.carried.turns_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +87,19 @@ def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
     """
     number, job = item
     attempt = uuid.uuid4().hex[:8]
-    logs: dict[Columns, _PackedFile] = {}
+    sets = list(dict.fromkeys(frozenset(block.file.columns) for part in job.slices for block in part.blocks))
+    logs: dict[_Turn, _PackedFile] = {}
     with contextlib.ExitStack() as on_error:
         for portion in _portions(job.slices, spec.merge.settings.merge_budget_bytes // 2):
             with _source(portion, spec.merge) as files:
                 for part in portion:
-                    for columns, rows in _merged(part, spec.merge, files):
-                        if columns not in logs:
+                    for turn, rows in _merged(part, sets, spec.merge, files):
+                        if turn not in logs:
                             path = f"{LOG_FOLDER}/{spec.name}-{number:05d}-{len(logs):05d}-{attempt}.parquet"
-                            logs[columns] = _PackedFile(path, columns, spec.merge)
-                            on_error.callback(logs[columns].abandon)
-                        logs[columns].add(part, rows)
-        packed = {columns: log.close() for columns, log in logs.items()}
+                            logs[turn] = _PackedFile(path, sets[turn[1]], spec.merge)
+                            on_error.callback(logs[turn].abandon)
+                        logs[turn].add(part, rows)
+        packed = [block for _, log in sorted(logs.items(), key=itemgetter(0)) for block in log.close()]
         on_error.pop_all()
     return packed
 
@@ -162,9 +169,15 @@ class _Loaded(ParquetFiles):
         yield self._tables[stored.path, row_groups[0]].select(schema.names), 0, True
 
 
-def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator[tuple[Columns, pa.Table]]:
-    """The records of a bucket to keep, for each set of columns, with their kinds and versions. They are sorted by key;
-    the records of a key are in commit order. They come range by range in key order."""
+def _merged(
+    part: BucketLogs, sets: Sequence[Columns], merge: MergeSpec, files: ParquetFiles
+) -> Iterator[tuple[_Turn, pa.Table]]:
+    """The records of a bucket to keep, for each file, with their kinds and versions. They are sorted by key; the
+    records of a key are in commit order. They come range by range in key order.
+
+    Readers put the records of all files in the order of their versions, so a key needs turns only for records of one
+    version.
+    """
     config = merge.config
     # All keys of the bucket, even if some are merged already: the records' versions decide which are live.
     file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
@@ -176,19 +189,50 @@ def _merged(part: BucketLogs, merge: MergeSpec, files: ParquetFiles) -> Iterator
         )
         for block, schema in zip(part.blocks, schemas, strict=True)
     ]
-    alone = len({frozenset(block.file.columns) for block in part.blocks}) == 1
+    numbers = [sets.index(frozenset(block.file.columns)) for block in part.blocks]
+    alone = len(set(numbers)) == 1
     step_bytes = merge.settings.merge_budget_bytes
     for tables in key_ranges(runs, at_once=merge.store.reads_at_once, budget_bytes=step_bytes):
-        by_columns: dict[Columns, list[pa.Table]] = {}
-        for block, table in zip(part.blocks, tables, strict=True):
+        by_set: dict[int, list[tuple[int, pa.Table]]] = {}
+        for place, (block, table) in enumerate(zip(part.blocks, tables, strict=True)):
             if table.num_rows:
-                by_columns.setdefault(frozenset(block.file.columns), []).append(_told(table, block))
-        for columns, found in by_columns.items():
-            rows = pa.concat_tables(found)
-            rows = gather(rows, sort_order(key_columns(rows, config.key)))
-            kept = _deciding(rows, columns, merge) if alone else rows
-            if kept.num_rows:
-                yield columns, kept
+                by_set.setdefault(numbers[place], []).append((place, _told(table, block)))
+        turns = _turns(by_set, config.key)
+        for number, found in by_set.items():
+            rows = pa.concat_tables([table for _, table in found])
+            # Blocks are in commit order, but the versions of two files of one log compaction interleave.
+            order = np.argsort(rows.column(VERSION_COLUMN).to_numpy(), kind="stable")
+            order = order[sort_order(_taken(key_columns(rows, config.key), order))]
+            for turn in np.unique(turns[number]).tolist():
+                own = gather(rows, order[turns[number][order] == turn])
+                kept = _deciding(own, sets[number], merge) if alone else own
+                if kept.num_rows:
+                    yield (turn, number), kept
+
+
+def _turns(by_set: Mapping[int, Sequence[tuple[int, pa.Table]]], key: Sequence[str]) -> Mapping[int, Ints]:
+    """The turns of the records of each set of columns. Within a version, the records of a key are in the order of their
+    blocks.
+
+    :param by_set: number of the set -> the places of blocks in commit order, and their records.
+    """
+    parts = [(number, place, table) for number, found in by_set.items() for place, table in found]
+    sizes = [table.num_rows for _, _, table in parts]
+    if len(by_set) < 2:
+        return {number: np.zeros(sum(sizes), np.int64) for number in by_set}
+    names = [*key, VERSION_COLUMN]
+    both = pa.concat_tables([table.select(names) for _, _, table in parts], promote_options="permissive")
+    versions = both.column(VERSION_COLUMN).to_numpy()
+    order = np.lexsort((np.repeat([place for _, place, _ in parts], sizes), versions))
+    codes = np.repeat([number for number, _, _ in parts], sizes)
+    turns = np.empty(len(order), np.int64)
+    keys = _taken(key_columns(both, key), order)
+    turns[order] = turns_of(keys, codes[order], within=versions[order])
+    return {number: turns[codes == number] for number in by_set}
+
+
+def _taken(keys: KeyColumns, order: Ints) -> KeyColumns:
+    return tuple(column.take(pa.array(order)) for column in keys)
 
 
 def _told(rows: pa.Table, block: LogBlock) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -164,8 +163,7 @@ def upsert(
 ) -> None:
     """Write the records of a file in one commit. The same file may be written again; ingest takes each record once.
 
-    If records of JSON have different fields, there is a commit for each set of fields, so that what a record does not
-    name keeps its value.
+    What a record of JSON does not name keeps its value.
     """
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
@@ -175,7 +173,7 @@ def upsert(
         options=named_values(format_options),
         storage_options=parsed_options(storage_options or ()),
     )
-    frames = found.frames(
+    rows = found.rows(
         table.view.config,
         table.handle.merger(table.view),
         columns=columns or None,
@@ -184,14 +182,7 @@ def upsert(
         max_columns=table.handle.settings.max_columns,
     )
     about = {"file": found.file.path}
-    results = [table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info=about) for rows in frames]
-    result = dataclasses.replace(
-        results[-1],
-        rows=sum(each.rows for each in results),
-        files=sum(each.files for each in results),
-        bytes=sum(each.bytes for each in results),
-        seconds=sum(each.seconds for each in results),
-    )
+    result = table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info=about)
     if json:
         document(result)
     else:

@@ -6,7 +6,7 @@ callers report with the name of the domain.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
@@ -17,7 +17,7 @@ from lakemerge.delta import DomainMetadata
 from lakemerge.format.keys import Partition
 from lakemerge.format.values import INT32_LIMIT
 
-__all__ = ["body_of", "check_index", "check_inline", "list_of", "parsed_partition", "partition_of"]
+__all__ = ["body_of", "check_index", "check_inline", "columns_at", "list_of", "parsed_partition", "partition_of"]
 
 _TOO_LARGE = 2**48
 """Rows and bytes of a block are below this, so the sum over a million blocks fits an INT64."""
@@ -47,6 +47,15 @@ def partition_of(values: object) -> Partition:
 def parsed_partition(text: str) -> Partition:
     """A partition from the JSON of a block index."""
     return partition_of(orjson.loads(text))
+
+
+def columns_at(places: object, columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a file that has some of the commit's, by their places among them, which are ascending."""
+    if not isinstance(places, list) or any(type(place) is not int for place in places):
+        raise TypeError(f"the columns of a file are places, not {places!r}")
+    if places != sorted(set(places)) or (places and places[0] < 0):
+        raise ValueError(f"the columns of a file are ascending places, not {places!r}")
+    return tuple(columns[place] for place in places)
 
 
 def check_inline(blocks: list[list[Any]], buckets: int) -> None:

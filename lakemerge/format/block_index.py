@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.block_checks import body_of, check_index, check_inline, list_of, parsed_partition, partition_of
+from lakemerge.format.block_checks import (
+    body_of,
+    check_index,
+    check_inline,
+    columns_at,
+    list_of,
+    parsed_partition,
+    partition_of,
+)
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Key, KeyKinds, Partition, check_kinds, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
@@ -64,6 +72,9 @@ COUNT_COLUMNS = ("partition", "bucket", "rows", "data_bytes")
 KEY_COLUMNS = ("key_min", "key_max")
 """The columns that it also reads on request: keys as JSON."""
 
+_FILE_COLUMNS = pa.field("columns", pa.string())
+"""The columns of each block's file, as JSON: their places among those of the commit. Only in the index of a commit
+whose files have different columns."""
 
 _READERS = 8
 _PLAIN = frozenset({int, str})
@@ -91,6 +102,7 @@ class LogCommit:
     version: int
     merger_epoch: int
     columns: tuple[str, ...]
+    """The columns that records of the commit carry. A file may have fewer, see :attr:`LogFile.columns`."""
     blocks: tuple[LogBlock, ...]
     index: str | None
     """The path of the block index file; ``None`` if there is none."""
@@ -120,7 +132,7 @@ class LogCommit:
         if self.packed_from is not None:
             body["from"] = self.packed_from
         if self.index is None:
-            body |= _inline(self.blocks)
+            body |= _inline(self.blocks, self.columns)
         else:
             body["index"] = self.index
         return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
@@ -175,7 +187,7 @@ def log_paths(domain: DomainMetadata, store: Store) -> frozenset[str]:
         body = body_of(domain)
         index = optional_path(body.get("index"))
         if index is None:
-            return frozenset(stored_path(path) for path, _ in list_of(body["files"]))
+            return frozenset(stored_path(path) for path, *_ in list_of(body["files"]))
         paths = _index_columns(index, _stored(store, index), pa.schema([_INDEX_SCHEMA.field("path")])).column("path")
         return frozenset(map(stored_path, paths.unique().to_pylist())) | {index}
 
@@ -253,8 +265,11 @@ def _counted(body: dict[str, object], buckets: int, schema: pa.Schema) -> pa.Tab
     return pa.table([pa.array(values, field.type) for field, values in zip(schema, columns, strict=True)], schema)
 
 
-def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock]) -> None:
-    """Write blocks as a block index file."""
+def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock], columns: Sequence[str]) -> None:
+    """Write blocks as a block index file.
+
+    :param columns: those of the commit.
+    """
     rows = [
         (
             block.file.path,
@@ -273,16 +288,28 @@ def write_block_index(store: Store, path: str, blocks: Sequence[LogBlock]) -> No
     arrays = [
         pa.array(values, type=field.type) for field, values in zip(_INDEX_SCHEMA, zip(*rows, strict=True), strict=True)
     ]
+    table = pa.table(arrays, schema=_INDEX_SCHEMA)
+    places = _places_of({block.file: block.file.columns for block in blocks}, columns)
+    if places:
+        texts = {file: orjson.dumps(found).decode() for file, found in places.items()}
+        table = table.append_column(_FILE_COLUMNS, pa.array([texts.get(block.file) for block in blocks], pa.string()))
     sink = io.BytesIO()
-    pq.write_table(pa.table(arrays, schema=_INDEX_SCHEMA), sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd")
     store.put(path, sink.getvalue())
 
 
-def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
+def _places_of(files: Mapping[LogFile, Sequence[str]], columns: Sequence[str]) -> dict[LogFile, list[int]]:
+    """The places of their columns for files that do not have all of the commit's."""
+    place = {name: number for number, name in enumerate(columns)}
+    return {file: sorted(place[name] for name in own) for file, own in files.items() if len(own) != len(columns)}
+
+
+def _inline(blocks: Sequence[LogBlock], columns: Sequence[str]) -> dict[str, object]:
     files = {file: i for i, file in enumerate(dict.fromkeys(block.file for block in blocks))}
+    places = _places_of({file: file.columns for file in files}, columns)
     partitions = {partition: i for i, partition in enumerate(dict.fromkeys(b.bucket_id.partition for b in blocks))}
     return {
-        "files": [[file.path, file.size_bytes] for file in files],
+        "files": [[file.path, file.size_bytes, *([places[file]] if file in places else ())] for file in files],
         "partitions": [list(partition) for partition in partitions],
         "blocks": [
             [
@@ -304,7 +331,7 @@ def _inline(blocks: Sequence[LogBlock]) -> dict[str, object]:
 def _from_inline(
     body: dict[str, object], columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
-    files = [LogFile(stored_path(path), whole_number(size), columns) for path, size in list_of(body["files"])]
+    files = [_file_of(entry, columns) for entry in list_of(body["files"])]
     partitions = [partition_of(values) for values in list_of(body["partitions"])]
     blocks = list_of(body["blocks"])
     check_inline(blocks, buckets)
@@ -325,21 +352,34 @@ def _from_inline(
     )
 
 
+def _file_of(entry: list[Any], columns: tuple[str, ...]) -> LogFile:
+    path, size, *places = entry
+    if len(places) > 1:
+        raise ValueError(f"a log file has a path, a size and places of columns, not {entry!r}")
+    own = columns_at(places[0], columns) if places else columns
+    return LogFile(stored_path(path), whole_number(size), own)
+
+
 def _from_index(
     path: str, data: bytes, columns: tuple[str, ...], buckets: int, version: int, kinds: KeyKinds
 ) -> tuple[LogBlock, ...]:
-    table = _index_columns(path, data, _INDEX_SCHEMA)
-    check_index(table, buckets, nullable=KEY_COLUMNS)
+    table = _index_columns(path, data, _INDEX_SCHEMA, optional=_FILE_COLUMNS)
+    check_index(table, buckets, nullable=(*KEY_COLUMNS, _FILE_COLUMNS.name))
     files: dict[str, LogFile] = {}
+    carried: dict[str | None, tuple[str, ...]] = {None: columns}
     partitions: dict[str, Partition] = {}
     slices: dict[tuple[str, int], BucketId] = {}
     found = []
     told = [table.column(name).to_pylist() for name in _INDEX_SCHEMA.names if name not in KEY_COLUMNS]
-    for file, size, first, groups, partition, bucket, rows, data_bytes, low, high in zip(
-        *told, *(parsed_keys(table.column(name), kinds) for name in KEY_COLUMNS), strict=True
+    differ = _FILE_COLUMNS.name in table.column_names
+    places = table.column(_FILE_COLUMNS.name).to_pylist() if differ else [None] * table.num_rows
+    for file, size, first, groups, partition, bucket, rows, data_bytes, own, low, high in zip(
+        *told, places, *(parsed_keys(table.column(name), kinds) for name in KEY_COLUMNS), strict=True
     ):
+        if own not in carried:
+            carried[own] = columns_at(orjson.loads(own), columns)
         if file not in files:
-            files[file] = LogFile(stored_path(file), size, columns)
+            files[file] = LogFile(stored_path(file), size, carried[own])
         if (partition, bucket) not in slices:
             if partition not in partitions:
                 partitions[partition] = parsed_partition(partition)
@@ -377,10 +417,12 @@ def _stored(store: Store, path: str) -> bytes:
         raise TableDamagedError(f"block index {path!r} is missing", path=path) from error
 
 
-def _index_columns(path: str, data: bytes, schema: pa.Schema) -> pa.Table:
+def _index_columns(path: str, data: bytes, schema: pa.Schema, *, optional: pa.Field | None = None) -> pa.Table:
     try:
         # As pq.read_table, in a third of its time.
         with pq.ParquetFile(pa.BufferReader(data)) as file:
+            if optional is not None and optional.name in file.schema_arrow.names:
+                schema = schema.append(optional)
             return file.read(columns=schema.names, use_threads=False).select(schema.names).cast(schema)
     except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):

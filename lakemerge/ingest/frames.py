@@ -1,8 +1,9 @@
 """The columns of a window: which columns of the table it carries, and which new ones.
 
 A window holds files with one set of columns. Files that do not say their columns (JSON, text) have those that the
-caller names, or all of the table's, and a field that a record lacks is null. Otherwise the meaning of a partial update
-would depend on which files share a window.
+caller names, or all of the table's. Each record of JSON says by itself which columns it carries, unless the caller
+names them: then a field that a record lacks is null. So which files share a window does not decide what a partial
+update means.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lakemerge.options import Settings
 from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.schema.limits import leaf_count
+from lakemerge.write.carried import CARRIED
 from mergers.wording import argument, in_python
 
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
@@ -43,7 +45,8 @@ class WindowFrame:
     parse: Frame
     """The columns that the format fills."""
     schema: pa.Schema
-    """The columns that are upserted: with the kind column, and without an operation that the table does not keep."""
+    """The columns that are upserted: with the kind column, without an operation that the table does not keep, and at
+    the end :data:`lakemerge.write.carried.CARRIED` if records differ."""
     kind_column: str | None
     op: str | None = None
     """The column of ``parse`` that holds an operation of DMS."""
@@ -51,6 +54,11 @@ class WindowFrame:
     """Columns of ``schema`` that are not in ``parse``."""
     folders: tuple[str, ...] = ()
     """Columns of ``parse`` that a partition folder fills where a record has no value."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are upserted."""
+        return [name for name in self.schema.names if name != CARRIED.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,7 @@ class Shape:
         elif kind is not None:
             parsed.append(pa.field(kind, pa.string()))
         grows = self.merge_schema and self.columns is None
+        differs = self.format.records_differ and self.columns is None
         frame = Frame.of(
             pa.schema(parsed),
             rescued=self.rescued,
@@ -213,8 +222,10 @@ class Shape:
             ignores=self.columns is not None,
             strict={*config.key, *config.ordering, *(column.name for column in table if not column.nullable)},
             fresh={*new} - {*config.schema.names},
+            differs=differs,
         )
         ends = [] if kind is None else [pa.field(kind, pa.string())]
+        ends += [CARRIED] if differs else []
         upserted = pa.schema([*(column.with_nullable(True) for column in carried), *ends]).remove_metadata()
         op = None if self.envelope != "dms" else OP if kept is None else kept.name
         return WindowFrame(frame, upserted, kind, op, of_file)

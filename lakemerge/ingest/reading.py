@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -22,8 +22,9 @@ from lakemerge.ingest.formats.records import add_field
 from lakemerge.ingest.frames import WindowFrame
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
+from lakemerge.write.carried import CARRIED, MOST_SETS, Sets, bits_of
 from lakemerge.write.frame import KIND_WORDS
-from mergers import RowKind
+from mergers import Merger, RowKind
 from mergers.interrupts import is_foreign, is_interrupt
 from mergers.wording import argument
 
@@ -35,6 +36,7 @@ _KINDS: Final = {
     for name, kind in zip(names, RowKind, strict=True)
 }
 _UPSERTS: Final = [name for name, kind in _KINDS.items() if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)]
+_DELETES: Final = [name for name, kind in _KINDS.items() if kind is RowKind.DELETE]
 _MAX_TEXT: Final = 200
 _ROW: Final = re.compile(r",? in row \d+")
 """The number of a row of one, in the errors of frames."""
@@ -108,6 +110,8 @@ class Reading:
     """Columns other than the key that may not be null, except in deletes."""
     marks: Mapping[str, pa.Array]
     """Columns, and the values in them that turn an upsert into a delete."""
+    ordering: tuple[str, ...]
+    """The ordering columns, if they order records; else they are columns like others."""
     limit: int | None
     """How many records of a window may be set aside; ``None``: any number."""
     check: Callable[[pa.RecordBatch], object] | None = None
@@ -116,14 +120,16 @@ class Reading:
     @staticmethod
     def of(
         config: TableConfig,
-        marks: Mapping[str, pa.Array],
+        merger: Merger,
         places: Places,
         file_format: Format,
         frame: WindowFrame,
         limit: int | None,
     ) -> Reading:
         required = [column.name for column in config.schema if not column.nullable and column.name not in config.key]
-        return Reading(places, file_format, frame, config.key, tuple(required), marks, limit)
+        marks = merger.delete_marks(config.shape)
+        ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
+        return Reading(places, file_format, frame, config.key, tuple(required), marks, ordering, limit)
 
     def rows(self, piece: Piece, rejects: Rejects) -> Iterator[pa.RecordBatch]:
         """The records of a piece as batches of :attr:`WindowFrame.schema`, in their order.
@@ -139,11 +145,16 @@ class Reading:
                 data.seek(0)
                 return self.format.line_of(data, path, offset)
 
+            sets, optional = set[frozenset[str]](), self._optional
             for parsed in self.format.parsed(data, piece, self.frame.parse):
                 for origin, reason in parsed.unread:
                     rejects.add(Reject(path, origin, reason), line_of)
                 if parsed.new:
                     raise NewFieldsError(f"{path} has fields that the table lacks: {', '.join(parsed.new)}")
+                if parsed.named is not None:
+                    sets.update(names & optional for names in parsed.named.columns)
+                    if len(sets) > MOST_SETS:
+                        raise FileUnreadableError(_too_many_sets(path), path=path)
                 rows = self._good(parsed, piece, rejects, folders, line_of)
                 if rows.num_rows:
                     yield rows
@@ -184,7 +195,9 @@ class Reading:
         problems: Problems = dict(parsed.problems)
         rows = self._with_kind(self._with_file(_filled(parsed.rows, folders), piece), problems)
         if self.frame.of_file.names:
-            rows = rows.select(self.frame.schema.names)
+            rows = rows.select(self.frame.names)
+        if self.frame.parse.differs:
+            rows = self._with_carried(rows, parsed.named, folders)
         self._judge(rows, problems)
         if self.check is not None:
             places = [place for place in range(rows.num_rows) if place not in problems]
@@ -225,7 +238,33 @@ class Reading:
         codes = pc.index_in(ops, value_set=pa.array(dms_kinds))
         _mark(codes.is_null(), "its operation is none of I, U and D", problems)
         kinds = pa.array(dms_kinds.values()).take(pc.fill_null(codes, 0))
-        return rows.append_column(kind, kinds).select(self.frame.schema.names)
+        return rows.append_column(kind, kinds).select(self.frame.names)
+
+    def _with_carried(self, rows: pa.RecordBatch, named: Sets | None, filled: Collection[str]) -> pa.RecordBatch:
+        """The rows with what says which columns each of them carries: those that its record names, and those that every
+        record needs or gets. A delete that names no ordering carries none, so it is unconditional."""
+        names = self.frame.schema.names
+        if named is None:
+            bits = pa.repeat(pa.scalar(bits_of(names, names), pa.binary()), rows.num_rows)
+            return rows.append_column(CARRIED, bits)
+        always = (frozenset(names) - self._optional) | frozenset(filled)
+        ordering = frozenset(self.ordering)
+        bare = ordering - {*self.key, *filled, *self.frame.of_file.names}
+        sets = [always | own for own in named.columns]
+        sets += [always | own if own & ordering else (always | own) - bare for own in named.columns]
+        codes = named.codes
+        if self.frame.kind_column is not None:
+            deletes = pc.is_in(rows.column(self.frame.kind_column), value_set=pa.array(_DELETES))
+            codes = codes + len(named.columns) * deletes.to_numpy(zero_copy_only=False)
+        bits = pa.array([bits_of(names, own) for own in sets], pa.binary()).take(pa.array(codes))
+        return rows.append_column(CARRIED, bits)
+
+    @property
+    def _optional(self) -> frozenset[str]:
+        """The columns that are unset in a record that does not name them. All others are needed, or filled."""
+        frame = self.frame
+        filled = {frame.kind_column, frame.op, frame.parse.rescued}
+        return frozenset(frame.parse.schema.names) - {*self.key, *self.required, *self.ordering, *filled}
 
     def _judge(self, rows: pa.RecordBatch, problems: Problems) -> None:
         """Mark the rows for which the table would refuse the whole frame."""
@@ -245,6 +284,13 @@ class Reading:
                     deletes = pc.is_in(rows.column(column), value_set=self.marks[column])
                     bad = pc.and_(bad, pc.invert(deletes))
                 _mark(bad, f"column {name!r} is NOT NULL and null", problems)
+
+
+def _too_many_sets(path: str) -> str:
+    return (
+        f"{path} cannot be taken up: its records have more than {MOST_SETS} different sets of fields: divide the file, "
+        f"or name the columns to take ({argument('columns')}), where what a record lacks is null"
+    )
 
 
 @contextmanager

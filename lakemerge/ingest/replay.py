@@ -131,7 +131,8 @@ def _replay(
         write, done = runner.packed(target, view, members, peek, number)
     except (FileGoneError, FileChangedError) as error:
         raise _missing(number, error.message) from error
-    if safely and not write.pack.merger.laws(view.config.shape, full_frames=write.frame.full).replay_safe:
+    full = all(len(file.columns) == len(write.begin.config.schema) for task in done for file in task.packed.files)
+    if safely and not write.pack.merger.laws(view.config.shape, full_frames=full).replay_safe:
         write.discard()
         raise InputError(
             f"the table's merger, {write.pack.merger.name}, does not say that records may come twice (replay_safe). "

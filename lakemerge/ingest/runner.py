@@ -239,7 +239,7 @@ class Runner:
         is no room for all of them, the first ones."""
         shape = self._shape(handle, view)
         frame = shape.frame(view.config, peek, {})
-        reading = Reading.of(view.config, {}, self.gathering.files.places, shape.format, frame, None)
+        reading = Reading.of(view.config, handle.merger(view), self.gathering.files.places, shape.format, frame, None)
         found = joined_fields(self.engine.run(partial(new_fields, reading), self._tasks(members)))
         return within(found, frame.parse.room or 0)
 
@@ -259,8 +259,9 @@ class Runner:
             frame = replace(frame, parse=replace(frame.parse, room=0))
         size = sum(member.piece.length for member in members)
         write = self._write(handle, view, frame, size, merge_schema=shape.merge_schema)
-        marks = write.pack.merger.delete_marks(write.begin.config.shape)
-        reading = Reading.of(write.begin.config, marks, self.gathering.files.places, shape.format, frame, self.limit)
+        reading = Reading.of(
+            write.begin.config, write.pack.merger, self.gathering.files.places, shape.format, frame, self.limit
+        )
         try:
             done = self.engine.run(partial(run_task, Job(reading, write.pack, number)), self._tasks(members))
             self._check_limit(done)

@@ -5,16 +5,11 @@ A job notes in the table what it took up, and takes up each record once. This re
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.json as pjson
@@ -28,7 +23,6 @@ from lakemerge.ingest.formats.base import (
     Peek,
     Piece,
     Reject,
-    folder_values,
     with_folders,
 )
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
@@ -64,9 +58,6 @@ _ENDINGS: Final = {
 _COMPRESSED: Final = frozenset(ending.removeprefix(".") for ending in ENDINGS)
 _LOOKED_AT: Final = 16 << 20
 """Bytes of a text file that its types are guessed from."""
-_MOST_SETS: Final = 100
-_MOST_MIXED: Final = 2_000_000
-"""Of so many records the keys are held, to keep those of a key in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,29 +175,24 @@ class SingleFile:
         merge_schema: bool = False,
         max_columns: int = Settings().max_columns,
     ) -> pa.RecordBatchReader:
-        """The records as a frame for an upsert into the table. It has the columns of the file: what no record of it
-        names is unset. The first record that does not fit is an error, which names its place.
+        """The records as a frame for an upsert into the table. It has the columns of the file. Records of JSON carry
+        what they name; the rest is unset (:mod:`lakemerge.write.carried`). The first record that does not fit is an
+        error, which names its place.
 
-        :param columns: the columns to take, the key among them; by default all.
+        :param columns: the columns to take, the key among them; by default all. What a record of JSON lacks of them is
+            null.
         :param merge_schema: whether columns that the table lacks are taken, too.
         :param max_columns: with more columns of Parquet than this the table does not grow.
         :raises lakemerge.FrameError: the file does not fit the table.
         """
         chosen = self._format(columns or config.schema.names)
         peek, new = None, dict[str, pa.DataType]()
-        with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
-            if chosen.describes_itself:
+        if chosen.describes_itself:
+            with self._open(chosen) as data:
                 peek = with_folders(chosen.peek(data, self.file), self.file.path)
-            elif isinstance(chosen, JsonLines) and columns is None:
-                columns = self._fields(data, chosen).names
-                there = {name.lower() for name in columns}
-                folders = folder_values(self.file.path).keys() - there
-                columns += [name for name in config.schema.names if name.lower() in folders]
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
-            known = {name.lower() for name in config.schema.names}
-            columns = [name for name in columns or () if name.lower() in known or name == kind_column]
         shape = Shape(
             chosen,
             None if columns is None else tuple(columns),
@@ -217,80 +203,16 @@ class SingleFile:
             of_file=file_columns(self.format_name, self.options),
         )
         frame = shape.frame(config, peek, new)
-        reading = Reading.of(config, merger.delete_marks(config.shape), self.places, chosen, frame, 0)
+        if isinstance(chosen, JsonLines) and frame.parse.grows:  # what is new is known
+            frame = replace(frame, parse=replace(frame.parse, room=0))
+        reading = Reading.of(config, merger, self.places, chosen, frame, 0)
         return pa.RecordBatchReader.from_batches(frame.schema, reading.rows(self._piece(peek), Rejects(0, [])))
-
-    def frames(
-        self,
-        config: TableConfig,
-        merger: Merger,
-        *,
-        columns: Sequence[str] | None = None,
-        kind_column: str | None = None,
-        merge_schema: bool = False,
-        max_columns: int = Settings().max_columns,
-    ) -> Iterator[pa.RecordBatchReader]:
-        """The records as frames for upserts one after the other. See :meth:`rows` for the parameters.
-
-        It is one frame, unless the file is JSON and its records have different fields. Then each frame has the records
-        of one set of fields, so that what a record does not name is unset. The records of a key keep their order. All
-        records are read before the first frame is given: one that does not fit is an error before anything is written.
-
-        :raises lakemerge.InputError: there are too many sets of fields, or too many records of different sets.
-        """
-        rows = partial(
-            self.rows,
-            config,
-            merger,
-            columns=columns,
-            kind_column=kind_column,
-            merge_schema=merge_schema,
-            max_columns=max_columns,
-        )
-        chosen = self._format(columns or config.schema.names)
-        found = None
-        if isinstance(chosen, JsonLines) and columns is None:
-            with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
-                found = self._fields(data, chosen)
-        if found is None or len(found.sets) < 2:
-            yield rows()
-            return
-        if len(found.sets) > _MOST_SETS or len(found.of_record) > _MOST_MIXED:
-            raise InputError(
-                f"{self.file.path} has {len(found.of_record):,} records with {len(found.sets):,} different sets of "
-                f"fields; {_MOST_MIXED:,} with {_MOST_SETS} are taken: divide the file, or name the columns to take "
-                f"({argument('columns')}), where what a record lacks is null"
-            )
-        needed = {*config.key, *config.ordering, *(field.name for field in config.schema if not field.nullable)}
-        needed |= {*file_columns(self.format_name, self.options).names, kind_column or ""}
-        always = {name.lower() for name in needed} | folder_values(self.file.path).keys()
-        sets = [names | always for names in found.sets]
-        order = _in_turns(found.of_record, _keys(rows(), config.key))
-        for number, code in enumerate(order.codes):
-            yield _only(rows(), order.turns, number, sets[code])
 
     def _format(self, columns: Sequence[str]) -> Format:
         return chosen_format(self.format_name, self.options, columns=columns)
 
     def _piece(self, peek: Peek | None) -> Piece:
         return Piece(self.file, 0, 1, 0, self.file.size, peek)
-
-    def _fields(self, data: pa.NativeFile, chosen: JsonLines) -> _Fields:
-        """The names that records of JSON have. A record that is no object has none here; the reader reports it."""
-        found = _Fields({}, {}, array("I"))
-        codes: dict[tuple[str, ...], int] = {}
-        for lines in chosen.records(data, self.file.path):
-            for line in lines:
-                with suppress(ValueError):
-                    record = orjson.loads(line)
-                    if isinstance(record, dict):
-                        given = tuple(record)
-                        if given not in codes:
-                            found.spelled.update({n.lower(): n for n in given if n.lower() not in found.spelled})
-                            names = frozenset(name.lower() for name in given)
-                            codes[given] = found.sets.setdefault(names, len(found.sets))
-                        found.of_record.append(codes[given])
-        return found
 
     def _new_fields(self, chosen: JsonLines, config: TableConfig, max_columns: int) -> dict[str, pa.DataType]:
         """The fields that the table lacks, with the types of their values."""
@@ -327,66 +249,6 @@ class SingleFile:
             read_options=pjson.ReadOptions(block_size=size + 1),
             parse_options=pjson.ParseOptions(newlines_in_values=chosen.multiline),
         ).schema
-
-
-class _Fields(NamedTuple):
-    """The names of fields of records, whatever their case."""
-
-    spelled: dict[str, str]
-    """Lower-case name -> its first spelling."""
-    sets: dict[frozenset[str], int]
-    """Sets of lower-case names, and their numbers."""
-    of_record: array[int]
-    """The number of each record's set."""
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.spelled.values())
-
-
-class _Turns(NamedTuple):
-    """Records that go together."""
-
-    codes: list[int]
-    """The set of fields of each turn."""
-    turns: array[int]
-    """The turn of each record."""
-
-
-def _in_turns(codes: array[int], keys: Iterator[tuple[Any, ...]]) -> _Turns:
-    """Records of one set of fields go in as few turns as leave the records of each key in their order."""
-    order, turns = _Turns([], array("I")), defaultdict[int, list[int]](list)
-    last: dict[tuple[Any, ...], int] = {}
-    for code, key in zip(codes, keys, strict=True):
-        earliest = last.get(key, 0)
-        place = bisect_left(turns[code], earliest)
-        if place == len(turns[code]):
-            turns[code].append(len(order.codes))
-            order.codes.append(code)
-        last[key] = turns[code][place]
-        order.turns.append(turns[code][place])
-    return order
-
-
-def _keys(rows: pa.RecordBatchReader, key: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    for batch in rows:
-        yield from zip(*(batch.column(name).to_pylist() for name in key), strict=True)
-
-
-def _only(rows: pa.RecordBatchReader, turns: array[int], turn: int, names: Collection[str]) -> pa.RecordBatchReader:
-    """The records of a turn, with the columns of these names."""
-    places = np.frombuffer(turns, np.dtype(turns.typecode))
-    kept = [name for name in rows.schema.names if name.lower() in names]
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        first = 0
-        for batch in rows:
-            mask = places[first : first + batch.num_rows] == turn
-            first += batch.num_rows
-            if mask.any():
-                yield batch.select(kept).filter(pa.array(mask))
-
-    return pa.RecordBatchReader.from_batches(pa.schema([rows.schema.field(name) for name in kept]), batches())
 
 
 def _is_too_deep(line: bytes) -> bool:

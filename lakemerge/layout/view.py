@@ -172,7 +172,8 @@ class TableView:
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
         commits = self._decoded.read(domains, self.store, self.key_kinds)
         for commit in commits:
-            if lacking := set(self.config.key).difference(commit.columns):
+            carried = {commit.columns, *(block.file.columns for block in commit.blocks)}
+            if lacking := {name for own in carried for name in set(self.config.key).difference(own)}:
                 raise TableDamagedError(
                     f"log domain {commit.domain_name!r} is damaged: its records lack key columns {sorted(lacking)}",
                     domain=commit.domain_name,

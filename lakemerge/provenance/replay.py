@@ -232,7 +232,7 @@ class _Run:
                 f"the rows of version {number} were committed as records, and deletes before it are not remembered"
             )
             reader = scan(replay._handle, start, columns=None, filter=None)
-            commit_frame(self.table, with_kinds(reader, "+I", replay._where, replay._transform), txn, told)
+            commit_frame(self.table, [with_kinds(reader, "+I", replay._where, replay._transform)], txn, told)
         self.commits += 1
 
     def end(self) -> None:
@@ -250,8 +250,8 @@ class _Run:
             for log in self.known.view.log_commits:
                 if log.domain_name in logs:
                     config = self._config_at(commit.version)
-                    reader = records_of(replay._handle, log, config, replay._where, replay._transform)
-                    self.records += commit_frame(self.table, reader, txn, self._custody(commit))
+                    readers = records_of(replay._handle, log, config, replay._where, replay._transform)
+                    self.records += commit_frame(self.table, readers, txn, self._custody(commit))
                     self.commits += 1
         elif any(isinstance(a, DomainMetadata) and a.domain == EXPIRY_DOMAIN for a in commit.actions):
             self._expire(commit)

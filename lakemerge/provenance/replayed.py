@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from lakemerge.read.parquet.files import ParquetFiles, shaped
 from lakemerge.results.results import UpsertResult
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
 from lakemerge.write.discard import discard
+from lakemerge.write.frame import plan_frame
 from lakemerge.write.pack import pack
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish, load_in_process
@@ -38,16 +39,17 @@ _OPERATION = "REPLAY"
 
 
 def commit_frame(
-    table: LakeTable, records: pa.RecordBatchReader, txn: tuple[str, int], told: Mapping[str, object]
+    table: LakeTable, records: Sequence[pa.RecordBatchReader], txn: tuple[str, int], told: Mapping[str, object]
 ) -> int:
     """Commit the records of one version of the source, in their order. Returns how many there were.
 
+    :param records: streams one after the other, each with the columns that its records carry.
     :param told: where they came from, see :func:`lakemerge.provenance.origins.custody_of`.
     """
     write = Write.start(
         table.handle,
         table.view,
-        records.schema,
+        pa.unify_schemas([reader.schema for reader in records]),
         WriteRequest(kind_column=KIND, info={"replay": dict(told)}, merge_schema=True),
         estimated_bytes=None,
     )
@@ -56,7 +58,10 @@ def commit_frame(
     provenance = replace(write.provenance, operation=_OPERATION, app_txn=txn)
     write = replace(write, provenance=provenance)
     try:
-        packed = [pack(records, write.pack, 0)]
+        packed = []
+        for task, reader in enumerate(records):
+            plan = plan_frame(reader.schema, write.begin.config, write.pack.merger, kind_column=KIND)
+            packed.append(pack(reader, replace(write.pack, frame=plan), task))
     except BaseException:
         write.discard()
         raise

@@ -1,15 +1,17 @@
-"""Records of commits as streams of frames, as they were written: with their kinds, and without unset columns."""
+"""Records of commits as streams of frames, as they were written: with their kinds, and without unset columns. The
+files of a commit may have different columns; those next to each other that have the same ones are a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 
 import pyarrow as pa
 
 from lakemerge.errors import FilterError, InputError
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.config import TableConfig
+from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.provenance.records import nullable
@@ -30,19 +32,32 @@ Transform = Callable[[pa.Table], pa.Table]
 
 def records_of(
     handle: Handle, log: LogCommit, config: TableConfig, where: Filter | None, transform: Transform | None
-) -> pa.RecordBatchReader:
-    """The records of one commit. The records of a key are in their order.
+) -> list[pa.RecordBatchReader]:
+    """The records of one commit, in streams one after the other. The records of a key are in their order.
 
     :param config: the table's definition at that commit.
     """
-    carried = [field for field in nullable(config.schema) if field.name in log.columns]
+    alike = [(columns, list(blocks)) for columns, blocks in groupby(log.blocks, lambda block: block.file.columns)]
+    for columns, _ in alike:
+        _check_where(where, set(columns), log.version)
+    return [_records(handle, blocks, columns, config, where, transform) for columns, blocks in alike]
+
+
+def _records(
+    handle: Handle,
+    blocks: Sequence[LogBlock],
+    columns: Collection[str],
+    config: TableConfig,
+    where: Filter | None,
+    transform: Transform | None,
+) -> pa.RecordBatchReader:
+    carried = [field for field in nullable(config.schema) if field.name in columns]
     stored = pa.schema([*carried, pa.field(KIND_COLUMN, pa.int8())])
-    _check_where(where, {field.name for field in carried}, log.version)
 
     def tables() -> Iterator[pa.Table]:
         budget = handle.settings.merge_budget_bytes
         with ParquetFiles(handle.store) as files:
-            for block in log.blocks:
+            for block in blocks:
                 file = StoredFile(block.file.path, block.file.size_bytes)
                 row_bytes = block.data_bytes / max(1, block.rows)
                 stream = files.stream(

@@ -7,6 +7,7 @@ Source: docs/merge-semantics.md, sections 2 to 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.frames import check_sound
 from lakemerge.schema.evolution import new_columns, with_schema
 from lakemerge.schema.schema import castable, safe_cast
+from lakemerge.write.carried import CARRIED, Sets, says_carried, sets_in, without_bits
 from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
@@ -46,11 +48,13 @@ class FramePlan:
     default_kind: RowKind
     key: tuple[str, ...]
     full: bool
-    """Whether the frame carries every column of the table."""
+    """Whether every record carries every column of the table. If records differ, it is taken that some do not."""
     lacking: str | None
     """If the frame may hold no upserts, the reason. Else ``None``."""
     missing: str | None
     """If the frame may hold no upserts except those that the merger takes for deletes, the reason. Else ``None``."""
+    differs: bool = False
+    """Whether :data:`lakemerge.write.carried.CARRIED` of the frame says which columns each record carries."""
 
     def convert(
         self, batch: pa.RecordBatch, merger: Merger, config: TableConfig, *, first_row: int = 0
@@ -83,10 +87,36 @@ class FramePlan:
         present = [RowKind.UPDATE_AFTER] if kinds is None else [RowKind(k) for k in np.unique(kinds).tolist()]
         if rows.num_rows:
             merger.check_kinds(config.shape, frozenset(present))
-            merger.check_records(config.shape, rows, kinds)
+            for part, own in self._alike(batch, rows, kinds):
+                merger.check_records(config.shape, part, own)
         if upserts is not None and upserts.all():
             kinds = None
         return rows, kinds
+
+    def carried(self, batch: pa.RecordBatch) -> Sets:
+        """The columns that the records of a batch of the frame carry, by their names in the table. Only if these
+        differ."""
+        target = dict(zip(self.sources, self.schema.names, strict=True))
+        found = sets_in(batch.column(CARRIED.name), batch.schema.names)
+        return found._replace(
+            columns=[frozenset(target[name] for name in names if name in target) for names in found.columns]
+        )
+
+    def _alike(
+        self, batch: pa.RecordBatch, rows: pa.RecordBatch, kinds: Kinds | None
+    ) -> Iterator[tuple[pa.RecordBatch, Kinds | None]]:
+        """The records of each set of columns, with these."""
+        if not self.differs:
+            yield rows, kinds
+            return
+        codes, sets = self.carried(batch)
+        for number, names in enumerate(sets):
+            mask = codes == number
+            part = rows.select([name for name in rows.schema.names if name in names])
+            if mask.all():
+                yield part, kinds
+                return
+            yield part.filter(pa.array(mask)), None if kinds is None else kinds[mask]
 
     def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger, config: TableConfig) -> None:
         """Raise :class:`FrameError` if a row that is not a delete has no value for a NOT NULL column."""
@@ -139,8 +169,11 @@ def plan_frame(
 ) -> FramePlan:
     """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
 
+    If the frame says which columns each record carries, all records carry the key, the ordering and what is NOT NULL.
+
     :param deletes: whether every row is a delete (``LakeTable.delete``).
     """
+    differs, schema = says_carried(schema), without_bits(schema)
     problems: list[str] = []
     kind_name = _find_kind_column(schema, kind_column, problems)
     there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
@@ -193,9 +226,10 @@ def plan_frame(
         kind_column=kind_name,
         default_kind=RowKind.DELETE if deletes else RowKind.UPDATE_AFTER,
         key=config.key,
-        full=len(carried) == len(config.schema),
+        full=len(carried) == len(config.schema) and not differs,
         lacking=lacking,
         missing=unfilled,
+        differs=differs,
     )
 
 

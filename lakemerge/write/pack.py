@@ -1,8 +1,9 @@
 """Packing: one write task's records become log files.
 
 Each file has one block for each bucket that has records in it. The rows of a block are sorted by key, and equal keys
-are in arrival order. All records of a key that one task holds at a time are adjacent in one block. So
-(version, task, file, row) is the commit position of a record, and no position has to be stored.
+are in arrival order. All records of a key that one task holds at a time are adjacent in one block, unless they carry
+different columns: then these are in different files, and the files are in such an order that the records of a key are.
+So (version, task, file, row) is the commit position of a record, and no position has to be stored.
 Source: docs/table-format.md, section 3.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge.errors import FrameError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
@@ -24,6 +27,7 @@ from lakemerge.layout.placement import place_rows
 from lakemerge.options import Settings
 from lakemerge.schema.nested import settled
 from lakemerge.storage.base import Store
+from lakemerge.write.carried import MOST_SETS, MOST_TURNS, Sets, turns_of
 from lakemerge.write.frame import FramePlan
 from lakemerge.write.parquet.encoding import writer_options
 from lakemerge.write.parquet.output import write_groups
@@ -67,7 +71,7 @@ class Packed:
 
 
 def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed:
-    """Write the records of one task, into several files if they exceed the budget.
+    """Write the records of one task, into several files if they exceed the budget or carry different columns.
 
     File names differ from one attempt of a task to the next. So a retried or speculative attempt never overwrites
     files that another attempt reported.
@@ -78,17 +82,30 @@ def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed
     blocks: list[LogBlock] = []
     rows = 0
     attempt = uuid.uuid4().hex[:8]
-    for number, (table, kinds) in enumerate(_chunks(batches, spec)):
-        rows += table.num_rows
-        path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}-{attempt}.parquet"
-        blocks.extend(_write_file(table, kinds, spec, path))
+    number = 0
+    for portion in _chunks(batches, spec):
+        rows += portion.table.num_rows
+        for table, kinds in _of_files(portion, spec.config.key):
+            path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}-{attempt}.parquet"
+            blocks.extend(_write_file(table, kinds, spec, path))
+            number += 1
     return Packed(tuple(blocks), rows)
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple[pa.Table, Kinds | None]]:
-    """Records in portions of about the write budget."""
+class _Portion(NamedTuple):
+    """Records that are held at one time."""
+
+    table: pa.Table
+    kinds: Kinds | None
+    sets: Sets | None
+    """The columns that each record carries, if these differ."""
+
+
+def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[_Portion]:
+    """Records in portions of about the write budget, each with a bounded number of sets of columns."""
     held: list[pa.RecordBatch] = []
     kinds: list[Kinds | None] = []
+    carried = _Carried()
     size = 0
     first_row = 0
     for batch in _portions(batches, spec.settings.write_budget_bytes):
@@ -96,14 +113,66 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[tuple
         first_row += batch.num_rows
         if not records.num_rows:
             continue
-        if held and size + records.nbytes > spec.settings.write_budget_bytes:
-            yield joined(held, kinds)
-            held, kinds, size = [], [], 0
+        sets = spec.frame.carried(batch) if spec.frame.differs else None
+        is_over = size + records.nbytes > spec.settings.write_budget_bytes
+        if held and (is_over or (sets is not None and carried.count_with(sets) > MOST_SETS)):
+            yield _Portion(*joined(held, kinds), carried.sets())
+            held, kinds, size, carried = [], [], 0, _Carried()
         held.append(records)
         kinds.append(batch_kinds)
         size += records.nbytes
+        if sets is not None:
+            carried.add(sets)
     if held:
-        yield joined(held, kinds)
+        yield _Portion(*joined(held, kinds), carried.sets())
+
+
+class _Carried:
+    """The sets of columns of the batches of a portion."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[frozenset[str], int] = {}
+        self._codes: list[Ints] = []
+
+    def count_with(self, sets: Sets) -> int:
+        return len(self._numbers.keys() | set(sets.columns))
+
+    def add(self, sets: Sets) -> None:
+        own = [self._numbers.setdefault(names, len(self._numbers)) for names in sets.columns]
+        self._codes.append(np.array(own, np.int64)[sets.codes])
+
+    def sets(self) -> Sets | None:
+        return Sets(np.concatenate(self._codes), list(self._numbers)) if self._codes else None
+
+
+def _of_files(portion: _Portion, key: Sequence[str]) -> Iterator[tuple[pa.Table, Kinds | None]]:
+    """The records of each file of a portion, with the columns that they carry, and their kinds. The records of a key
+    stay in their order.
+
+    Raises :class:`FrameError` for a portion that would become too many files.
+    """
+    table, kinds, sets = portion
+    if sets is None:
+        yield table, kinds
+        return
+    wanted = [[name for name in table.column_names if name in names] for names in sets.columns]
+    if len(wanted) == 1:
+        yield table.select(wanted[0]), kinds
+        return
+    turns = turns_of(key_columns(table, key), sets.codes)
+    files = turns * len(wanted) + sets.codes
+    numbers = np.unique(files)
+    if len(numbers) > MOST_TURNS:
+        worst = table.select(key).slice(int(np.argmax(turns)), 1).to_pylist()[0]
+        raise FrameError(
+            f"the records of key {worst} carry other columns {int(turns.max()):,} times in turns, and each turn is a "
+            f"file; {MOST_TURNS:,} files are written of one portion: divide the records, or let them carry the same "
+            "columns",
+            key=worst,
+        )
+    for number in numbers.tolist():
+        places = np.flatnonzero(files == number)
+        yield gather(table.select(wanted[number % len(wanted)]), places), None if kinds is None else kinds[places]
 
 
 def _portions(batches: Iterable[pa.RecordBatch], budget_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -184,7 +253,8 @@ def _arrange(
     table = gather(table, order)
     slots = slots[order]
     kinds = None if kinds is None else kinds[order]
-    keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=spec.frame.full)
+    full = table.num_columns == len(spec.config.schema)
+    keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=full)
     if keep is not None and not keep.all():
         table, slots = table.filter(pa.array(keep)), slots[keep]
         kinds = None if kinds is None else kinds[keep]

@@ -42,6 +42,7 @@ from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.write.base_file import ordinals_needed
+from lakemerge.write.carried import without_bits
 from lakemerge.write.discard import ROWS_FOLDERS, discard, discard_packed
 from lakemerge.write.frame import FramePlan, plan_frame
 from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held, read_ahead
@@ -96,7 +97,7 @@ class Write:
         started = time.monotonic()
         kind_column, deletes = request.kind_column, request.deletes
         if request.merge_schema:
-            begin = _with_columns_of(handle, begin, frame_schema, kind_column)
+            begin = _with_columns_of(handle, begin, without_bits(frame_schema), kind_column)
         merger = handle.merger(begin)
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
         txn = _checked_txn(request.txn)
@@ -190,7 +191,7 @@ def upsert_arrow(
     if whole is not None:
         if size is None and begin.config.buckets is None:
             write = replace(write, pack=replace(write.pack, buckets=choose_buckets(sum(part.nbytes for part in whole))))
-        held = hold(whole, write.pack)
+        held = None if write.frame.differs else hold(whole, write.pack)
     loaded = None if held is None else _load_held(write, held)
     if loaded is not None:
         return loaded
@@ -216,7 +217,10 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
             if loaded is not None:
                 return loaded
         logs = _log_commit(write, blocks)
-        outcome = commit_logs(write.handle, write.begin, logs, write.provenance, metrics | {"numOutputBytes": size})
+        provenance = write.provenance
+        if write.frame.differs:
+            provenance = provenance.with_parameters(columns=[] if logs is None else list(logs.columns))
+        outcome = commit_logs(write.handle, write.begin, logs, provenance, metrics | {"numOutputBytes": size})
     if isinstance(outcome, AlreadyDone):
         write.discard()
         return write.result(outcome.version, mode="repeated")
@@ -318,15 +322,17 @@ def _with_columns_of(handle: Handle, begin: TableView, frame_schema: pa.Schema, 
 def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
     if not blocks:
         return None
+    carried = frozenset[str]().union(*(block.file.columns for block in blocks))
+    columns = tuple(name for name in write.frame.schema.names if name in carried)
     index = None
     if len(blocks) > write.pack.settings.inline_blocks:
         index = f"{LOG_FOLDER}/{write.pack.name}-index.parquet"
-        write_block_index(write.handle.store, index, blocks)
+        write_block_index(write.handle.store, index, blocks, columns)
     return LogCommit(
         id=write.provenance.transaction.id,
         version=-1,
         merger_epoch=write.begin.state.merger_epoch,
-        columns=tuple(write.frame.schema.names),
+        columns=columns,
         blocks=tuple(blocks),
         index=index,
     )

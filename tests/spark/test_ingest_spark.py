@@ -52,6 +52,25 @@ def test_with_and_without_spark_agree(spark: SparkSession, landing: Path, tmp_pa
     assert len(found[0][4]) > 1
 
 
+def test_unset_fields_on_executors(spark: SparkSession, tmp_path: Path) -> None:
+    """Patches of different fields in a first load, in logs and in consolidated logs; as Python's dictionaries."""
+    records = [{"k": n % 5, "abc"[n * n % 3]: n, "abc"[n % 2]: None if n % 7 else n} for n in range(120)]
+    expected: dict[int, dict[str, Any]] = {k: {"k": k, "a": None, "b": None, "c": None} for k in range(5)}
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, a BIGINT, b BIGINT, c BIGINT", key=["k"], spark=spark)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_LEAST_TASK_BYTES", 300)
+        for number in range(3):
+            part = records[40 * number : 40 * number + 40]
+            land(tmp_path / "l", f"{number}.json", part, at=number)
+            table.ingest("feed", Files(tmp_path / "l", format="json", block_bytes=200)).run()
+            for record in part:
+                expected[record["k"] or 0].update(record)
+            assert rows(table) == sorted(tuple(row.values()) for row in expected.values())
+    assert table.version == 3
+    table.compact_logs(size_ratio=10.0)
+    assert sorted(map(tuple, table.to_df().collect())) == sorted(tuple(row.values()) for row in expected.values())
+
+
 def test_order_is_that_of_files_and_blocks(spark: SparkSession, tmp_path: Path) -> None:
     """With commit-time the last record wins, whichever task had it."""
     table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], spark=spark)

@@ -246,10 +246,10 @@ def test_what_no_record_names_is_left_as_it_is_and_null_is_null(folder: Path, ca
     assert table.get({"id": 1}) == {"id": 1, "a": "5", "b": None, "c": "6"}
     assert table.get({"id": 2}) == {"id": 2, "a": "A", "b": "4", "c": None}
     table = LakeTable.open("t")
-    assert table.version == before + 4, "a, b, a again, and a with c"
+    assert table.version == before + 1
     (folder / "bad.json").write_text('{"id": 1, "a": "9"}\n{"id": 1, "b": "9"}\n{"id": "x", "b": "9"}\n')
     assert "byte 40" in failed(capsys, "upsert", "t", "bad.json")
-    assert LakeTable.open("t").version == before + 4, "nothing is written of a file with a bad record"
+    assert LakeTable.open("t").version == before + 1, "nothing is written of a file with a bad record"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -95,7 +95,7 @@ def test_only_deciding_records_stay_where_the_laws_allow(tmp_path: Path) -> None
 
 
 def test_frames_of_other_columns_stay_in_order(tmp_path: Path) -> None:
-    """Two sets of columns make two logs whose versions interleave; the order of a key's records is told by them."""
+    """Two sets of columns make two files whose versions interleave; the order of a key's records is told by them."""
     path = tmp_path / "t"
     table = create(path, schema="k BIGINT, a STRING, b STRING", ordering=[], merger="commit-time")
     table.upsert(frame([(0, "0", "0")], ["k", "a", "b"], a=pa.string(), b=pa.string()))
@@ -108,19 +108,25 @@ def test_frames_of_other_columns_stay_in_order(tmp_path: Path) -> None:
             table.delete(frame([(2,)], ["k"]))
     assert state_of(path) == [(0, "0", "0"), (1, "v4", "w3")]
     table.compact_logs(size_ratio=math.inf)
-    logs = {commit.columns: (commit.packed_from, commit.version) for commit in table.view.log_commits}
-    assert logs == {("k", "a", "b"): (2, 4), ("k",): (6, 6), ("k", "b"): (5, 5), ("k", "a"): (3, 7)}
+    (log,) = table.view.log_commits
+    assert (log.packed_from, log.version, log.columns) == (2, 7, ("k", "a", "b"))
+    assert {block.file.columns: block.rows for block in log.blocks} == {
+        ("k", "a", "b"): 2,
+        ("k", "a"): 2,
+        ("k", "b"): 1,
+        ("k",): 1,
+    }
     assert state_of(path) == [(0, "0", "0"), (1, "v4", "w3")]
-    assert table.compact_logs(size_ratio=math.inf).commits == 0, "logs that interleave are one"
+    assert table.compact_logs(size_ratio=math.inf).commits == 0
     table.upsert(pa.table({"k": pa.array([1], pa.int64()), "b": ["last"]}))
-    assert table.compact_logs(size_ratio=math.inf).commits == 5
+    assert table.compact_logs(size_ratio=math.inf).commits == 2
     assert state_of(path) == [(0, "0", "0"), (1, "v4", "last")]
     table.compact()
     assert state_of(path) == [(0, "0", "0"), (1, "v4", "last")]
 
 
-def log(version: int, packed_from: int | None = None) -> LogCommit:
-    return LogCommit(f"log {version}", version, 0, ("k",), (), None, packed_from)
+def log(version: int) -> LogCommit:
+    return LogCommit(f"log {version}", version, 0, ("k",), (), None)
 
 
 @pytest.mark.parametrize(
@@ -140,16 +146,6 @@ def test_which_logs_are_merged(sizes: Sequence[int], runs: list[list[int]]) -> N
     """An older log joins unless it is larger than all newer ones of the run; by hand."""
     found = choose_runs([log(v) for v in range(len(sizes))], dict(enumerate(sizes)), 1)
     assert [[commit.version for commit in run] for run in found] == runs
-
-
-def test_logs_that_interleave_are_chosen_together() -> None:
-    """5 stands in for 2 to 5 and 7 for 1 to 7: one thing of two logs; 8 is next to both."""
-    logs = [log(0), log(5, 2), log(7, 1), log(8)]
-    sizes = {0: 10, 5: 1, 7: 1, 8: 2}
-    assert [[c.version for c in run] for run in choose_runs(logs, sizes, 1)] == [[5, 7, 8]]
-    assert choose_runs(logs[1:3], sizes, 1) == []
-    assert [[c.version for c in run] for run in choose_runs(logs, sizes, math.inf)] == [[0, 5, 7, 8]]
-    assert choose_runs(logs, sizes, 0) == []
 
 
 def test_a_record_is_rewritten_few_times(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.source import SourceFile
+from lakemerge.write.carried import Sets
 
 __all__ = [
     "FileColumns",
@@ -108,6 +109,8 @@ class Frame:
     that do not fit are rescued."""
     fresh: frozenset[str] = frozenset()
     """Columns that the table gets with these records."""
+    differs: bool = False
+    """Whether what a record does not name is left unset, so that :attr:`Parsed.named` is wanted."""
     places: Mapping[str, int] = field(default_factory=dict)
     """Lower-case name -> column number. The rescued column is left out, because no field of a file fills it."""
 
@@ -120,10 +123,11 @@ class Frame:
         ignores: bool = False,
         strict: Collection[str] = (),
         fresh: Collection[str] = (),
+        differs: bool = False,
     ) -> Frame:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), places)
+        return Frame(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), differs, places)
 
     @property
     def grows(self) -> bool:
@@ -175,6 +179,8 @@ class Parsed:
     """Records that did not become rows, and why."""
     new: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Fields without a column in the frame, and the types of their values, if the frame may grow."""
+    named: Sets | None = None
+    """The columns of the frame that each row names, if the format has records that may lack some; ``None``: all."""
 
 
 class Format(ABC):
@@ -183,6 +189,8 @@ class Format(ABC):
     name: ClassVar[str]
     describes_itself: ClassVar[bool] = True
     """Whether a file says which columns it has."""
+    records_differ: ClassVar[bool] = False
+    """Whether a record may lack a column that others name."""
 
     @abstractmethod
     def splits(self, path: str) -> bool:

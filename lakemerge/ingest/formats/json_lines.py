@@ -23,10 +23,11 @@ from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, P
 from lakemerge.ingest.formats.documents import cut_documents
 from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
 from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
+from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, named_in, nests_deeper, rows_of, spread
 from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.values import exactly
+from lakemerge.write.carried import Sets
 
 __all__ = ["JsonLines", "Unwrap"]
 
@@ -55,6 +56,7 @@ class JsonLines(Format):
     times: TimeFormats = field(default_factory=TimeFormats)
     name: ClassVar[str] = "json"
     describes_itself: ClassVar[bool] = False
+    records_differ: ClassVar[bool] = True
 
     def splits(self, path: str) -> bool:
         # A byte of another encoding than UTF-8 is part of no JSON.
@@ -112,7 +114,8 @@ class JsonLines(Format):
 
         rows, problems, new = rows_of(records, frame, again=again, times=self.times)
         spread(problems, places)
-        return Parsed(rows, problems, lambda row: _origin(lines, places[row][0]), tuple(unread), new)
+        named = named_in(records, frame) if frame.differs else None
+        return Parsed(rows, problems, lambda row: _origin(lines, places[row][0]), tuple(unread), new, named)
 
     def _records(self, value: Any) -> Sequence[Mapping[str, Any]]:
         if self.unwrap is not None:
@@ -209,7 +212,27 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = 
             return None  # a number that is too large for its column
         arrays.append(column)
     rows = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
-    return Parsed(rows, problems, partial(_origin, lines))
+    named = _named(lines, table, frame) if frame.differs else None
+    return Parsed(rows, problems, partial(_origin, lines), named=named)
+
+
+def _named(lines: Lines, table: pa.Table, frame: Frame) -> Sets | None:
+    """The columns that each record of a portion names; ``None``: all. A column without nulls is named by all. For the
+    others their names are counted: Arrow refuses fields that no column has, and a field twice in a record, so a name
+    that is a field as often as there are records is one of each. Only where that says nothing, the records are read."""
+    data = lines.data
+    lacking: list[str] = []
+    for name in frame.schema.names:
+        if not table[name].null_count:
+            continue
+        quoted = orjson.dumps(name)
+        if b"\\" in data or (data.count(quoted) and data.count(quoted + b":") != table.num_rows):
+            return named_in([_read(line) for line in lines if line.strip()], frame)
+        if quoted not in data:
+            lacking.append(name)
+    if not lacking:
+        return None
+    return Sets(np.zeros(table.num_rows, np.int64), [frozenset(frame.schema.names) - frozenset(lacking)])
 
 
 def _fitted(column: pa.Array, own: pa.Field, times: TimeFormats) -> tuple[pa.Array, Problems]:

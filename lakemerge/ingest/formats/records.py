@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from lakemerge.errors import SchemaError
@@ -16,11 +17,13 @@ from lakemerge.ingest.logical import Day, Moment
 from lakemerge.ingest.values import Literal, Misfits, Place, column_of, json_text
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
+from lakemerge.write.carried import Sets
 
 __all__ = [
     "MAX_VALUE_LEVELS",
     "add_field",
     "joined_fields",
+    "named_in",
     "nests_deeper",
     "no_room",
     "rows_of",
@@ -56,6 +59,23 @@ def rows_of(
         exact = [again(place) if place in misfits.inexact else record for place, record in enumerate(records)]
         batch, misfits = _rows(exact, frame, times)
     return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame)
+
+
+def named_in(records: Sequence[Mapping[str, Any]], frame: Frame) -> Sets:
+    """The columns of the frame that each record names, whatever their case."""
+    known: dict[tuple[str, ...], int] = {}
+    sets: dict[frozenset[str], int] = {}
+    codes = np.empty(len(records), np.int64)
+    names = frame.schema.names
+    for place, record in enumerate(records):
+        given = tuple(record)
+        code = known.get(given)
+        if code is None:
+            found = (frame.places.get(name.lower()) for name in given)
+            own = frozenset(names[number] for number in found if number is not None)
+            code = known[given] = sets.setdefault(own, len(sets))
+        codes[place] = code
+    return Sets(codes, list(sets))
 
 
 def spread(problems: Problems, places: Sequence[tuple[int, int]]) -> None:
