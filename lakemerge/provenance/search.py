@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
 
-from lakemerge._internal.arguments import shown
+from lakemerge._internal.arguments import items, shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import InputError
 from lakemerge.layout.travel import epoch_ms
@@ -79,9 +79,7 @@ class Search:
 
 
 def _kinds(given: object) -> frozenset[str]:
-    asked = (given,) if isinstance(given, str) else given
-    if not isinstance(asked, Iterable):
-        raise InputError(f"{argument('kind')} must be one of {', '.join(KINDS)}, or several, not {shown(given)}")
+    asked = (given,) if isinstance(given, str) else items(given, "kind", f"one of {', '.join(KINDS)}, or several")
     found = [one.upper() if isinstance(one, str) else one for one in asked]
     for one in found:
         if one not in KINDS:
