@@ -149,7 +149,9 @@ def init(
 
 def upsert(
     path: PathArgument,
-    file: Annotated[str, typer.Argument(help="A data file: a path, or a URL such as s3://landing/orders.parquet.")],
+    data_file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A data file: a path, or a URL such as s3://landing/orders.parquet.")
+    ],
     storage_options: StorageOption = None,
     format: FormatOption = None,  # noqa: A002 - the option's name
     format_options: FormatOptionOption = None,
@@ -168,7 +170,7 @@ def upsert(
     show_progress(quiet=quiet)
     table = opened(path, storage_options)
     found = SingleFile.found(
-        file,
+        data_file,
         format=format,
         options=named_values(format_options),
         storage_options=parsed_options(storage_options or ()),
@@ -186,7 +188,7 @@ def upsert(
     if json:
         document(result)
     else:
-        say(f"version {result.version}: {result.rows:,} records of {file}, {result.bytes:,} bytes written")
+        say(f"version {result.version}: {result.rows:,} records of {data_file}, {result.bytes:,} bytes written")
 
 
 def failed_keys(
@@ -253,18 +255,18 @@ def query(
 
 def diff(
     path: PathArgument,
-    before: Annotated[int, typer.Argument(metavar="VERSION", help="The earlier version.")],
-    after: Annotated[int, typer.Argument(metavar="VERSION", help="The later version.")],
+    earlier: Annotated[int, typer.Argument(metavar="VERSION", help="The earlier version.")],
+    later: Annotated[int, typer.Argument(metavar="VERSION", help="The later version.")],
     storage_options: StorageOption = None,
     failed_keys: FailedKeysOption = "raise",
     limit: LimitOption = 50,
     json: JsonLinesOption = False,
 ) -> None:
     """Show how the rows of one version differ from those of another: +I new, -U and +U changed, -D gone."""
-    if before > after:
-        raise InputError(f"name the earlier version first: {after} {before}, not {before} {after}")
+    if earlier > later:
+        raise InputError(f"name the earlier version first: {later} {earlier}, not {earlier} {later}")
     table = opened(path, storage_options)
-    changes = table.changes(before, after, net=True, failed_keys=on_failed(failed_keys))
+    changes = table.changes(earlier, later, net=True, failed_keys=on_failed(failed_keys))
     if json:
         row_lines(changes)
         return
@@ -273,7 +275,7 @@ def diff(
     if rows.num_rows:
         shown_rows(rows.select([KIND, *names]).rename_columns(["change", *names]), limit=limit)
     else:
-        say(f"the rows of versions {before} and {after} are the same")
+        say(f"the rows of versions {earlier} and {later} are the same")
 
 
 def _say_guess(guess: Guess) -> None:

@@ -52,7 +52,7 @@ from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers import Merger, default_registry
-from mergers.wording import argument
+from mergers.wording import argument, in_python
 
 __all__ = ["LakeMergeDataSource", "register_source"]
 
@@ -121,7 +121,8 @@ class LakeMergeDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._reads_feed():
             if "failedKeys" in self.options:
-                raise InputError("a read of changes takes no option failedKeys; table.changes_df has failed_keys")
+                hint = in_python("; table.changes_df has failed_keys")
+                raise InputError(f"a read of changes takes no option failedKeys{hint}")
             return FeedReader(self._open(), schema, FeedOptions.of(self.options))
         names, mode = list(schema.names), self.options.get("mode", "merged")
         failed = self.options.get("failedKeys", "raise")

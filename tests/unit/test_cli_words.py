@@ -94,6 +94,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 NEEDED = {
     "explain": ["k=1"],
+    "associate": ["order-7"],
+    "record-send": ["warehouse"],
     "init": ["--schema", "k BIGINT", "--key", "k"],
     "upsert": ["file.csv"],
     "get": ["k=1"],
@@ -175,8 +177,8 @@ def test_from_python_the_same_errors_name_parameters(tables: Path) -> None:
 def test_parameters_of_commands_are_those_of_the_library() -> None:
     """By these an option is found for a parameter that a message names."""
     own = {
-        "every", "quiet", "drop_orphans", "dot", "explained", "json", "out", "key_columns", "like", "file", "format",
-        "format_options", "before", "after",
+        "every", "quiet", "drop_orphans", "dot", "explained", "json", "out", "key_columns", "like", "data_file",
+        "format", "format_options", "earlier", "later",
     }  # fmt: skip
     for name, command in COMMANDS.items():
         given = {parameter.name for parameter in command.params} - {"help"}

@@ -63,7 +63,7 @@ def test_the_commands_run(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     # Those of docs/guides/provenance.md and command-line.md look at records, and keep no table healthy.
     by_hand = {"demo", "init", "upsert", "get", "query", "diff"}
     assert {command[0] for command in commands} == known - by_hand - {
-        "explain", "lineage", "what_if", "replay", "report",
+        "explain", "lineage", "what_if", "replay", "report", "failed_keys", "associate", "record_send",
     }  # fmt: skip
     for command in commands:
         if "--every" not in command:  # which ends by a signal alone
