@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import lakemerge
 
-__all__ = ["AlarmError", "raised_in", "raising_at"]
+__all__ = ["AlarmError", "ends_a_with", "raised_in", "raising_at"]
 
 ROOT = Path(lakemerge.__file__).resolve().parent.parent
 OWN = tuple(str(ROOT / package) for package in ("lakemerge", "compaction", "mergers"))
@@ -20,6 +21,12 @@ OWN = tuple(str(ROOT / package) for package in ("lakemerge", "compaction", "merg
 
 class AlarmError(Exception):
     """A time limit."""
+
+
+def ends_a_with(frame: FrameType) -> bool:
+    """Whether the frame is at a ``with``, which it may be about to leave. An exception that a trace function raises
+    there skips the exit, and leaves a lock locked. Signals and threads raise none between the block and the exit."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 @contextmanager
@@ -35,7 +42,7 @@ def raising_at(logs: Path, number: int) -> Iterator[dict[str, Any]]:
         name = frame.f_code.co_filename
         if not name.startswith(OWN):
             return None
-        if event == "line" and seen["where"] is None and (seen["lines"] or is_sent()):
+        if event == "line" and seen["where"] is None and not ends_a_with(frame) and (seen["lines"] or is_sent()):
             seen["lines"] += 1
             if seen["lines"] == number:
                 seen["where"] = f"{os.path.relpath(name, ROOT)}:{frame.f_lineno}"
