@@ -125,7 +125,7 @@ class Replay:
         if table is not None:
             self._check_same(table, merger, options)
         done = None if table is None else self._done(table)
-        known = self._known(done)
+        known = self._known(done, is_empty=table is None or table.view.is_empty)
         if table is None:
             begins = known.start.config
             table = LakeTable.create(
@@ -157,8 +157,12 @@ class Replay:
         txn = table.view.snapshot.txns.get(self._application)
         return None if txn is None else txn.version
 
-    def _known(self, done: int | None) -> Retained:
-        """The records still to be replayed."""
+    def _known(self, done: int | None, *, is_empty: bool) -> Retained:
+        """The records still to be replayed.
+
+        :param done: the version up to which they were replayed.
+        :param is_empty: whether the other table has no rows and no logs.
+        """
         if done is None:
             return retained(self._handle, self._end, self._since)
         if done >= self._end.version:
@@ -170,8 +174,8 @@ class Replay:
                 f"the replay stands at version {done}, and {error.message}. Replay into a new table",
                 version=done,
             ) from error
-        # Version 0 has no records. From 0 on means: as far back as history goes.
-        if known.start.version != done and not known.is_loaded:
+        # Before a first load there are no records. If the other table has some, that load came after a restore.
+        if known.start.version != done and not (known.is_loaded and is_empty):
             raise CommitConflictError(
                 f"the table was restored to a version below {done}, up to which it was replayed: what was replayed "
                 "since is not its history any more. Replay into a new table",

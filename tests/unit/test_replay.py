@@ -204,6 +204,17 @@ def test_a_restore_below_what_was_replayed_is_refused(tmp_path: Path) -> None:
     same(table, tmp_path / "v")
 
 
+def test_a_first_load_after_a_restore_is_no_first_load_to_a_replay(tmp_path: Path) -> None:
+    """What was replayed before the restore is not the table's history any more."""
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 2, "a")]))
+    table.replay(tmp_path / "other")
+    table.restore(version=0)
+    table.upsert(frame([(1, 1, "b")]))
+    with pytest.raises(CommitConflictError, match="restored to a version below 1"):
+        table.replay(tmp_path / "other")
+
+
 def test_a_restore_takes_a_merger_back(tmp_path: Path) -> None:
     table = history(tmp_path / "t")
     table.compact()
