@@ -16,6 +16,7 @@ import lakemerge
 __all__ = ["AlarmError", "ends_a_with", "raised_in", "raising_at"]
 
 ROOT = Path(lakemerge.__file__).resolve().parent.parent
+STORES = str(ROOT / "lakemerge" / "storage")
 OWN = tuple(str(ROOT / package) for package in ("lakemerge", "compaction", "mergers"))
 
 
@@ -33,7 +34,7 @@ def ends_a_with(frame: FrameType) -> bool:
 def raising_at(logs: Path, number: int) -> Iterator[dict[str, Any]]:
     """Raise at the ``number``-th line of the library that runs after a commit file was made in any of the logs."""
     before = {path: set(path.glob("*.json")) for path in logs.glob("*/_delta_log")}
-    seen: dict[str, Any] = {"lines": 0, "where": None}
+    seen: dict[str, Any] = {"lines": 0, "where": None, "sent": False}
 
     def is_sent() -> bool:
         return any(set(path.glob("*.json")) - before.get(path, set()) for path in logs.glob("*/_delta_log"))
@@ -42,7 +43,12 @@ def raising_at(logs: Path, number: int) -> Iterator[dict[str, Any]]:
         name = frame.f_code.co_filename
         if not name.startswith(OWN):
             return None
-        if event == "line" and seen["where"] is None and not ends_a_with(frame) and (seen["lines"] or is_sent()):
+        if event != "line" or seen["where"] is not None:
+            return trace
+        # Commit files are made by stores alone, and a look at the folders takes long.
+        if not seen["sent"] and name.startswith(STORES):
+            seen["sent"] = is_sent()
+        if seen["sent"] and not ends_a_with(frame):
             seen["lines"] += 1
             if seen["lines"] == number:
                 seen["where"] = f"{os.path.relpath(name, ROOT)}:{frame.f_lineno}"
