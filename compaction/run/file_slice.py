@@ -170,8 +170,8 @@ def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: P
 
 
 def _apart(job: FileSliceJob, merge: MergeSpec, files: ParquetFiles) -> list[tuple[Key, Apart]]:
-    """The keys that stay as they are, with what is stored of them. Forgotten tombstones are among it: whether a live
-    record came before they were forgotten, is told by every merge."""
+    """The keys that stay as they are, with their stored rows and tombstones. These include forgotten tombstones:
+    every merge decides anew whether a live record came before they were forgotten."""
     if not job.apart:
         return []
     (file_slice,) = job.file_slices

@@ -58,8 +58,8 @@ def lines(values: Iterable[object]) -> None:
 
 
 def row_lines(batches: Iterable[pa.RecordBatch]) -> None:
-    """Print each row as one line of JSON. Each batch is printed as soon as it is read. Columns of one name are told
-    apart."""
+    """Print each row as one line of JSON. Each batch is printed as soon as it is read. Columns of the same
+    name get a number."""
     for batch in batches:
         lines(python_rows(batch))
         sys.stdout.flush()

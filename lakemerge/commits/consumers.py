@@ -26,7 +26,7 @@ from mergers.wording import argument
 __all__ = ["drop_consumers", "known_consumer", "register_consumer"]
 
 _MOST_KEPT: Final = 64
-"""Of what was sent to a consumer that is dropped, its commit tells so many moments."""
+"""The commit that drops a consumer lists at most this many of the deliveries to it."""
 
 
 def register_consumer(

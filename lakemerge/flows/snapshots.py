@@ -139,7 +139,7 @@ def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSet
 
 
 def stamped_schema(given: pa.Schema, version: Version) -> pa.Schema:
-    """The columns of a snapshot, with that of its version."""
+    """The columns of a snapshot, and the column that holds its version."""
     return given.append(pa.field(SNAPSHOT_VERSION, _type(version)))
 
 

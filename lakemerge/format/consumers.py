@@ -44,7 +44,7 @@ _MOST_TRIES: Final = 10
 _MOST_SENT: Final = 256
 """A position tells of so many moments; older ones are joined."""
 _ONE_PART_MS: Final = 60_000
-"""What is confirmed within a minute is told as one."""
+"""Positions that are confirmed within this time are one entry."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _logger = logger(__name__)
 

@@ -37,7 +37,7 @@ CLOUDS = {
     "oss://b/t": (DependencyMissingError, "Alibaba Cloud OSS: .*pip install ossfs"),
     "oci://b@n/t": (DependencyMissingError, "pip install ocifs"),
     "wasbs://c@a.blob.core.windows.net/t": (InputError, "write abfss://CONTAINER@ACCOUNT"),
-    "dbfs:/mnt/t": (InputError, "write /dbfs/PATH"),
+    "dbfs:/tables/t": (InputError, "write /dbfs/PATH"),
     "r2://b/t": (InputError, "write s3://BUCKET/PATH, with the store's endpoint_url"),
     "S3N://b/t": (InputError, "write s3://BUCKET/PATH"),
     "xyz://b/t": (InputError, "Protocol not known: xyz"),

@@ -184,7 +184,7 @@ class _Stream:
 class _Type:
     arrow: pa.DataType
     fields: tuple[tuple[str, pa.DataType], ...] | None = None
-    """Of a record."""
+    """The fields of a record; ``None`` for other types."""
     leaves: int = 1
     levels: int = 0
     is_empty: bool = False

@@ -34,7 +34,7 @@ _HEAD_BYTES = 64 << 10
 _MOST_INVALID = 1000
 """After so many lines with a wrong number of columns a portion is halved, because each of them takes a call."""
 _MANY = 64
-"""Of so many lines those at fault are first looked for all at once."""
+"""In a portion of at least this many lines, all bad lines are searched for in one pass first."""
 _MOST_TOLD = 300
 _SHAPES = (
     (pa.types.is_integer, r"^([+-]?\d+|0[xX][0-9a-fA-F]+|)$"),

@@ -149,7 +149,7 @@ class Quoting:
         opening, closing = places[::2], places[1::2]
         before = ends[values[np.maximum(opening - 1, 0)]] | (opening == 0)
         after = ends[values[np.minimum(closing + 1, len(values) - 1)]] | (closing == len(values) - 1)
-        # Of two quotes that stand for one, the first closes and the second opens.
+        # Two quotes in a row stand for one: the first counts as closing, the second as opening.
         return bool(before.all() and after.all())
 
     def _one_by_one(self, text: bytes, *, final: bool, patient: bool) -> Bounds:
