@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -37,6 +38,17 @@ def _no_waiting_for_disks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as system:
         system.setattr(os, "fsync", os.fstat)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _loggers() -> Iterator[None]:
+    """A command sends the log of services to its error stream, which is closed when its test ends."""
+    loggers = [logging.getLogger(name) for name in ("compaction", "lakemerge")]
+    before = [(logger.handlers, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,9 @@ from lakemerge.cli import main
 from lakemerge.cli.arguments import byte_count, duration, storage_options
 from lakemerge.errors import InputError
 from tests.unit.faults import create, frame, listing, state_of
-from tests.unit.loggers import kept_loggers
 
 ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _loggers() -> Iterator[None]:
-    with kept_loggers():
-        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from lakemerge.cli import main
 from lakemerge.cli.app import app
 from tests.merge_source.world import World
 from tests.unit.faults import create, frame
-from tests.unit.loggers import kept_loggers
 
 Captured = pytest.CaptureFixture[str]
 
@@ -65,12 +63,6 @@ LINES: dict[str, str] = {
 """Commands whose answer is rows, or entries of a list; that of ``maintain`` is a line for each run."""
 ENDLESS = {"merge-source follow"}
 """It ends by a signal alone; a line is what ``run`` prints."""
-
-
-@pytest.fixture(autouse=True)
-def _loggers() -> Iterator[None]:
-    with kept_loggers():
-        yield
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,17 +27,6 @@ from tests.unit.faults import listing
 from tests.unit.landing import FEED, land, landed, numbered, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _loggers() -> Iterator[None]:
-    """Commands send the log of services to their error stream; other tests' loggers stay as they were."""
-    names = ("compaction", "lakemerge")
-    before = {name: (logging.getLogger(name).handlers, logging.getLogger(name).level) for name in names}
-    yield
-    for name, (handlers, level) in before.items():
-        logging.getLogger(name).handlers = handlers
-        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

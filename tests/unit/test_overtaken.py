@@ -18,7 +18,6 @@ from lakemerge import CommitConflictError, LakeMergeError, LakeTable, VersionNot
 from lakemerge.cli import main
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, open_over
-from tests.unit.loggers import kept_loggers
 
 MOST_OPENED = 4
 """A vacuum comes before each of the first files that a read opens."""
@@ -121,8 +120,7 @@ def test_every_command_says_so(
         slow, calls = overtaking(path, at)
         for module in ("streams", "rows"):
             monkeypatch.setattr(f"lakemerge.cli.{module}.opened", lambda *_, table=slow, **__: table)
-        with kept_loggers():
-            code = main([str(path) if word == "T" else word for word in COMMANDS[command]])
+        code = main([str(path) if word == "T" else word for word in COMMANDS[command]])
         err = capsys.readouterr().err
         assert "Traceback" not in err
         if code:

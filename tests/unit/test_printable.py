@@ -9,7 +9,6 @@ import logging
 import pickle
 import re
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from lakemerge.report import report_html
 from mergers.logs import logger
 from mergers.wording import argument, printable, worded
 from tests.merge_source.world import World
-from tests.unit.loggers import kept_loggers
 from tests.unit.test_architecture import module_name, product_files
 from tests.unit.test_cli_json import commands
 
@@ -120,12 +118,6 @@ def unsafe(text: str) -> list[str]:
 
 def forged(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith("forged")]
-
-
-@pytest.fixture(autouse=True)
-def _loggers() -> Iterator[None]:
-    with kept_loggers():
-        yield
 
 
 @pytest.fixture
