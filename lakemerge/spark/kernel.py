@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 import pyarrow as pa
@@ -33,7 +32,7 @@ from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
-from mergers.portions import bounded_batches, is_large
+from mergers.portions import bounded_batches, is_large, portion_bytes
 
 __all__ = ["scan_merging"]
 
@@ -46,6 +45,9 @@ _LIST_ROWS = 4096
 _LIST_BYTES = 4 * 2**20
 """About the size of a list of rows. Spark copies each list as a whole."""
 _PARQUET_TO_ARROW = 4
+_SPARE_LISTS = 32
+"""So many lists of a part are planned beyond those that its metadata asks for. They are empty, unless the rows are much
+larger than the metadata says."""
 
 
 def scan_merging(
@@ -159,7 +161,7 @@ def _most_rows(file_slice: FileSlice) -> int:
 
 
 def _list_rows(file_slice: FileSlice) -> int:
-    """How many rows each list of a file slice has, but for the last."""
+    """How many rows each list of a file slice has by its metadata."""
     row_bytes = (file_slice.file_bytes * _PARQUET_TO_ARROW + file_slice.log_bytes) / max(1, _most_rows(file_slice))
     return max(1, min(_LIST_ROWS, int(_LIST_BYTES / max(1, row_bytes))))
 
@@ -168,7 +170,8 @@ def _lists_of(part: Part) -> int:
     """How many lists the part's rows need at most. Some lists may be empty. Parts of a file slice are about even."""
     rows = _most_rows(part.file_slice)
     share = rows if part.count == 1 else min(rows, 2 * rows // part.count)
-    return max(1, -(-share // _list_rows(part.file_slice)))
+    expected = max(1, -(-share // _list_rows(part.file_slice)))
+    return max(expected, min(share, expected + _SPARE_LISTS))
 
 
 class _Lists:
@@ -186,7 +189,8 @@ class _Lists:
         self._group: tuple[int, Sequence[Part]] = (-1, ())
         self._part, self._taken = -1, 0
         """The part that is being read, and how many of its lists were taken."""
-        self._tables: Iterator[pa.Table] = iter(())
+        self._rows = _Rows(iter(()), 1)
+        self._empty = pa.array([[]], self._kind)
 
     def get(self, number: int, place: int, *, is_last: bool) -> pa.Array:
         """
@@ -196,11 +200,12 @@ class _Lists:
         """
         if number != self._part or place <= self._taken:
             part = self._numbered(number)
-            self._tables = _even(self._reading.tables(part), _list_rows(part.file_slice))
+            self._rows = _Rows(self._reading.tables(part), _list_rows(part.file_slice))
             self._part, self._taken = number, 0
-        taken = list(islice(self._tables, place - self._taken - 1, None if is_last else place - self._taken))
+        # A call that Spark left out has its rows, too.
+        taken = [self._rows.take(all_left=is_last and at == place) for at in range(self._taken + 1, place + 1)]
         self._taken = place
-        return self._as_list(pa.concat_tables([self._reading.schema.empty_table(), *taken]))
+        return self._as_list(taken[-1])
 
     def _numbered(self, number: int) -> Part:
         at = number // self._together
@@ -208,8 +213,11 @@ class _Lists:
             self._group = (at, pickle.loads(self._given[at]))  # noqa: S301 - our own driver's bytes
         return self._group[1][number % self._together]
 
-    def _as_list(self, table: pa.Table) -> pa.Array:
-        if is_large(table):
+    def _as_list(self, batches: list[pa.RecordBatch]) -> pa.Array:
+        if not batches:
+            return self._empty
+        table = pa.Table.from_batches(batches)
+        if table.num_rows > 1 and is_large(table):
             raise TableError(
                 f"a list of {table.num_rows} rows for Spark has {table.nbytes:,} bytes, because the rows are much "
                 "larger than their files say; read one partition at a time, with a filter on the partition columns"
@@ -219,15 +227,29 @@ class _Lists:
         return pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows, type=self._kind)
 
 
-def _even(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
-    """The rows in tables of ``size`` rows; the last one may have fewer."""
-    held: list[pa.Table] = []
-    for table in tables:
-        held.append(table)
-        count = sum(part.num_rows for part in held)
-        if count >= size:
-            whole = pa.concat_tables(held)
-            yield from (whole.slice(start, size) for start in range(0, count - size + 1, size))
-            held = [whole.slice(count - count % size)]
-    if held:
-        yield pa.concat_tables(held)
+class _Rows:
+    """A part's rows, from which lists are taken. A list has some number of rows, or fewer if they are many bytes; what
+    it lacks comes with the next ones."""
+
+    def __init__(self, tables: Iterable[pa.Table], size: int) -> None:
+        self._size = size
+        self._batches = (batch for table in tables for batch in bounded_batches(table, rows=size) if batch.num_rows)
+        self._next: pa.RecordBatch | None = next(self._batches, None)
+        self._due = 0
+        """How many rows the lists so far would have and do not have."""
+
+    def take(self, *, all_left: bool) -> list[pa.RecordBatch]:
+        """The rows of the next list."""
+        self._due += self._size
+        taken: list[pa.RecordBatch] = []
+        room = portion_bytes()
+        while self._next is not None and (all_left or self._due > 0):
+            if taken and not all_left and is_large(self._next, than=room):
+                break
+            batch = self._next if all_left else self._next.slice(0, self._due)
+            rest = self._next.slice(batch.num_rows)
+            self._next = rest if rest.num_rows else next(self._batches, None)
+            taken.append(batch)
+            self._due -= batch.num_rows
+            room -= batch.nbytes
+        return taken

@@ -220,3 +220,23 @@ class _Part:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 4096])
+@pytest.mark.parametrize("largest", [1, 3])
+def test_lists_of_rows_that_are_larger_than_their_files_say(
+    size: int, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list stays within a portion or has one row, and the lists after it have what it lacks."""
+    monkeypatch.setattr("mergers.portions.LARGEST_BYTES", 1_000)
+    random_bytes = random.Random(size)
+    values = ["x" * (largest * random_bytes.randrange(1, 300)) for _ in range(60)]
+    table = pa.table({"v": values})
+    rows = kernel._Rows([table.slice(0, 25), table.slice(0, 0), table.slice(25)], size)
+    lists = [rows.take(all_left=False) for _ in range(-(-60 // size) + 60)]
+    assert [value for found in lists for batch in found for value in batch.column(0).to_pylist()] == values
+    for found in lists:
+        assert sum(batch.num_rows for batch in found) < 2 or sum(batch.nbytes for batch in found) <= 1_000
+    assert lists[-1] == rows.take(all_left=True) == []
+    if size < 7 and largest == 1:
+        assert all(lists[: 60 // size]), "no row waits longer than it must"
