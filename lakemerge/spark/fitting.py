@@ -14,13 +14,16 @@ import pyarrow as pa
 
 from lakemerge.schema.schema import type_ddl
 from lakemerge.spark.names import quoted
+from mergers.portions import VALUE_BYTES
 
-__all__ = ["fitting"]
+__all__ = ["fitting", "small"]
 
 _INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _MANTISSA_BITS = {pa.float32(): 24, pa.float64(): 53}
 _MOST_DIGITS = 38
 _BIGINT_DIGITS = 19
+_FIXED_BYTES = 17
+"""The most bytes that a number, or what stands beside a value of any size, takes."""
 
 
 def fitting(value: str, given: Any, wanted: Any, depth: int = 0) -> Iterator[str]:
@@ -44,6 +47,34 @@ def fitting(value: str, given: Any, wanted: Any, depth: int = 0) -> Iterator[str
         yield from _of_each(value, given.value_type, wanted.value_type, depth)
     elif given != wanted:
         yield from _equal(value, given, wanted)
+
+
+def small(value: str, kind: Any) -> Iterator[str]:
+    """The condition that a value has fewer bytes as Arrow data than a table takes, if values of its type may have more.
+
+    :param value: an SQL expression.
+    :param kind: its type.
+    """
+    if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        yield f"{_bytes(value, kind)} < {VALUE_BYTES}"
+
+
+def _bytes(value: str, kind: Any, depth: int = 0) -> str:
+    """At least as many bytes as the value has as Arrow data, as an SQL expression that is never null."""
+    if pa.types.is_struct(kind):
+        return " + ".join([f"{_FIXED_BYTES}L", *(_bytes(f"{value}.{quoted(f.name)}", f.type, depth) for f in kind)])
+    if pa.types.is_map(kind):
+        keys = _bytes(f"map_keys({value})", pa.list_(kind.key_type), depth)
+        return f"{keys} + {_bytes(f'map_values({value})', pa.list_(kind.item_type), depth)}"
+    if pa.types.is_list(kind):
+        element, total = f"e{depth}", f"t{depth}"
+        each = _bytes(element, kind.value_type, depth + 1)
+        if element not in each:  # all elements have the same size
+            return f"{_FIXED_BYTES}L + coalesce(size({value}), 0) * ({each})"
+        return f"{_FIXED_BYTES}L + coalesce(aggregate({value}, 0L, ({total}, {element}) -> {total} + {each}), 0L)"
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return f"{_FIXED_BYTES}L + coalesce(octet_length({value}), 0)"
+    return f"{_FIXED_BYTES}L"
 
 
 def _of_each(values: str, given: Any, wanted: Any, depth: int) -> Iterator[str]:

@@ -27,7 +27,7 @@ from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_arrow_schema, type_ddl
-from lakemerge.spark.fitting import fitting
+from lakemerge.spark.fitting import fitting, small
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.transport.jobs import map_in_tasks
@@ -157,6 +157,7 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
         cast = "CAST" if kind == field.type else "TRY_CAST"
         columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"
         conditions += (f"({condition}) IS NOT FALSE" for condition in fitting(value, kind, field.type))
+        conditions += small(value, kind)
     keys = ", ".join(columns[name] for name in write.pack.config.key)
     bucket = f"pmod(xxhash64({keys}), {write.pack.buckets})"
     if conditions:

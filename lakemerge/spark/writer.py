@@ -28,6 +28,7 @@ from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.judging import judging
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.reader import read_dataframe
+from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.sessions import is_running
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
 from lakemerge.spark.transport.portable import portable
@@ -46,6 +47,8 @@ _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 _BELIEVABLE_BYTES = 2**40
 _ROWS_TO_FILES = 4
+_SHORT_PLANS = {"spark.sql.maxPlanStringLength": str(2**20)}
+"""The estimate stands in the plan's first lines. A plan has all of a long literal."""
 """Spark's estimate for a file source is the size of the files. As Arrow data the rows take about this many times as
 much."""
 
@@ -175,7 +178,8 @@ def _estimated_bytes(frame: DataFrame) -> int | None:
     spark, view = frame.sparkSession, f"lakemerge_{uuid.uuid4().hex}"
     frame.createTempView(view)
     try:
-        plan = str(spark.sql(f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - our own name
+        with session_settings(spark, _SHORT_PLANS):
+            plan = str(spark.sql(f"EXPLAIN COST SELECT * FROM {view}").collect()[0][0])  # noqa: S608 - our own name
     finally:
         spark.catalog.dropTempView(view)
     match = _SIZE.search(plan)

@@ -219,3 +219,38 @@ def test_numbers_that_only_the_kernel_knows_to_fit(
     assert loads == [None]
     assert set(table.to_arrow().column("d").to_pylist()) == {2.0**60}
     assert set(table.to_arrow().column("n").to_pylist()) == {Decimal("1.50")}
+
+
+LARGE = {
+    "v": "repeat('x', 1001)",
+    "b": "unhex(repeat('00', 1001))",
+    "s": "named_struct('t', repeat('x', 1001))",
+    "l": "array_repeat(1, 300)",
+    "m": "map('k', array_repeat('xyz', 60))",
+}
+"""Values of over 1,000 bytes as Arrow data, by column."""
+
+
+def test_values_that_are_large_are_left_to_the_kernel(
+    spark: SparkSession, tmp_path: Path, loads: list[UpsertResult | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses values of over 960 MiB, and Spark's writer would take them."""
+    monkeypatch.setattr("lakemerge.spark.fitting.VALUE_BYTES", 1000)
+    ddl = "id BIGINT, v STRING, b BINARY, s STRUCT<t: STRING, n: INT>, l ARRAY<INT>, m MAP<STRING, ARRAY<STRING>>"
+    small = {
+        "v": "repeat('x', 900)",
+        "b": "unhex(repeat('00', 900))",
+        "s": "named_struct('t', repeat('x', 900))",
+        "l": "array_repeat(1, 50)",
+        "m": "map('k', array_repeat('xyz', 30))",
+    }
+    for column in [None, *LARGE]:
+        table = LakeTable.create(tmp_path / str(column), ddl, key=["id"], buckets=2, spark=spark)
+        names = {name: LARGE[name] if name == column else value for name, value in small.items()}
+        values = [f"IF(id = 6, {value}, NULL) AS {name}" for name, value in names.items() if name != "s"]
+        struct = f"IF(id = 6, {names['s'][:-1]}, 'n', 1), NULL) AS s"
+        table.upsert(spark.range(0, 8, 1, 2).selectExpr("id", *values, struct))
+        (rows,) = (row for row in table.to_arrow().to_pylist() if row["id"] == 6)
+        assert len(rows["v"]) == (1001 if column == "v" else 900)
+        assert (loads.pop() is None) == (column is not None), column
+    assert not loads
