@@ -10,7 +10,7 @@ replace them, and the tombstones. Base rows whose key is in no log are searched,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +23,12 @@ from mergers.errors import LakeMergeError, MergeOverflowError, MergerContractErr
 from mergers.interrupts import is_interrupt
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
+from mergers.restart import combine_restarted, has_restarts, merge_restarted
 
 __all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
 
+Combining = Callable[[Groups], Bools | None]
+"""``Merger.combine``, or the like."""
 VERSION_COLUMN = "_lm_version"
 """Column of tombstone tables: the version of the record that set the tombstone."""
 
@@ -37,7 +40,8 @@ class Frame:
     rows: pa.Table
     """Key columns and any of the table's other columns. Missing columns are unset."""
     kinds: Kinds | None
-    """The :class:`RowKind` value of each row; ``None`` if all are upserts."""
+    """The :class:`RowKind` value of each row, or ``SET`` or ``CLEAR`` of :mod:`mergers.restart`; ``None`` if all are
+    upserts."""
     version: int | Ints
     """The version that committed the records, or the version of each row."""
     columns: frozenset[str] | None = None
@@ -166,7 +170,7 @@ def _fold(
         order=position,
         versions=all_versions[position],
     )
-    merged = _checked(_merged(merger, groups), groups, merger)
+    merged = merge_restarted(merger, groups, lambda cut: _checked(_merged(merger, cut), cut, merger))
     if lacking and merged.columns:
         raise MergerContractError(
             f"merger {merger.name!r} declares that it is selective, but made the column(s) "
@@ -208,17 +212,21 @@ def overlay_rows(base: pa.Table, folded: Folded, columns: Sequence[str], *, sort
 
 def combine(merger: Merger, shape: TableShape, frame: Frame, *, full: bool) -> Bools | None:
     """Which rows of a frame sorted by key to keep, if the merger's laws allow the writer to pre-combine; ``None`` keeps
-    all. ``full``: the frame carries every column of the table."""
-    if not merger.laws(shape, full_frames=full).associative:
+    all. Nothing that precedes a set or clear of its key is kept, whatever the laws.
+
+    :param full: whether the frame carries every column of the table."""
+    associative = merger.laws(shape, full_frames=full).associative
+    if not associative and not has_restarts(frame.kinds):
         return None
     rows = frame.rows
     starts = group_starts(key_columns(rows, shape.key))
     if len(starts) == rows.num_rows:
         return None
-    return _combine_portions(merger, shape, frame, starts) if is_large(rows) else _combine(merger, shape, frame, starts)
+    combining = merger.combine if associative else None
+    return (_combine_portions if is_large(rows) else _combine)(combining, shape, frame, starts)
 
 
-def _combine(merger: Merger, shape: TableShape, frame: Frame, starts: Ints) -> Bools | None:
+def _combine(combining: Combining | None, shape: TableShape, frame: Frame, starts: Ints) -> Bools | None:
     rows, kinds = frame.rows, frame.kinds
     groups = Groups(
         shape=shape,
@@ -231,10 +239,10 @@ def _combine(merger: Merger, shape: TableShape, frame: Frame, starts: Ints) -> B
         order=np.arange(rows.num_rows, dtype=np.int64),
         versions=_versions_of(frame),
     )
-    return merger.combine(groups)
+    return combine_restarted(groups, combining)
 
 
-def _combine_portions(merger: Merger, shape: TableShape, frame: Frame, starts: Ints) -> Bools:
+def _combine_portions(combining: Combining | None, shape: TableShape, frame: Frame, starts: Ints) -> Bools:
     """Which rows of a large frame to keep. A key that is large itself is combined portion by portion, and then what is
     left of it, as long as there is less each time."""
     keep = np.ones(frame.rows.num_rows, dtype=np.bool_)
@@ -249,7 +257,7 @@ def _combine_portions(merger: Merger, shape: TableShape, frame: Frame, starts: I
             kept = []
             for start, end in cuts:
                 (part,), _ = _chosen([frame], left[start:end])
-                own = _combine(merger, shape, part, inner if last - first > 1 else np.zeros(1, dtype=np.int64))
+                own = _combine(combining, shape, part, inner if last - first > 1 else np.zeros(1, dtype=np.int64))
                 kept.append(left[start:end] if own is None else left[start:end][own])
             left = np.concatenate(kept)
             if len(cuts) == 1 or len(left) == before:

@@ -119,7 +119,7 @@ class RowMerger(Merger):
         """
 
     def traits(self, shape: TableShape) -> Traits:
-        return Traits(lone_upsert_is_row=True, bare_delete_removes=True)
+        return Traits(lone_upsert_is_row=True)
 
     def merge_groups(self, groups: Groups) -> Merged:
         status = np.full(len(groups.sizes), Status.ROW, dtype=np.int8)

@@ -23,9 +23,6 @@ class Traits:
     Bulk loads then skip the fold and ``Merger.check_records``. So it is false where ``check_records`` may refuse an
     upsert. Columns in ``Merger.bulk_load_vetoes`` are checked.
     """
-    bare_delete_removes: bool = False
-    """A ``-D`` with only key and ordering removes the row of its key, if the row's ordering is not above its own.
-    Conditional deletes are made of such records."""
     only_picks: bool = False
     """Every value of a merged row is one of those in the records. The merger picks it by comparing them with each
     other: it never computes a value, and compares none with values in options.
@@ -33,3 +30,5 @@ class Traits:
     Columns may then get wider types under records that are not folded yet, since it does not matter in which type
     they are folded.
     """
+    tombstones: bool = True
+    """A deleted key remembers its ordering, where ordering decides, and older records stay out."""

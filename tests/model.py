@@ -424,6 +424,26 @@ class ModelTable:
         self._snapshots.append(replace(last, states=kept))
         return self.version
 
+    def transact(self, states: Mapping[tuple[Any, ...], Row | None]) -> int:
+        """What a transaction says of keys: the row of each is exactly this, or there is none. A key that is cleared
+        remembers the ordering of its row where the merger remembers that of a delete."""
+        after, deleted_at = dict(self._snapshots[-1].states), dict(self._snapshots[-1].deleted_at)
+        remembers = self._ordering and self._merger.orders and not isinstance(self._merger, FirstRow)
+        for key, row in states.items():
+            before = after.get(key)
+            if row is not None:
+                after[key] = row
+            elif remembers and isinstance(before, dict):
+                after[key] = Tombstone(self._merger.stored_ordering(before))
+                deleted_at[key] = self.version + 1
+            else:
+                after[key] = None
+        self._snapshots.append(replace(self._snapshots[-1], states=after, deleted_at=deleted_at))
+        return self.version
+
+    def key_of(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[column] for column in self._key)
+
     def restore(self, version: int) -> int:
         """Everything is as it was at an earlier number."""
         self._snapshots.append(self._snapshots[version])

@@ -32,7 +32,6 @@ from lakemerge.schema.evolution import carries
 
 __all__ = [
     "FileSlicesChangedError",
-    "RowsChangedError",
     "check_not_overtaken",
     "check_same_meaning",
     "commit_records",
@@ -41,12 +40,6 @@ __all__ = [
     "rows_changed",
     "with_buckets",
 ]
-
-
-class RowsChangedError(CommitConflictError):
-    """Rows changed after the version on which a conditional write was evaluated. It has to be evaluated again."""
-
-    code = "rows-changed"
 
 
 class FileSlicesChangedError(CommitConflictError):

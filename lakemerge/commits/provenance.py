@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lakemerge.delta import Action, Snapshot, Transaction
 from lakemerge.errors import CommitConflictError
 
-__all__ = ["Along", "DomainChangedError", "DomainIs", "Precondition", "Provenance"]
+__all__ = ["Along", "DomainChangedError", "DomainIs", "Isolation", "Precondition", "Provenance"]
+
+Isolation = Literal["snapshot", "serializable"]
+"""``snapshot``: a transaction conflicts with commits that wrote one of its keys. ``serializable``: also with commits
+that wrote any key to a bucket that it read."""
 
 
 class DomainChangedError(CommitConflictError):
@@ -63,8 +67,8 @@ class Provenance:
     """``(appId, version)`` that makes a repeated write a no-op."""
     info: Mapping[str, object] = field(default_factory=dict)
     """Further keys of ``commitInfo``, from the caller."""
-    only_onto_begin: bool = False
-    """Whether the records are valid only for the rows of the version at which the write began."""
+    isolation: Isolation | None = None
+    """For a transaction: what must not have been committed since the version at which it read."""
     merge_schema: bool = False
     """Whether the commit adds the columns that its beginning's schema has and the tip's lacks."""
     along: Along = Along()

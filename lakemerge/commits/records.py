@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lakemerge.commits.base import (
-    RowsChangedError,
     check_same_meaning,
     commit_records,
-    rows_changed,
     with_buckets,
 )
+from lakemerge.commits.footprint import Footprint
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import (
     Action,
@@ -45,15 +44,21 @@ class NotEmptyError(CommitConflictError):
 def commit_logs(
     handle: Handle, begin: TableView, logs: LogCommit | None, provenance: Provenance, metrics: Mapping[str, object]
 ) -> Committed | AlreadyDone:
-    """Append log blocks. Without blocks the commit is an empty batch, which makes a version, too."""
+    """Append log blocks. Without blocks the commit is an empty batch, which makes a version, too.
+
+    Raises :class:`lakemerge.commits.footprint.RowsChangedError` for a transaction that conflicts with later commits.
+    """
+    conflicts = None
+    if provenance.isolation is not None:
+        conflicts = Footprint(handle, begin, () if logs is None else logs.blocks, provenance.isolation)
 
     def build(before: TableView) -> Attempt | AlreadyDone:
         if done := _already_done(before, provenance):
             return done
         view = _grown(handle, before, begin) if provenance.merge_schema else before
         check_same_meaning(begin, view)
-        if provenance.only_onto_begin and rows_changed(handle, begin, view):
-            raise RowsChangedError(f"rows were written after version {begin.version}")
+        if conflicts is not None:
+            conflicts.check(view)
         state = _state(before, view)
         actions: list[Action] = _define(before, view, None if logs is None else logs.blocks[0].buckets)
         if state != before.state:

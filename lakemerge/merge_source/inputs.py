@@ -215,7 +215,7 @@ class Input:
         # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
         # writes. What was written before the table was replaced does not.
         for entry in self.table.history():
-            if entry.operation in ("UPSERT", "DELETE"):
+            if entry.operation in ("UPSERT", "DELETE", "MERGE"):
                 return True
             if entry.version == 0 or entry.operation == REPLACE_OPERATION:
                 return False

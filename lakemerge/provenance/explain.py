@@ -30,9 +30,10 @@ from lakemerge.python_values import python_rows
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.read.parquet.files import shaped
-from mergers import Frame, Merger, RowKind, TableShape, fold
+from mergers import Frame, Merger, TableShape, fold
 from mergers.failing import FAILURES
 from mergers.kernel import VERSION_COLUMN, overlay_rows, tombstone_schema
+from mergers.restart import RecordKind
 
 __all__ = ["explain_key"]
 
@@ -335,7 +336,7 @@ def _folded(merger: Merger, shape: TableShape, state: KeyState, records: Sequenc
     frames = [
         Frame(
             record.rows,
-            None if record.kind is RowKind.UPDATE_AFTER else np.array([record.kind], dtype=np.int8),
+            None if record.kind is RecordKind.UPDATE_AFTER else np.array([record.kind], dtype=np.int8),
             record.version,
         )
         for record in records

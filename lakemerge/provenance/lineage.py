@@ -127,7 +127,7 @@ class _Teller:
             yield self._noted(commit, about)
         elif commit.metadata is not None and any(part in operation for part in _CHANGES):
             yield Event("CHANGE", version, operation, words=self._change(commit, about), details=about)
-        elif made or operation in ("UPSERT", "DELETE", "INGEST"):
+        elif made or operation in ("UPSERT", "DELETE", "UPDATE", "MERGE", "INGEST"):
             yield from self._written(commit, made, about)
 
     @staticmethod

@@ -18,9 +18,9 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.python_values import python_rows
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
-from mergers import RowKind
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.portions import together
+from mergers.restart import RecordKind
 
 __all__ = ["KeyRecord", "KeyState", "nullable", "read_records", "read_state"]
 
@@ -55,7 +55,7 @@ class KeyRecord:
     file: str
     row_index: int
     """Its position in the file, counted from 0."""
-    kind: RowKind
+    kind: RecordKind
     rows: pa.Table
     """The record alone, with the columns that it carries."""
     is_packed: bool
@@ -128,7 +128,7 @@ def _of_block(
                     version=version,
                     file=block.file.path,
                     row_index=place,
-                    kind=RowKind.UPDATE_AFTER if kind is None else RowKind(kind),
+                    kind=RecordKind.UPDATE_AFTER if kind is None else RecordKind(kind),
                     rows=table.slice(row, 1).select(carried),
                     is_packed=packed,
                 )

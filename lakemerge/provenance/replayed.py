@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.records import commit_load, commit_note
 from lakemerge.delta import AlreadyDone
+from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.records import nullable
@@ -28,6 +31,7 @@ from lakemerge.write.pack import pack
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
+from mergers.restart import CLEAR, SET, RecordKind
 
 if TYPE_CHECKING:
     from lakemerge.delta import AddFile
@@ -46,26 +50,53 @@ def commit_frame(
     :param records: streams one after the other, each with the columns that its records carry.
     :param told: where they came from, see :func:`lakemerge.provenance.origins.custody_of`.
     """
-    write = Write.start(
-        table.handle,
-        table.view,
-        pa.unify_schemas([reader.schema for reader in records]),
-        WriteRequest(kind_column=KIND, info={"replay": dict(told)}, merge_schema=True),
-        estimated_bytes=None,
+    found = [_with_states(reader) for reader in records]
+    # A commit is a transaction's as a whole, or not at all; a reader without records fits both.
+    states = any(of_states for _, of_states, _ in found)
+    readers = [reader for reader, _, empty in found if not (states and empty)]
+    request = WriteRequest(
+        kind_column=None if states else KIND, states=states, info={"replay": dict(told)}, merge_schema=True
     )
+    schema = pa.unify_schemas([reader.schema for reader in readers])
+    write = Write.start(table.handle, table.view, schema, request, estimated_bytes=None)
     if isinstance(write, UpsertResult):
         raise AssertionError("a write without a transaction is never done already")
     provenance = replace(write.provenance, operation=_OPERATION, app_txn=txn)
     write = replace(write, provenance=provenance)
     try:
         packed = []
-        for task, reader in enumerate(records):
-            plan = plan_frame(reader.schema, write.begin.config, write.pack.merger, kind_column=KIND)
+        for task, reader in enumerate(readers):
+            kind_column = request.kind_column
+            config, merger = write.begin.config, write.pack.merger
+            plan = plan_frame(reader.schema, config, merger, kind_column=kind_column, states=states)
             packed.append(pack(reader, replace(write.pack, frame=plan), task))
     except BaseException:
         write.discard()
         raise
     return finish(write, packed, load_file_slices=load_in_process).rows
+
+
+def _with_states(records: pa.RecordBatchReader) -> tuple[pa.RecordBatchReader, bool, bool]:
+    """The records, whether they are those of a transaction, and whether there are none. The records of a transaction
+    have the column of kinds of sets and clears."""
+    batches = iter(records)
+    first = next((batch for batch in batches if batch.num_rows), None)
+    codes = {RecordKind.SET.symbol: SET, RecordKind.CLEAR.symbol: CLEAR}
+    if first is None or first.column(KIND)[0].as_py() not in codes:
+        both = batches if first is None else chain([first], batches)
+        return pa.RecordBatchReader.from_batches(records.schema, both), False, first is None
+    place = records.schema.get_field_index(KIND)
+    schema = records.schema.set(place, pa.field(KIND_COLUMN, pa.int8()))
+
+    def coded() -> Iterator[pa.RecordBatch]:
+        for batch in chain([first], batches):
+            kinds = pc.index_in(batch.column(KIND), pa.array(list(codes), pa.string()))
+            found = pa.array(list(codes.values()), pa.int8()).take(kinds)
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns[:place], found, *batch.columns[place + 1 :]], schema=schema
+            )
+
+    return pa.RecordBatchReader.from_batches(schema, coded()), True, False
 
 
 def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:

@@ -18,14 +18,14 @@ from lakemerge.provenance.records import nullable
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import check_keys
-from mergers import RowKind
+from mergers.restart import RecordKind
 
 __all__ = ["KIND", "records_of", "with_kinds"]
 
 KIND = "_row_kind"
 """The name of the kind column."""
 
-_SYMBOLS = tuple(kind.symbol for kind in sorted(RowKind))
+_SYMBOLS = tuple(kind.symbol for kind in sorted(RecordKind))
 
 Transform = Callable[[pa.Table], pa.Table]
 
@@ -65,7 +65,7 @@ def _records(
                 )
                 for table, _, _ in stream:
                     check_keys(table, config.key, block.file.path)
-                    kinds = table.column(KIND_COLUMN).fill_null(int(RowKind.UPDATE_AFTER))
+                    kinds = table.column(KIND_COLUMN).fill_null(int(RecordKind.UPDATE_AFTER))
                     yield table.drop_columns([KIND_COLUMN]).append_column(KIND, _symbols(kinds))
 
     return _stream(tables(), pa.schema([*carried, pa.field(KIND, pa.string())]), where, transform)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakemerge.python_values import Spelled, arrow_values, decimal_text
-from mergers import Merger, RowKind, TableShape
+from mergers import Merger, TableShape
 from mergers.builtin.functions.equal import equality_codes
 from mergers.ordering import order_codes
+from mergers.restart import RecordKind
 
 __all__ = ["Change", "Verdict", "judged", "shown_value"]
 
@@ -31,7 +32,7 @@ class Change:
 
     merger: Merger
     shape: TableShape
-    kind: RowKind
+    kind: RecordKind
     values: _Row
     """The columns that the record carries."""
     before: _Row | None
@@ -43,7 +44,7 @@ class Change:
 
     @property
     def is_upsert(self) -> bool:
-        return self.kind in (RowKind.INSERT, RowKind.UPDATE_AFTER)
+        return self.kind in (RecordKind.INSERT, RecordKind.UPDATE_AFTER)
 
     @property
     def ordering(self) -> tuple[str, ...]:
@@ -60,7 +61,10 @@ class Change:
 
     @property
     def described(self) -> Mapping[str, str]:
-        return self.merger.describe_step(self.shape, before=self.before, record=self.values, kind=self.kind)
+        kind = self.kind.row_kind
+        if kind is None:
+            return {}
+        return self.merger.describe_step(self.shape, before=self.before, record=self.values, kind=kind)
 
 
 def judged(change: Change) -> tuple[Verdict, str]:
@@ -71,6 +75,8 @@ def judged(change: Change) -> tuple[Verdict, str]:
 
 
 def _judged(change: Change) -> tuple[Verdict, str]:
+    if change.kind in (RecordKind.SET, RecordKind.CLEAR):
+        return _of_transaction(change)
     if change.before is None and change.after is None:
         return _without_row(change)
     if change.before is None:
@@ -79,6 +85,20 @@ def _judged(change: Change) -> tuple[Verdict, str]:
         return "deleted", _deleted(change)
     changed = [name for name in change.shape.values if _differ(change, name)]
     return _changed_row(change, changed) if changed else _same_row(change)
+
+
+def _of_transaction(change: Change) -> tuple[Verdict, str]:
+    """What a transaction says does not depend on what was there, nor on the merger."""
+    if change.kind is RecordKind.CLEAR:
+        if change.before is None:
+            return "unchanged", "a transaction deleted the row, and there was none"
+        return "deleted", f"by a transaction; {_deleted(change).removeprefix('the row is gone, and ')}"
+    if change.before is None:
+        return "applied", "a transaction made the row"
+    changed = [name for name in change.shape.values if _differ(change, name)]
+    if not changed:
+        return "unchanged", "a transaction left the row as it was"
+    return "applied", f"a transaction set {_names(changed)}"
 
 
 def _without_row(change: Change) -> tuple[Verdict, str]:
@@ -90,9 +110,9 @@ def _without_row(change: Change) -> tuple[Verdict, str]:
         return "ignored", _older(change, was) or f"the key was deleted in {change.ordered_by}"
     if was is not None:
         return "deleted", "there was no row, and the delete before it is not remembered any more"
-    if change.kind is RowKind.DELETE:
+    if change.kind is RecordKind.DELETE:
         return "unchanged", "there was no row to delete"
-    if change.kind is RowKind.UPDATE_BEFORE:
+    if change.kind is RecordKind.UPDATE_BEFORE:
         return "ignored", "there was no row to take something back from"
     return "ignored", f"{change.merger.name} makes no row of it"
 
@@ -136,14 +156,14 @@ def _same_row(change: Change) -> tuple[Verdict, str]:
     older = _older(change, row)
     brought = [name for name in change.shape.values if change.values.get(name) is not None]
     unlike = [name for name in brought if name not in change.shape.ordering and not _is_own(change, name)]
-    if change.kind is RowKind.UPDATE_BEFORE and not functions:
+    if change.kind is RecordKind.UPDATE_BEFORE and not functions:
         return "ignored", f"{change.merger.name} takes nothing back here"
     if older is not None and not functions:
         return "ignored", older
     if change.is_upsert and not set(unlike) - functions.keys():
         said = "; ".join(functions[name] for name in functions if name in change.values)
         return "unchanged", said or "the row had these values already"
-    if change.kind is RowKind.DELETE:
+    if change.kind is RecordKind.DELETE:
         return "ignored", older or f"{change.merger.name} takes no deletes here"
     if not change.is_upsert:
         return "unchanged", "; ".join(functions.values()) or "there was nothing to take back"

@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 
 from lakemerge.results.failures import FailedKey, FailedRecord
-from mergers import Frame, RowKind, TableShape
+from mergers import Frame, TableShape
 from mergers.failing import Failing, has_keys
 from mergers.logs import logger
+from mergers.restart import RecordKind
 
 __all__ = ["MOST_FAILING", "LeaveOut", "leave_out", "listed"]
 
@@ -63,7 +64,7 @@ def listed(failing: Failing, frames: Sequence[Frame], shape: TableShape) -> list
 def _records(frame: Frame, places: Sequence[int]) -> Iterator[FailedRecord]:
     names = [name for name in frame.rows.column_names if not name.startswith("_lm_")]
     for place in places:
-        kind = RowKind.UPDATE_AFTER if frame.kinds is None else RowKind(int(frame.kinds[place]))
+        kind = RecordKind.UPDATE_AFTER if frame.kinds is None else RecordKind(int(frame.kinds[place]))
         version = frame.version if isinstance(frame.version, int) else int(frame.version[place])
         (values,) = frame.rows.slice(place, 1).select(names).to_pylist()
         yield FailedRecord(version=version, kind=kind.symbol, values=values)

@@ -32,6 +32,7 @@ from mergers.failing import FAILURES, find_failing, has_keys, with_key, without_
 from mergers.kernel import VERSION_COLUMN, Folded, overlay_rows, tombstone_schema
 from mergers.keys import key_columns, sort_order
 from mergers.portions import gather
+from mergers.restart import CLEAR
 
 __all__ = [
     "ChangedRange",
@@ -197,19 +198,19 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
 
 def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:
     """Whether every row that a file slice's live logs add is one whole record of theirs: the merger returns one of its
-    inputs, and each upsert carries all columns. A block that lacks columns may hold only deletes. Its statistics have
-    to say so."""
+    inputs, and each upsert carries all columns. A block that lacks columns may hold only deletes and clears. Its
+    statistics have to say so."""
     if not may_pick_records(spec, file_slice):
         return False
 
-    def only_deletes(block: LogBlock) -> bool:
+    def only_removes(block: LogBlock) -> bool:
         footer = files.column_footer(StoredFile(block.file.path, block.file.size_bytes), block.groups)
-        deletes = (int(RowKind.DELETE),)
+        removes = ((int(RowKind.DELETE),), (CLEAR,))
         bounds = key_bounds(footer, block.groups, [pa.field(KIND_COLUMN, pa.int8())])
-        return all(least == greatest == deletes for least, greatest in bounds)
+        return all(least == greatest and least in removes for least, greatest in bounds)
 
     bare = [(block.file.path, block) for block in _partial(spec, file_slice)]
-    return all(each_file(bare, only_deletes, spec.store.reads_at_once))
+    return all(each_file(bare, only_removes, spec.store.reads_at_once))
 
 
 def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:

@@ -224,7 +224,7 @@ def _kind(entry: HistoryEntry) -> int:
         return 2
     if entry.operation == "INGEST":
         return 1
-    return 0 if entry.operation in ("UPSERT", "DELETE", "REPLAY") else 3
+    return 0 if entry.operation in ("UPSERT", "DELETE", "UPDATE", "MERGE", "REPLAY") else 3
 
 
 def _more(count: int) -> str:

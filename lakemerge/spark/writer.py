@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -25,9 +25,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
-from lakemerge.spark.judging import judging
 from lakemerge.spark.load import bulk_load
-from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.session_settings import session_settings
 from lakemerge.spark.sessions import is_running
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
@@ -97,22 +95,6 @@ def upsert_dataframe(
         raise
     ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
     return finish(write, ordered, load_file_slices=partial(load_on_spark, frame.sparkSession))
-
-
-def delete_matching_dataframe(
-    spark: SparkSession,
-    handle: Handle,
-    view: TableView,
-    columns: Sequence[str],
-    *,
-    condition: str,
-    info: Mapping[str, object],
-) -> UpsertResult:
-    """As :func:`lakemerge.write.delete.delete_matching`, but Spark reads the rows and writes the deletes."""
-    known = {"predicate": condition, **info}
-    with judging():
-        keys = read_dataframe(spark, handle, view, columns=columns, filter=condition)
-        return upsert_dataframe(handle, view, keys, WriteRequest(deletes=True, info=known, only_onto_begin=True))
 
 
 def frame_schema(schema: StructType) -> pa.Schema:

@@ -54,10 +54,12 @@ from lakemerge.spark.installed import check_installed
 from lakemerge.table.alter import SchemaChange, alter_table
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, html_of, plan_of, slices_of
-from lakemerge.table.engine import deleting
 from lakemerge.table.opening import open_handle
 from lakemerge.table.session import TableSession, prepared
-from lakemerge.write.delete import delete_where
+from lakemerge.transactions.attempts import RETRIES
+from lakemerge.transactions.builder import MergeBuilder
+from lakemerge.transactions.changing import TransactionOptions, delete_where, merge_into, update_where
+from lakemerge.transactions.clauses import Clause
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
@@ -332,26 +334,92 @@ class LakeTable:
 
     @observed
     @checked
-    def delete_where(self, condition: str, *, info: Mapping[str, object] | None = None) -> UpsertResult:
-        """Delete the rows that meet a SQL condition. Each delete has the ordering of its row: a later record that is
-        older does not bring the row back, a newer one does.
+    def delete_where(
+        self,
+        condition: str,
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> UpsertResult:
+        """Delete the rows that meet a SQL condition, whatever the table's merger, as a transaction.
 
-        The condition is evaluated again if other writers commit meanwhile. Times without a zone are in the
-        session's zone if the table was opened with a session, else in UTC.
-
-        :raises lakemerge.FilterError: the condition is not understood, or cannot be computed for a row's values.
-        :raises lakemerge.RecordRefusedError: deletes do not remove rows with the table's merger.
-        :raises lakemerge.CommitConflictError: rows kept changing, or a vacuum deleted files that were being read.
-            Nothing was deleted.
+        Where ordering decides, a deleted key remembers the ordering of its row: a later record that is older does not
+        bring the row back, a newer one does. For parameters and errors see :meth:`update_where`.
         """
+        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
+        return self._transact(lambda begin, spark: delete_where(self._handle, begin, condition, options, spark))
+
+    @observed
+    @checked
+    def update_where(
+        self,
+        condition: str,
+        set: Mapping[str, object],  # noqa: A002 - as in Delta
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> UpsertResult:
+        """Set columns of the rows that meet a SQL condition, whatever the table's merger, as a transaction.
+
+        The rows are read at one version. If another writer commits one of their keys meanwhile, all of it runs again
+        on the newer version; upserts of other keys do not disturb it. What is upserted later is merged with the rows
+        that the update left (docs/merge-semantics.md, section 11). Times without a zone are in the session's zone if
+        the table was opened with a session, else in UTC.
+
+        :param condition: the rows, as SQL; ``"true"`` for all.
+        :param set: column -> its new value. Text is a SQL expression over the row, such as ``"price * 2"``; put
+            quotes into it for a text, as ``"'new'"``. Any other value is the value itself. Key and partition
+            columns cannot be set.
+        :param txn: see :meth:`upsert`.
+        :param info: additional entries of ``commitInfo``.
+        :param retries: how often it runs again after a conflict.
+        :param isolation: ``"serializable"`` also counts new rows in the buckets that it read as conflicts.
+        :raises lakemerge.FilterError: the condition or an expression is not understood, or cannot be computed for a
+            row's values.
+        :raises lakemerge.FrameError: a column cannot be set, or a value does not fit its column.
+        :raises lakemerge.CommitConflictError: other writers kept changing the same keys, or a vacuum deleted files
+            that were being read. Nothing was written.
+        """
+        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
+        return self._transact(lambda begin, spark: update_where(self._handle, begin, condition, set, options, spark))
+
+    @checked
+    def merge(
+        self,
+        source: object,
+        on: str,
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> MergeBuilder:
+        """Begin a merge of a source into the table, as a transaction, whatever the table's merger. Add clauses with
+        ``whenMatchedUpdate`` and so on, and then call ``execute``.
+
+        :param source: a frame as for :meth:`upsert`.
+        :param on: SQL that finds the source rows of a row, such as ``"target.id = source.id"``. It compares the whole
+            key, and may have further conditions.
+
+        For the other parameters see :meth:`update_where`.
+        """
+        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
+
+        def run(clauses: Sequence[Clause]) -> UpsertResult:
+            return self._transact(
+                lambda begin, spark: merge_into(self._handle, begin, source, on, clauses, options, spark)
+            )
+
+        return MergeBuilder(run)
+
+    def _transact(self, run: Callable[[TableView, SparkSession | None], UpsertResult]) -> UpsertResult:
         begin = self._writable()
         with unless_vacuumed(self._handle.log, begin.snapshot):
-            result = delete_where(
-                self._handle,
-                begin,
-                condition,
-                delete=deleting(self._handle, self._session.of_services(), condition, info or {}),
-            )
+            result = run(begin, self._session.of_services())
         self._follow()
         self._maintain_inline(result.version)
         return result

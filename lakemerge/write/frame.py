@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError
 from lakemerge.format.config import TableConfig
+from lakemerge.format.names import KIND_COLUMN
 from lakemerge.frames import check_sound
 from lakemerge.schema.evolution import new_columns, with_schema
 from lakemerge.schema.schema import castable, safe_cast
@@ -25,6 +26,7 @@ from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
+from mergers.restart import CLEAR, SET
 from mergers.wording import argument, in_python
 
 __all__ = ["KIND_WORDS", "FramePlan", "plan_frame"]
@@ -53,6 +55,8 @@ class FramePlan:
     """If the frame may hold no upserts, the reason. Else ``None``."""
     missing: str | None
     """If the frame may hold no upserts except those that the merger takes for deletes, the reason. Else ``None``."""
+    states: bool = False
+    """Whether the records are sets and clears, as the column ``KIND_COLUMN`` says."""
     differs: bool = False
     """Whether :data:`lakemerge.write.carried.CARRIED` of the frame says which columns each record carries."""
 
@@ -72,7 +76,6 @@ class FramePlan:
         given = batch.select(list(self.sources)).rename_columns(self.schema.names)
         rows = safe_cast(given, self.schema, first_row)
         check_map_keys(rows, first_row)
-        kinds = self._kinds(batch)
         for name in self.key:
             if nulls := rows.column(name).null_count:
                 raise FrameError(
@@ -80,6 +83,9 @@ class FramePlan:
                     "out, or give them a key",
                     column=name,
                 )
+        if self.states:
+            return rows, self._checked_states(rows, batch, merger, config)
+        kinds = self._kinds(batch)
         upserts = None if kinds is None else (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
         if rows.num_rows and self.lacking is not None and (upserts is None or upserts.any()):
             raise FrameError(self.lacking)
@@ -132,11 +138,24 @@ class FramePlan:
         for name in gaps:
             bad = int((rows.column(name).is_null().to_numpy(zero_copy_only=False) & kept).sum())
             if bad:
-                raise FrameError(
-                    f"column {name!r} is NOT NULL and null in {bad} upsert(s): fill it, or let it be null"
-                    + in_python(f" (table.alter(nullable=[{name!r}]))"),
-                    column=name,
-                )
+                raise FrameError(_is_null(name, bad, "upsert"), column=name)
+
+    def _checked_states(
+        self, rows: pa.RecordBatch, batch: pa.RecordBatch, merger: Merger, config: TableConfig
+    ) -> Kinds:
+        """The kinds of sets and clears. A set is checked as an upsert of all columns, without the exemption of upserts
+        that the merger takes for deletes."""
+        kinds: Kinds = batch.column(KIND_COLUMN).to_numpy(zero_copy_only=False).astype(np.int8)
+        is_set = kinds == SET
+        if not (is_set | (kinds == CLEAR)).all() or (is_set.any() and not self.full):
+            raise AssertionError("a transaction writes sets of all columns, and clears")
+        sets = rows.filter(pa.array(is_set))
+        for field in self.schema:
+            if not field.nullable and (bad := sets.column(field.name).null_count):
+                raise FrameError(_is_null(field.name, bad, "row"), column=field.name)
+        if sets.num_rows:
+            merger.check_records(config.shape, sets, None)
+        return kinds
 
     def _kinds(self, batch: pa.RecordBatch) -> Kinds | None:
         if self.kind_column is None:
@@ -166,16 +185,18 @@ def plan_frame(
     *,
     kind_column: str | None = None,
     deletes: bool = False,
+    states: bool = False,
 ) -> FramePlan:
     """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
 
     If the frame says which columns each record carries, all records carry the key, the ordering and what is NOT NULL.
 
     :param deletes: whether every row is a delete (``LakeTable.delete``).
+    :param states: see :attr:`FramePlan.states`.
     """
     differs, schema = says_carried(schema), without_bits(schema)
     problems: list[str] = []
-    kind_name = _find_kind_column(schema, kind_column, problems)
+    kind_name = KIND_COLUMN if states else _find_kind_column(schema, kind_column, problems)
     there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
     problems += [
         f"key column {name!r} is missing{there}{did_you_mean(name, given.values())}"
@@ -215,7 +236,7 @@ def plan_frame(
             f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
             "only deletes"
         )
-    elif kind_column is None and not deletes and (lacking is not None or not may_delete):
+    elif kind_column is None and not deletes and not states and (lacking is not None or not may_delete):
         problems += [text for text in (lacking, unfilled) if text is not None]
     if problems:
         raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
@@ -229,8 +250,14 @@ def plan_frame(
         full=len(carried) == len(config.schema) and not differs,
         lacking=lacking,
         missing=unfilled,
+        states=states,
         differs=differs,
     )
+
+
+def _is_null(name: str, count: int, noun: str) -> str:
+    remedy = in_python(f" (table.alter(nullable=[{name!r}]))")
+    return f"column {name!r} is NOT NULL and null in {count} {noun}(s): fill it, or let it be null{remedy}"
 
 
 def _check_lengths(batch: pa.RecordBatch, first_row: int) -> None:

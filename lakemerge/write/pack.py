@@ -258,7 +258,7 @@ def _arrange(
     if keep is not None and not keep.all():
         table, slots = table.filter(pa.array(keep)), slots[keep]
         kinds = None if kinds is None else kinds[keep]
-    if kinds is not None and not ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any():
+    if kinds is not None and np.isin(kinds, (RowKind.INSERT, RowKind.UPDATE_AFTER)).all():
         kinds = None
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
     slices = [BucketId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lakemerge.commits.provenance import Isolation
+
 __all__ = ["WriteRequest"]
 
 
@@ -17,6 +19,10 @@ class WriteRequest:
     """Whether each row is a key to delete."""
     txn: tuple[str, int] | None = None
     info: Mapping[str, object] = field(default_factory=dict)
-    only_onto_begin: bool = False
-    """Whether the write may commit only if no rows changed since the version that it began at."""
+    states: bool = False
+    """Whether the records are those of a transaction: the frame has the column ``KIND_COLUMN``, of sets and clears."""
+    isolation: Isolation | None = None
+    """For a transaction: which later commits it conflicts with."""
     merge_schema: bool = False
+    operation: str | None = None
+    """The name of the operation in the history, if not that of an upsert or delete."""

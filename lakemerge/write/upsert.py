@@ -35,7 +35,7 @@ from lakemerge.errors import (
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.log_block import LogBlock
-from lakemerge.format.names import LOG_FOLDER
+from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
@@ -97,16 +97,18 @@ class Write:
         started = time.monotonic()
         kind_column, deletes = request.kind_column, request.deletes
         if request.merge_schema:
-            begin = _with_columns_of(handle, begin, without_bits(frame_schema), kind_column)
+            kind_name = KIND_COLUMN if request.states else kind_column
+            begin = _with_columns_of(handle, begin, without_bits(frame_schema), kind_name)
         merger = handle.merger(begin)
-        frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes)
+        states = request.states
+        frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes, states=states)
         txn = _checked_txn(request.txn)
         _check_info(request.info)
         if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
             handle.log.make_durable(begin.version)
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
         transaction = handle.new_transaction()
-        operation = "DELETE" if deletes else "UPSERT"
+        operation = request.operation or ("DELETE" if deletes else "UPSERT")
         parameters: dict[str, object] = {"columns": list(frame.schema.names)}
         if kind_column is not None:
             parameters["kindColumn"] = kind_column
@@ -128,16 +130,17 @@ class Write:
             transaction,
             txn,
             request.info,
-            request.only_onto_begin,
+            request.isolation,
             request.merge_schema,
             given.along if isinstance(given, OwnTxn) else Along(),
         )
         return Write(handle, begin, frame, spec, provenance, started)
 
     @property
-    def is_first(self) -> bool:
-        """Whether the table has neither base files nor logs, as far as this write has seen."""
-        return self.begin.is_empty
+    def may_load(self) -> bool:
+        """Whether the records may become base files: the table has neither base files nor logs, as far as this write
+        has seen. A transaction writes logs, because its conflicts are judged by them."""
+        return self.begin.is_empty and not self.frame.states
 
     @property
     def first_ordinal(self) -> int:
@@ -186,7 +189,7 @@ def upsert_arrow(
     if isinstance(write, UpsertResult):
         return write
     held, whole, batches = None, None, iter(reader)
-    if write.is_first:
+    if write.may_load:
         whole, batches = read_ahead(frame, reader, write.pack)
     if whole is not None:
         if size is None and begin.config.buckets is None:
@@ -212,7 +215,7 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
     metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
     size = sum(file.size_bytes for file in files)
     with _undone(write):
-        if blocks and load_file_slices is not None and write.is_first:
+        if blocks and load_file_slices is not None and write.may_load:
             loaded = _load(write, blocks, rows, load_file_slices)
             if loaded is not None:
                 return loaded

@@ -111,7 +111,6 @@ class Aggregate(Merger):
     def traits(self, shape: TableShape) -> Traits:
         return Traits(
             lone_upsert_is_row=all(function.keeps_lone for function in self.functions.values()),
-            bare_delete_removes=self.remove_record_on_delete,
         )
 
     def describe_step(

@@ -58,7 +58,7 @@ class _Capture(Merger):
         return frozenset((*columns, self.op_column))
 
     def traits(self, shape: TableShape) -> Traits:
-        return Traits(lone_upsert_is_row=True, bare_delete_removes=True, only_picks=True)
+        return Traits(lone_upsert_is_row=True, only_picks=True)
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {self.op_column: self.delete_when.array(shape)}

@@ -59,7 +59,7 @@ class FirstRow(Merger):
             )
 
     def traits(self, shape: TableShape) -> Traits:
-        return Traits(lone_upsert_is_row=True, only_picks=True)
+        return Traits(lone_upsert_is_row=True, only_picks=True, tombstones=False)
 
     def merge_groups(self, groups: Groups) -> Merged:
         segments = Segments.of(groups.offsets)

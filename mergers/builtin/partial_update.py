@@ -100,7 +100,6 @@ class PartialUpdate(Merger):
     def traits(self, shape: TableShape) -> Traits:
         return Traits(
             lone_upsert_is_row=self.groups is None,
-            bare_delete_removes=self.remove_record_on_delete,
             only_picks=self.unset.mode != "default" and (self.groups is None or not self.groups.functions),
         )
 

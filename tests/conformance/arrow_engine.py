@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -76,6 +76,26 @@ class ArrowHandle:
 
     def delete(self, frame: pa.Table) -> int:
         return self.table.delete(frame).version
+
+    def update(self, values: Mapping[str, Any], where: Filter | None) -> int:
+        given = {name: f"'{value}'" if isinstance(value, str) else value for name, value in values.items()}
+        return self.table.update_where("true" if where is None else where.sql(), given).version
+
+    def delete_where(self, where: Filter | None) -> int:
+        return self.table.delete_where("true" if where is None else where.sql()).version
+
+    def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
+        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.view.config.key)
+        merge = self.table.merge(source, on)
+        names = [name for name in source.column_names if name not in self.table.view.config.key]
+        values = {name: f"source.{name}" for name in names}
+        if matched == "delete":
+            merge = merge.whenMatchedDelete()
+        elif matched == "update" and values:
+            merge = merge.whenMatchedUpdate(set=values)
+        if insert:
+            merge = merge.whenNotMatchedInsert(values=values)
+        return merge.execute().version
 
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -48,6 +48,29 @@ class ModelHandle:
 
     def delete(self, frame: pa.Table) -> int:
         return self.model.write(frame.column_names, frame.to_pylist(), ["-D"] * frame.num_rows)
+
+    def update(self, values: Mapping[str, Any], where: Filter | None) -> int:
+        found = self._rows(where)
+        return self.model.transact({self.model.key_of(row): {**row, **values} for row in found})
+
+    def delete_where(self, where: Filter | None) -> int:
+        return self.model.transact({self.model.key_of(row): None for row in self._rows(where)})
+
+    def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
+        there = {self.model.key_of(row): row for row in self.model.rows()}
+        states: dict[tuple[Any, ...], dict[str, Any] | None] = {}
+        for row in source.to_pylist():
+            key = self.model.key_of(row)
+            if key in there and matched == "delete":
+                states[key] = None
+            elif key in there and matched == "update":
+                states[key] = {**there[key], **row}
+            elif key not in there and insert:
+                states[key] = {name: row.get(name) for name in self.model.schema.names}
+        return self.model.transact(states)
+
+    def _rows(self, where: Filter | None) -> list[dict[str, Any]]:
+        return [row for row in self.model.rows() if where is None or where.keeps(row[where.column])]
 
     def add_columns(self, ddl: str) -> None:
         self.model.add_columns(list(arrow_schema(ddl)))

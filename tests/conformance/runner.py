@@ -111,7 +111,20 @@ class Expect:
     as_of: int | None
 
 
-Step = Write | AddColumns | Compact | Expect
+@dataclass(frozen=True)
+class Transact:
+    """A transaction. It has one of ``values`` (an update), ``deletes``, or ``rows`` (a merge)."""
+
+    where: tuple[Any, ...] | None = None
+    values: Mapping[str, Any] | None = None
+    deletes: bool = False
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
+    matched: Literal["update", "delete"] | None = None
+    insert: bool = False
+
+
+Step = Write | AddColumns | Compact | Expect | Transact
 
 
 @dataclass(frozen=True)
@@ -203,6 +216,14 @@ class Handle(Protocol):
 
     def delete(self, frame: pa.Table) -> int: ...
 
+    def update(self, values: Mapping[str, Any], where: Filter | None) -> int: ...
+
+    def delete_where(self, where: Filter | None) -> int: ...
+
+    def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
+        """``matched``: what becomes of rows that the source has too: ``update``, ``delete``, or nothing. ``insert``:
+        whether the others are inserted."""
+
     def add_columns(self, ddl: str) -> None: ...
 
     def compact(self, kind: Compaction) -> None: ...
@@ -253,6 +274,19 @@ def _case(file: str, raw: Mapping[str, Any]) -> Case:
             steps.append(AddColumns(step["add_columns"]))
         elif "compact" in step:
             steps.append(Compact())
+        elif "update" in step or "delete_where" in step or "merge" in step:
+            where = step.get("where", step.get("delete_where")) or None
+            steps.append(
+                Transact(
+                    where=None if where is None else tuple(where),
+                    values=step.get("update"),
+                    deletes="delete_where" in step,
+                    columns=tuple(step.get("columns", names)),
+                    rows=tuple(map(tuple, step.get("merge", ()))),
+                    matched=step.get("matched"),
+                    insert="not_matched" in step,
+                )
+            )
         elif "expect" in step:
             columns = tuple(step["columns"]) if "columns" in step else None
             condition = tuple(step["filter"]) if "filter" in step else None
@@ -311,7 +345,9 @@ def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[St
     result: list[Step] = []
     for step in steps:
         result.append(step)
-        changes = isinstance(step, AddColumns) or (isinstance(step, Write) and step.refused != "write-or-read")
+        changes = isinstance(step, AddColumns | Transact) or (
+            isinstance(step, Write) and step.refused != "write-or-read"
+        )
         if changes and (mode.compaction != "random" or rng.random() < 0.5):
             result.append(compact())
     return [compact(), *result] if rng.random() < 0.5 else result
@@ -355,6 +391,8 @@ def run_case(case: Case, mode: Mode, engine: Engine) -> None:
                 version = _write(handle, schema, step, mode)
                 if step.number is not None:
                     versions[step.number] = (version, schema)
+            case Transact():
+                _transact(handle, schema, step)
             case AddColumns():
                 handle.add_columns(step.ddl)
                 schema = pa.schema([*schema, *arrow_schema(step.ddl)])
@@ -384,6 +422,21 @@ def _write(handle: Handle, schema: pa.Schema, step: Write, mode: Mode) -> int:
             return handle.write(frame, kind_column=KIND, spread=mode.spread)
 
 
+def _transact(handle: Handle, schema: pa.Schema, step: Transact) -> None:
+    where = None if step.where is None else _filter(step.where, schema)
+    if step.values is not None:
+        handle.update({name: from_json(v, schema.field(name).type) for name, v in step.values.items()}, where)
+    elif step.deletes:
+        handle.delete_where(where)
+    else:
+        handle.merge(frame_of(schema, step.columns, step.rows, {}), step.matched, insert=step.insert)
+
+
+def _filter(condition: Sequence[Any], schema: pa.Schema) -> Filter:
+    column, how, *literal = condition
+    return Filter(column, how, from_json(literal[0], schema.field(column).type) if literal else None)
+
+
 def _refused(handle: Handle, engine: Engine, schema: pa.Schema, step: Write, mode: Mode, about: str) -> None:
     before, version = rows_of(handle.read()), handle.version()
     try:
@@ -406,10 +459,7 @@ def _expect(handle: Handle, step: Expect, at: int | None, schema: pa.Schema, mod
     names = list(step.columns or schema.names)
     shape = pa.schema([schema.field(name) for name in names])
     rows = [tuple(from_json(v, f.type) for v, f in zip(row, shape, strict=True)) for row in step.rows]
-    condition = None
-    if step.filter is not None:
-        column, how, *literal = step.filter
-        condition = Filter(column, how, from_json(literal[0], schema.field(column).type) if literal else None)
+    condition = None if step.filter is None else _filter(step.filter, schema)
     full = handle.read(version=at)
     by_hand = [tuple(row[name] for name in names) for row in _kept(full, condition)]
     assert_rows(_table(by_hand, shape), rows, shape, f"{about}: selected by hand")

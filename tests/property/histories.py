@@ -18,7 +18,7 @@ from tests.conformance.model_engine import ModelEngine, ModelHandle
 from tests.conformance.runner import COMPACTIONS, Compaction, Engine, Filter, Handle, TableCase
 from tests.conformance.values import assert_rows, rows_of
 
-__all__ = ["AddColumn", "Compact", "History", "Probe", "Reopen", "Write", "check_history", "histories"]
+__all__ = ["AddColumn", "Compact", "History", "Probe", "Reopen", "Transact", "Write", "check_history", "histories"]
 
 KIND = "_op"
 _VALUES: dict[str, Sequence[Any]] = {
@@ -60,7 +60,18 @@ class Reopen:
     pass
 
 
-Action = Write | Compact | AddColumn | Reopen
+@dataclass(frozen=True)
+class Transact:
+    """A transaction: an update of the rows that meet the filter, a delete of these, or a merge of rows."""
+
+    how: Literal["update", "delete", "merge update", "merge delete"]
+    where: Filter | None
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    """Of an update, one row: the new values."""
+
+
+Action = Write | Compact | AddColumn | Reopen | Transact
 
 
 @dataclass(frozen=True)
@@ -148,14 +159,36 @@ def _probes(draw: st.DrawFn, columns: dict[str, str]) -> Probe:
 
 
 @st.composite
+def _transactions(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> Transact:
+    how: Literal["update", "delete", "merge update", "merge delete"]
+    how = draw(st.sampled_from(["update", "delete", "merge update", "merge delete"]))
+    others = [name for name in columns if name not in table.key]
+    chosen = draw(st.lists(st.sampled_from(others), min_size=1, unique=True))
+    where = draw(_probes({name: columns[name] for name in (*table.key, *others)})).filter
+    names = tuple(chosen) if how == "update" else (*table.key, *chosen)
+    row = st.tuples(*(_kind_of(columns, name, key=name in table.key) for name in names))
+    count = 1 if how == "update" else draw(st.integers(0, 4))
+    keys = len(table.key)
+    unique = None if how == "update" else (lambda values: values[:keys])
+    rows = draw(st.lists(row, min_size=count, max_size=count, unique_by=unique))
+    return Transact(how, where, names, tuple(rows))
+
+
+@st.composite
 def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[Action, Probe]:
-    what = draw(st.sampled_from(["write", "write", "write", "write", "compact", "compact", "add", "reopen"]))
+    what = draw(
+        st.sampled_from(
+            ["write", "write", "write", "write", "compact", "compact", "transact", "transact", "add", "reopen"]
+        )
+    )
     action: Action
     match what:
         case "write":
             action = draw(_writes(table, columns))
         case "compact":
             action = Compact(draw(st.sampled_from(COMPACTIONS)))
+        case "transact":
+            action = draw(_transactions(table, columns))
         case "add":
             action = AddColumn(draw(st.sampled_from(_ADDED)))
         case _:
@@ -185,6 +218,15 @@ def _settled(steps: Sequence[tuple[Action, Probe]], absent: set[str], key: str) 
             kept = [i for i, name in enumerate(action.columns) if name not in absent]
             rows = tuple(tuple(row[i] for i in kept) for row in action.rows)
             settled = replace(action, columns=tuple(action.columns[i] for i in kept), rows=rows)
+        elif isinstance(action, Transact):
+            kept = [i for i, name in enumerate(action.columns) if name not in absent]
+            where = None if action.where is not None and action.where.column in absent else action.where
+            if kept or action.how != "update":
+                rows = tuple(tuple(row[i] for i in kept) for row in action.rows)
+                names = tuple(action.columns[i] for i in kept)
+                settled = replace(action, columns=names, rows=rows, where=where)
+            else:
+                settled = Reopen()
         columns = tuple(name for name in probe.columns if name not in absent) or (key,)
         condition = None if probe.filter is not None and probe.filter.column in absent else probe.filter
         yield settled, replace(probe, columns=columns, filter=condition)
@@ -203,6 +245,9 @@ def check_history(history: History, engine: Engine) -> None:
         match action:
             case Write():
                 _write_both(action, actual, expected, engine, about)
+            case Transact():
+                _transact(action, actual, expected.model.schema)
+                _transact(action, expected, expected.model.schema)
             case Compact():
                 actual.compact(action.kind)
             case AddColumn():
@@ -216,6 +261,18 @@ def check_history(history: History, engine: Engine) -> None:
         _same(got, expected.read(columns=probe.columns, filter=probe.filter), f"{about}: {probe}")
     for version, number in dict(seen).items():
         _same(actual.read(version=version), expected.read(version=number), f"version {version}, at the end")
+
+
+def _transact(action: Transact, handle: Handle, schema: pa.Schema) -> None:
+    match action.how:
+        case "update":
+            handle.update(dict(zip(action.columns, action.rows[0], strict=True)), action.where)
+        case "delete":
+            handle.delete_where(action.where)
+        case _:
+            source = _frame(Write(action.columns, action.rows, None, False, False), schema)
+            matched = action.how.removeprefix("merge ")
+            handle.merge(source, matched, insert=matched == "update")
 
 
 def _write_both(write: Write, actual: Handle, expected: ModelHandle, engine: Engine, about: str) -> None:

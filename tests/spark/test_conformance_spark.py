@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -68,6 +68,26 @@ class SparkHandle:
         cut = -(-frame.num_rows // 3) if spread else frame.num_rows
         parts = [frame.slice(start, cut) for start in range(0, frame.num_rows, max(cut, 1))] or [frame]
         return reduce(DataFrame.union, [self.spark.createDataFrame(part).coalesce(1) for part in parts])
+
+    def update(self, values: Mapping[str, Any], where: Filter | None) -> int:
+        given = {name: f"'{value}'" if isinstance(value, str) else value for name, value in values.items()}
+        return self.table.update_where("true" if where is None else where.sql(), given).version
+
+    def delete_where(self, where: Filter | None) -> int:
+        return self.table.delete_where("true" if where is None else where.sql()).version
+
+    def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
+        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.view.config.key)
+        merge = self.table.merge(self.frame(source, spread=False), on)
+        names = [name for name in source.column_names if name not in self.table.view.config.key]
+        values = {name: f"source.{name}" for name in names}
+        if matched == "delete":
+            merge = merge.whenMatchedDelete()
+        elif matched == "update" and values:
+            merge = merge.whenMatchedUpdate(set=values)
+        if insert:
+            merge = merge.whenNotMatchedInsert(values=values)
+        return merge.execute().version
 
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
@@ -152,7 +172,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (141, 11, 33)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (166, 11, 33)
 
 
 @pytest.mark.parametrize("case", some(PLAYED), ids=str)

@@ -21,6 +21,7 @@ SPARK_DOORS = (
     "lakemerge.flows.spark",
     "lakemerge.ingest.spark",
     "lakemerge.merge_source.spark",
+    "lakemerge.transactions.spark",
     "pyspark_lakemerge",
 )
 COMPACTION_DOOR = "lakemerge.table.table"
