@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.automatic import after_write, told
-from compaction.check.check import check_table
+from compaction.inline import compact_open, maintain_after_write, maintain_open
 from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain
 from compaction.plan.plan import plan_compaction
@@ -14,11 +14,13 @@ from compaction.vacuum import vacuum
 
 __all__ = [
     "after_write",
-    "check_table",
     "compact",
     "compact_logs",
+    "compact_open",
     "expire_tombstones",
     "maintain",
+    "maintain_after_write",
+    "maintain_open",
     "plan_compaction",
     "rescale",
     "told",

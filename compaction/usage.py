@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compaction.retention import FILE_RETENTION, MAX_BYTES
+from lakemerge.commits.past import PastCommit, read_commits
 from lakemerge.delta import Action, AddFile, DomainMetadata, RemoveFile, Snapshot
 from lakemerge.format.block_index import log_paths
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references
-from lakemerge.provenance.past import PastCommit, read_commits
 from lakemerge.results.plans import readable_bytes
 from mergers.contract import Ints
 

@@ -1,4 +1,7 @@
-"""LakeMerge: upserts as logs on a Delta timeline, merged by pluggable record mergers."""
+"""LakeMerge: upserts as logs on a Delta timeline, merged by pluggable record mergers.
+
+Names are imported when they are first used, so that a program loads only what it needs.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +9,69 @@ from __future__ import annotations
 import lakemerge._internal.shadow  # noqa: F401 - checks before the first import from another package of ours
 # isort: on
 
+from typing import TYPE_CHECKING
+
+from lakemerge._internal.lazy import lazy
 from lakemerge._internal.version import library_version
-from lakemerge.errors import (
-    CommitConflictError,
-    CompactFirstError,
-    DatasetsMissingError,
-    DatasetsRemovedError,
-    DatasetsReorderedError,
-    DependencyMissingError,
-    FilterError,
-    FrameError,
-    FullRunNeededError,
-    IdCollisionError,
-    InputError,
-    InstallError,
-    LakeMergeError,
-    MaxMergedError,
-    MaxRetiredError,
-    MergeConfigError,
-    MergeOverflowError,
-    MergerConfigurationError,
-    MergerContractError,
-    MergerMissingError,
-    MergerRegistrationError,
-    MergeValueError,
-    NotATableError,
-    OutcomeUnknownError,
-    RecordRefusedError,
-    RetryError,
-    SchemaError,
-    StoreError,
-    TableDamagedError,
-    TableError,
-    TableExistsError,
-    TableReplacedError,
-    UnsupportedFeatureError,
-    VersionNotFoundError,
-)
-from lakemerge.format.savepoint import Savepoint
-from lakemerge.options import ReadPolicy, Settings
-from lakemerge.results.events import Event, listen
-from lakemerge.results.failures import FailedKey, FailedKeys, FailedRecord
-from lakemerge.results.findings import CheckResult, Finding
-from lakemerge.results.plans import CompactionPlan, CompactionStrategy
-from lakemerge.results.results import (
-    CompactionResult,
-    ExpiryResult,
-    LogCompactionResult,
-    MaintenanceResult,
-    RescaleResult,
-    RestoreResult,
-    SkippedTile,
-    UpsertResult,
-    VacuumResult,
-)
-from lakemerge.results.unwrap import unwrap_error, unwrap_errors
-from lakemerge.spark.registration import register
-from lakemerge.table import LakeTable
-from lakemerge.table.earlier import know_earlier_names
-from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, Traits, register_merger
+
+if TYPE_CHECKING:
+    from lakemerge.datasource.registration import register
+    from lakemerge.errors import (
+        CommitConflictError,
+        CompactFirstError,
+        DatasetsMissingError,
+        DatasetsRemovedError,
+        DatasetsReorderedError,
+        DependencyMissingError,
+        FilterError,
+        FrameError,
+        FullRunNeededError,
+        IdCollisionError,
+        InputError,
+        InstallError,
+        LakeMergeError,
+        MaxMergedError,
+        MaxRetiredError,
+        MergeConfigError,
+        MergeOverflowError,
+        MergerConfigurationError,
+        MergerContractError,
+        MergerMissingError,
+        MergerRegistrationError,
+        MergeValueError,
+        NotATableError,
+        OutcomeUnknownError,
+        RecordRefusedError,
+        RetryError,
+        SchemaError,
+        StoreError,
+        TableDamagedError,
+        TableError,
+        TableExistsError,
+        TableReplacedError,
+        UnsupportedFeatureError,
+        VersionNotFoundError,
+    )
+    from lakemerge.format.savepoint import Savepoint
+    from lakemerge.options import ReadPolicy, Settings
+    from lakemerge.results.events import Event, listen
+    from lakemerge.results.failures import FailedKey, FailedKeys, FailedRecord
+    from lakemerge.results.findings import CheckResult, Finding
+    from lakemerge.results.plans import CompactionPlan, CompactionStrategy
+    from lakemerge.results.results import (
+        CompactionResult,
+        ExpiryResult,
+        LogCompactionResult,
+        MaintenanceResult,
+        RescaleResult,
+        RestoreResult,
+        SkippedTile,
+        UpsertResult,
+        VacuumResult,
+    )
+    from lakemerge.results.unwrap import unwrap_error, unwrap_errors
+    from lakemerge.table.table import LakeTable
+    from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, Traits, register_merger
 
 __all__ = [
     "DELETE",
@@ -140,4 +147,77 @@ __all__ = [
 __version__ = library_version()
 """The version of the library, such as ``0.1.0``."""
 
-know_earlier_names()
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "lakemerge.datasource.registration": ("register",),
+            "lakemerge.errors": (
+                "CommitConflictError",
+                "CompactFirstError",
+                "DatasetsMissingError",
+                "DatasetsRemovedError",
+                "DatasetsReorderedError",
+                "DependencyMissingError",
+                "FilterError",
+                "FrameError",
+                "FullRunNeededError",
+                "IdCollisionError",
+                "InputError",
+                "InstallError",
+                "LakeMergeError",
+                "MaxMergedError",
+                "MaxRetiredError",
+                "MergeConfigError",
+                "MergeOverflowError",
+                "MergerConfigurationError",
+                "MergerContractError",
+                "MergerMissingError",
+                "MergerRegistrationError",
+                "MergeValueError",
+                "NotATableError",
+                "OutcomeUnknownError",
+                "RecordRefusedError",
+                "RetryError",
+                "SchemaError",
+                "StoreError",
+                "TableDamagedError",
+                "TableError",
+                "TableExistsError",
+                "TableReplacedError",
+                "UnsupportedFeatureError",
+                "VersionNotFoundError",
+            ),
+            "lakemerge.format.savepoint": ("Savepoint",),
+            "lakemerge.options": ("ReadPolicy", "Settings"),
+            "lakemerge.results.events": ("Event", "listen"),
+            "lakemerge.results.failures": ("FailedKey", "FailedKeys", "FailedRecord"),
+            "lakemerge.results.findings": ("CheckResult", "Finding"),
+            "lakemerge.results.plans": ("CompactionPlan", "CompactionStrategy"),
+            "lakemerge.results.results": (
+                "CompactionResult",
+                "ExpiryResult",
+                "LogCompactionResult",
+                "MaintenanceResult",
+                "RescaleResult",
+                "RestoreResult",
+                "SkippedTile",
+                "UpsertResult",
+                "VacuumResult",
+            ),
+            "lakemerge.results.unwrap": ("unwrap_error", "unwrap_errors"),
+            "lakemerge.table.table": ("LakeTable",),
+            "mergers": (
+                "DELETE",
+                "Delete",
+                "Laws",
+                "Merger",
+                "Record",
+                "RowKind",
+                "RowMerger",
+                "Traits",
+                "register_merger",
+            ),
+        },
+        packages=("errors", "flows", "ingest", "merge_source", "provenance", "report", "testing"),
+    )

@@ -4,7 +4,6 @@ decides whether a write is refused."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -96,12 +95,6 @@ class Settings:
 
     sandbox_memory_bytes: int = 1024 * _MIB
     """How much memory DuckDB may take for ``LakeTable.query(sandbox=True)``. A query that needs more fails."""
-
-    def __setstate__(self, state: Sequence[object]) -> None:
-        """A pickle from before a field was added gives that field its default."""
-        given = {each.name: value for each, value in zip(fields(self), state, strict=False)}
-        for each in fields(self):
-            object.__setattr__(self, each.name, given.get(each.name, each.default))
 
     def __post_init__(self) -> None:
         if not isinstance(self.reads, ReadPolicy):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from lakemerge.cli.spelling import spelled
+from lakemerge.cli.spelling import one_line
 from lakemerge.errors import (
     DependencyMissingError,
     InputError,
@@ -18,9 +16,8 @@ from lakemerge.errors import (
     RetryError,
     TableError,
 )
-from mergers.wording import printable
 
-__all__ = ["EXIT_CODES", "TRACEBACK_VARIABLE", "main"]
+__all__ = ["EXIT_CODES", "TRACEBACK_VARIABLE", "main", "one_line"]
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (InputError, 2),
@@ -34,16 +31,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 TRACEBACK_VARIABLE = "LAKEMERGE_TRACEBACK"
 """If this environment variable is set, an error that is neither ours nor the system's is shown with its traceback."""
-
-_NO_ROOM = ". Make room there, and run the command again"
-_NO_RIGHT = ". Give this user the right to do that, or run the command as another user"
-_REMEDIES = {
-    errno.ENOSPC: _NO_ROOM,
-    errno.EDQUOT: _NO_ROOM,
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
-    errno.EROFS: ". Mount it for writing, or use another place",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,16 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = one_line(error, command=None)
         sys.stderr.write(f"lakemerge: {told}. This is unexpected: {TRACEBACK_VARIABLE}=1 shows where it happened\n")
         return 1
-
-
-def one_line(error: Exception, *, command: str | None) -> str:
-    """What went wrong and what to do about it, in the words of the command that ran."""
-    if isinstance(error, LakeMergeError):
-        text = error.worded(partial(spelled, command))
-    else:
-        remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
-        text = f"{type(error).__name__}: {error}{remedy}"
-    return printable(" ".join(text.split()))
 
 
 def _app(arguments: Sequence[str]) -> int:

@@ -27,6 +27,7 @@ from lakemerge.cli.demo import demo
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, say, say_lines
 from lakemerge.cli.service import run_maintenance, stopping
+from lakemerge.cli.spelling import has_commands
 from lakemerge.cli.streams import changes, consumers_app
 from lakemerge.cli.tables import (
     columns_of,
@@ -39,7 +40,7 @@ from lakemerge.cli.tables import (
     shown_vacuum,
 )
 from lakemerge.results.plans import CompactionStrategy
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.wording import printable
 
 __all__ = ["app", "run"]
@@ -271,3 +272,6 @@ def check(
         raise typer.Exit(4)
     if vacuumed is not None and not json:
         shown_vacuum(vacuumed)
+
+
+has_commands(typer.main.get_command(app))

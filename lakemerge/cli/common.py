@@ -12,7 +12,7 @@ import typer
 from lakemerge.cli.arguments import storage_options
 from lakemerge.errors import InputError, NotATableError
 from lakemerge.read.failed_keys import OnFailedKeys
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.wording import argument
 
 __all__ = [

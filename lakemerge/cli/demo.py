@@ -23,7 +23,7 @@ from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import LakeMergeError
 from lakemerge.results.plans import readable_bytes
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.wording import printable
 
 __all__ = ["demo"]

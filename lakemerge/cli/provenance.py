@@ -18,7 +18,7 @@ from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, r
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import InputError
 from lakemerge.report import report_html
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_options", "register"]
 

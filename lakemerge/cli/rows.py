@@ -40,7 +40,7 @@ from lakemerge.ingest.guessing import Guess
 from lakemerge.ingest.single import SingleFile
 from lakemerge.schema.schema import type_ddl
 from lakemerge.storage.options import shown_name
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.wording import worded
 
 __all__ = ["register"]

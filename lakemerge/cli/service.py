@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from lakemerge.cli import one_line
+from lakemerge.cli.spelling import one_line
 from lakemerge.errors import LakeMergeError, NotATableError, TableReplacedError
 from lakemerge.results.results import MaintenanceResult
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger
 

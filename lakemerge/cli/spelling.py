@@ -1,4 +1,4 @@
-"""Spells parameters of the library as options of the command line.
+"""Errors in the words of the command line: parameters of the library are spelled as options.
 
 A command's parameters have the names of the library's parameters to which they are passed. So the option is found by
 the parameter that a message marks (:mod:`mergers.wording`).
@@ -6,9 +6,41 @@ the parameter that a message marks (:mod:`mergers.wording`).
 
 from __future__ import annotations
 
+import errno
+from functools import partial
 from typing import Any
 
-__all__ = ["spelled"]
+from lakemerge.errors import LakeMergeError
+from mergers.wording import printable
+
+__all__ = ["has_commands", "one_line", "spelled"]
+
+_NO_ROOM = ". Make room there, and run the command again"
+_NO_RIGHT = ". Give this user the right to do that, or run the command as another user"
+_REMEDIES = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: ". Mount it for writing, or use another place",
+}
+_commands: list[Any] = []
+"""The group of all commands, once they are loaded."""
+
+
+def has_commands(group: Any) -> None:
+    """Spell parameters as options of these commands. Called once, by the module that has them all."""
+    _commands[:] = [group]
+
+
+def one_line(error: Exception, *, command: str | None) -> str:
+    """What went wrong and what to do about it, in the words of the command that ran."""
+    if isinstance(error, LakeMergeError):
+        text = error.worded(partial(spelled, command))
+    else:
+        remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+        text = f"{type(error).__name__}: {error}{remedy}"
+    return printable(" ".join(text.split()))
 
 
 def spelled(command: str | None, name: str, value: str | None) -> str:
@@ -18,17 +50,13 @@ def spelled(command: str | None, name: str, value: str | None) -> str:
     :param command: the running command.
     :param value: the value, as Python writes it.
     """
-    import typer
-
-    from lakemerge.cli.app import app
-
-    group: Any = typer.main.get_command(app)
-    own = group.commands.get(command)
+    commands = _commands[0].commands if _commands else {}
+    own = commands.get(command)
     for running in [] if own is None else [own, *_below(own)]:
         option = _option(running, name, value)
         if option is not None:
             return option
-    for other in group.commands.values():
+    for other in commands.values():
         for one in [other, *_below(other)]:
             option = _option(one, name, value)
             if option is not None:

@@ -21,8 +21,8 @@ from lakemerge.results.results import (
     VacuumResult,
 )
 from lakemerge.schema.schema import type_ddl
-from lakemerge.table import LakeTable
 from lakemerge.table.describe import SliceInfo
+from lakemerge.table.table import LakeTable
 
 __all__ = [
     "cell",

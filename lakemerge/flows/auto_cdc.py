@@ -11,22 +11,20 @@ import pyarrow as pa
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.errors import FrameError, InputError
 from lakemerge.flows.entry import entered, whole_frame
-from lakemerge.flows.settings import DELETED, START, FlowSettings
+from lakemerge.flows.settings import DELETED, KIND, START, FlowSettings
 from lakemerge.flows.target import opened_target
 from lakemerge.flows.truncation import apply_truncate, last_place, truncated_below
 from lakemerge.frames import is_spark_frame
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.results.results import UpsertResult
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.contract import Bools
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["KIND", "auto_cdc", "mask_of"]
+__all__ = ["auto_cdc", "mask_of"]
 
-KIND = "_lm_kind"
-"""The kind column of frames that a flow upserts."""
 _PLACE = "_lm_place"
 
 

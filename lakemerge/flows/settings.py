@@ -12,9 +12,11 @@ from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, TableDamagedError
 from mergers.wording import argument
 
-__all__ = ["DELETED", "END", "HISTORY_PROPERTY", "START", "FlowSettings", "HistoryView", "names_of"]
+__all__ = ["DELETED", "END", "HISTORY_PROPERTY", "KIND", "START", "FlowSettings", "HistoryView", "names_of"]
 
 START, END, DELETED = "__START_AT", "__END_AT", "__DELETED"
+KIND = "_lm_kind"
+"""The kind column of frames that a flow upserts."""
 """The columns for when a row of a history begins and ends, by the events' sequence, and for events that delete."""
 HISTORY_PROPERTY = "lakemerge.flow.history"
 """The table property that says how a history is derived from its events, as JSON."""

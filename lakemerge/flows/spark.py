@@ -10,12 +10,12 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
+from lakemerge.datasource.stream_write import BatchWriter, start_stream
 from lakemerge.errors import FrameError, InputError
-from lakemerge.flows.auto_cdc import KIND
+from lakemerge.flows.derivation import derived_batches, history_schema
 from lakemerge.flows.entry import cast_rows, entry_schema
-from lakemerge.flows.history import derived_batches, history_schema
-from lakemerge.flows.settings import DELETED, END, START, FlowSettings, HistoryView
-from lakemerge.flows.snapshots import (
+from lakemerge.flows.settings import DELETED, END, KIND, START, FlowSettings, HistoryView
+from lakemerge.flows.stamps import (
     SNAPSHOT_VERSION,
     Version,
     keys_of,
@@ -32,12 +32,11 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.results.unwrap import carrying, unwrap_errors
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted, selected
-from lakemerge.spark.stream_write import BatchWriter, start_stream
 from lakemerge.spark.transport.jobs import limited
 from lakemerge.spark.transport.transit import Sent, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark.writer import frame_schema
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["comparable", "source_schema", "spark_auto_cdc", "spark_history", "spark_snapshot"]
 
@@ -80,7 +79,9 @@ class _Flow:
     def __init__(self, table: LakeTable, settings: FlowSettings) -> None:
         self._table = table
         self._settings = settings
-        self._write = BatchWriter(table, None, kind_column=_kind_column(settings), merge_schema=False)
+        self._write = BatchWriter(
+            table.opened, table.upsert, None, kind_column=_kind_column(settings), merge_schema=False
+        )
 
     @carrying()
     def __call__(self, batch: DataFrame, batch_id: int) -> None:

@@ -11,7 +11,7 @@ from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, NotATableError
 from lakemerge.flows.settings import DELETED, HISTORY_PROPERTY, START, FlowSettings, HistoryView
 from lakemerge.schema.schema import roomy_schema
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import InputError
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["TRUNCATED_PROPERTY", "apply_truncate", "last_place", "literal", "truncated_below"]
 

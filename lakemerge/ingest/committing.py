@@ -17,9 +17,9 @@ from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
+from lakemerge.format.ledger import Entry, FileState, absorbed, appended, rejects_tables
 from lakemerge.handle import Handle
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.ledger import Entry, FileState, absorbed, appended, rejects_tables
 from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -15,23 +15,22 @@ from lakemerge._internal.arguments import checked, items, shown, whole
 from lakemerge.commits.provenance import DomainChangedError
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
 from lakemerge.format.ingests import ingests_of
+from lakemerge.format.ledger import REJECTS, Entry, FileState, ledger_tables, rejects_tables
 from lakemerge.ingest.committing import Standing, note, standing_of
-from lakemerge.ingest.ledger import REJECTS, Entry, FileState, ledger_tables, rejects_tables
 from lakemerge.ingest.places import whole_path
 from lakemerge.ingest.plan import Candidate, found_by
 from lakemerge.ingest.replay import replayed
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.ingest.runner import Runner
 from lakemerge.ingest.scanner import Scanner, listing_of
-from lakemerge.ingest.settings import JobSettings, OpenTable
+from lakemerge.ingest.settings import JobSettings
 from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.told import entries_of, files_of, status_of
 from lakemerge.quantities import milliseconds_of
+from lakemerge.table.open_table import HasOpenTable, OpenTable
+from lakemerge.table.opening import opened
 from mergers.interrupts import is_foreign
 from mergers.logs import logger
-
-if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
 
 __all__ = ["IngestJob"]
 
@@ -179,7 +178,7 @@ class IngestJob:
         self,
         *,
         windows: int | Iterable[int] | None = None,
-        into: LakeTable | str | os.PathLike[str] | None = None,
+        into: HasOpenTable | str | os.PathLike[str] | None = None,
         force: bool = False,
     ) -> IngestResult:
         """Read the files of windows once more, in the same blocks, and upsert their records.
@@ -192,13 +191,10 @@ class IngestJob:
         :raises lakemerge.InputError: a file of a window is missing or was changed. Then nothing of that window was
             written.
         """
-        from lakemerge.table import LakeTable
-
         runner = self._needed().runner(self._table, self._name, self._stop.is_set)
         numbers = None if windows is None else _numbers(windows)
-        target = self._table.services if into is None else into
-        opened = target if isinstance(target, LakeTable) else LakeTable.open(target)
-        return replayed(runner, self._standing(), opened.handle, numbers, force=force)
+        target = self._table if into is None else opened(into, "into")
+        return replayed(runner, self._standing(), target.handle, numbers, force=force)
 
     def _run_once(self, runner: Runner, *, drain: bool) -> None:
         while not self._stop.is_set():
@@ -269,7 +265,7 @@ class IngestJob:
 
     def _standing(self) -> Standing:
         """The version that reads of the table show, and what it says about the job."""
-        return standing_of(self._table.services.view, self._name)
+        return standing_of(self._table.view, self._name)
 
     def _writable(self) -> Standing:
         standing = standing_of(self._table.writable(), self._name)

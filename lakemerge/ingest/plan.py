@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.ingest.ledger import LEDGER, Entry, FileState
+from lakemerge.format.ledger import LEDGER, Entry, FileState
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.source import SourceFile
 from lakemerge.ingest.spill import SortedSpill, Spool

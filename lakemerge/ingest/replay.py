@@ -13,10 +13,10 @@ import pyarrow as pa
 from lakemerge.commits.provenance import Along
 from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
+from lakemerge.format.ledger import FileState
 from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Member, Standing
 from lakemerge.ingest.formats.base import Piece, with_folders
-from lakemerge.ingest.ledger import FileState
 from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.reading import readable
 from lakemerge.ingest.results import IngestResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakemerge.ingest.ledger import FileState
+from lakemerge.format.ledger import FileState
 from lakemerge.results.html import Shown
 
 __all__ = ["IngestFile", "IngestResult", "IngestStatus"]

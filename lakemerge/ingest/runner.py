@@ -19,13 +19,13 @@ from lakemerge.errors import (
     TableDamagedError,
 )
 from lakemerge.format.config import TableConfig
+from lakemerge.format.ledger import Entry, FileState, ledger_tables
 from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
 from lakemerge.ingest.formats.base import Peek
 from lakemerge.ingest.formats.records import joined_fields, within
 from lakemerge.ingest.frames import Shape, WindowFrame
-from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
 from lakemerge.ingest.plan import Settling, found_by
 from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from compaction import compact_open, maintain_after_write, maintain_open
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.format.config import TableConfig
-from lakemerge.handle import Handle
 from lakemerge.ingest.after import Afterwards
 from lakemerge.ingest.envelopes import Debezium
 from lakemerge.ingest.formats.base import Format
@@ -24,18 +24,15 @@ from lakemerge.ingest.plan import Settling
 from lakemerge.ingest.runner import Engine, Runner
 from lakemerge.ingest.source import is_hidden
 from lakemerge.ingest.windows import Gathering
-from lakemerge.layout.view import TableView
 from lakemerge.quantities import bytes_of
+from lakemerge.results.events import observed
+from lakemerge.table.describe import detail_of
+from lakemerge.table.open_table import OpenTable
 from lakemerge.write.upsert import load_in_process
 from mergers.logs import logger
 from mergers.wording import argument
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from lakemerge.table import LakeTable
-
-__all__ = ["JobSettings", "OpenTable"]
+__all__ = ["JobSettings"]
 
 _logger = logger("lakemerge.ingest")
 
@@ -152,8 +149,8 @@ class JobSettings:
             limit=self.limit,
             afterwards=Afterwards(self.files, archive, now_ms) if archive or self.deletes else None,
             source={"locations": list(self.files.names), "format": self.files.format},
-            pressure=partial(_pressure, table.services, self.max_read_amplification),
-            committed=table.maintain_inline,
+            pressure=partial(_pressure, table, self.max_read_amplification),
+            committed=partial(maintain_after_write, table),
             is_stopped=is_stopped,
         )
 
@@ -172,44 +169,34 @@ class JobSettings:
         return chosen_format(self.files.format, self.files.options, columns=columns, unwrap=unwrap)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTable:
-    """What a job needs from the table on which it was made."""
-
-    services: LakeTable
-    writable: Callable[[], TableView]
-    """Gives the tip; raises :class:`InputError` if the table was opened at an earlier version."""
-    maintain_inline: Callable[[], None]
-    spark: SparkSession | None
-
-    @property
-    def handle(self) -> Handle:
-        return self.services.handle
-
-
 def _engine(table: OpenTable) -> Engine:
-    if table.spark is None:
+    spark = table.services_session
+    if spark is None:
         threads = table.handle.settings.threads
         return Engine(partial(on_threads, threads=threads), load_in_process, lambda: threads)
     from lakemerge.ingest.spark import engine_on
 
-    return engine_on(table.spark)
+    return engine_on(spark)
 
 
-def _pressure(table: LakeTable, most: float | None) -> str | None:
+def _pressure(table: OpenTable, most: float | None) -> str | None:
     """Run maintenance if reads of the table cost too much. If that did not help, why the job has to wait."""
-    if most is None or table.detail().read_amplification <= most:
+    if most is None or _read_amplification(table) <= most:
         return None
     _logger.info("read amplification is above %g: maintenance comes first", most)
-    table.maintain()
-    if table.detail().read_amplification > most:
-        table.compact()
-    amplification = table.detail().read_amplification
+    observed(maintain_open, "maintain")(table)
+    if _read_amplification(table) > most:
+        observed(compact_open, "compact")(table)
+    amplification = _read_amplification(table)
     if amplification <= most:
         return None
     told = f"read amplification is {amplification:.2f}, above {most:g}, also after maintenance"
     _logger.warning("ingest waits: %s", told)
     return told
+
+
+def _read_amplification(table: OpenTable) -> float:
+    return detail_of(table.handle, table.view).read_amplification
 
 
 def _wrong_gathering(files: Any, bins: Any, fragments: Any) -> Iterator[str]:

@@ -11,7 +11,9 @@ from typing import IO, Any, Self
 
 import pyarrow as pa
 
-__all__ = ["Row", "SortedSpill", "Spool", "columns_of"]
+from lakemerge.format.ledger import columns_of
+
+__all__ = ["Row", "SortedSpill", "Spool"]
 
 Row = tuple[Any, ...]
 
@@ -98,13 +100,6 @@ class SortedSpill:
             run.add_rows(rows[start : start + _BATCH_ROWS])
         self._runs.append(run)
         self._held = []
-
-
-def columns_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as a batch."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _rows(run: Spool) -> Iterator[Row]:

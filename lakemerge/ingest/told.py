@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.format.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.committing import Standing
-from lakemerge.ingest.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.results import IngestFile, IngestStatus
 from lakemerge.storage.base import Store
 

@@ -5,7 +5,8 @@ Guide: docs/guides/merge-source.md.
 
 from __future__ import annotations
 
-from lakemerge.merge_source.config import Dataset, MergeConfig
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.results import (
     ClusterLink,
     Explanation,

@@ -25,7 +25,7 @@ from lakemerge.merge_source.seen import seen_clusters
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
 from lakemerge.results.findings import Finding
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["check"]
 

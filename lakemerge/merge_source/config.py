@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
-from lakemerge._internal.arguments import check_fields, names, shown
+from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, MergeConfigError
+from lakemerge.merge_source.datasets import Dataset, TableLike
 from lakemerge.merge_source.rules import Rules, parse_rules
+from lakemerge.merge_source.sesam import load_sesam
 from lakemerge.quantities import milliseconds_of
-from lakemerge.storage import absolute_location, place_of
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.logs import logger
-from mergers.wording import argument
 
-__all__ = ["Dataset", "MergeConfig", "TableLike"]
+__all__ = ["MergeConfig"]
 
-TableLike = str | os.PathLike[str] | LakeTable
 Identity = Literal["composite", "first"]
 Strategy = Literal["default", "compact", "list"]
 TypeConflicts = Literal["refuse", "string"]
@@ -39,48 +38,6 @@ _FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
 _ALIAS = re.compile(r"[^\s.`'\"(),=]+")
 
 _logger = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A table whose rows are entities.
-
-    :param table: a path or URL, or an open :class:`lakemerge.LakeTable`. A relative path becomes absolute at once.
-    :param name: its name in messages and results; by default its alias.
-    :param id: the column, or columns, of an entity's id; by default the table's key. A plain Delta table needs one.
-    :param deleted: the BOOLEAN column that marks deleted entities; by default ``_deleted``, if there is one.
-    :param storage_options: as for :meth:`lakemerge.LakeTable.open`, if they differ from those of the source.
-    """
-
-    table: TableLike
-    name: str | None = None
-    id: str | Sequence[str] | None = None
-    deleted: str | None = None
-    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not isinstance(self.table, str | os.PathLike | LakeTable):
-            raise InputError(f"{argument('table')} must be a path or a LakeTable, not {shown(self.table)}")
-        if not isinstance(self.table, LakeTable):
-            object.__setattr__(self, "table", absolute_location(self.table))
-        if self.id is not None and not isinstance(self.id, str):
-            object.__setattr__(self, "id", names(self.id, "id"))
-
-    @property
-    def url(self) -> str:
-        return self.table.url if isinstance(self.table, LakeTable) else os.fspath(self.table)
-
-    @property
-    def place(self) -> str:
-        """Where the table is, in one spelling."""
-        return place_of(self.url)
-
-    @property
-    def id_columns(self) -> tuple[str, ...] | None:
-        if self.id is None or isinstance(self.id, str):
-            return None if self.id is None else (self.id,)
-        return tuple(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +125,6 @@ class MergeConfig:
         :param tables: the table behind each dataset id that the configuration names.
         :raises lakemerge.MergeConfigError: it cannot be used; every problem is listed.
         """
-        from lakemerge.merge_source.sesam import load_sesam
-
         return cls(**load_sesam(source, tables))
 
     @property

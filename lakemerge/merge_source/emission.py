@@ -22,7 +22,7 @@ from lakemerge.merge_source.publish import BATCH_ROWS, publish, retired_rows
 from lakemerge.merge_source.rows import MemberRows
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import ENTITY
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["REMEMBERED", "Emission", "Emitter", "Judged", "LocalEmitter", "judge"]
 

@@ -21,7 +21,7 @@ from lakemerge.merge_source.outcome import OldClusters, shown_value
 from lakemerge.merge_source.results import ClusterLink, Explanation, Report, WideValue
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import State
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["explain", "report"]
 

@@ -20,13 +20,13 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.format.names import REPLACE_OPERATION
-from lakemerge.merge_source.config import Dataset
+from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
 from lakemerge.merge_source.lists import Bools, contiguous
 from lakemerge.merge_source.plain import PlainTable
 from lakemerge.options import Settings
-from lakemerge.table import LakeTable
 from lakemerge.table.opening import open_handle
+from lakemerge.table.table import LakeTable
 from mergers import Merger
 
 __all__ = ["RESERVED", "Access", "Input", "Shape", "is_of_a_dataset", "open_input", "shape_of"]

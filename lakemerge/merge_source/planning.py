@@ -38,7 +38,7 @@ from lakemerge.merge_source.seen import confirmed, seen_clusters
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import DatasetState, State, chunk_rows, deletes, redated
 from lakemerge.merge_source.succession import shape_taken_up
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from lakemerge.merge_source.types import common_type, loosened
 from lakemerge.schema.casts import safe_cast
 from lakemerge.schema.schema import needs_timestamp_ntz, type_ddl
 from lakemerge.schema.widening import is_wider
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = [
     "BATCH_ROWS",

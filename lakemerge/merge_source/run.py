@@ -35,7 +35,7 @@ from lakemerge.merge_source.results import RunResult
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import APPLICATION, RETIRED, DatasetState, Meta, State, deletes, records, write_rows
 from lakemerge.merge_source.succession import Succession, check_missing, dataset_states, succession
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger
 

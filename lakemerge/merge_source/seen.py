@@ -14,7 +14,7 @@ from lakemerge.merge_source.known import strings
 from lakemerge.merge_source.lists import Ints, contiguous, lengths_of, offsets_of
 from lakemerge.merge_source.outcome import OldClusters
 from lakemerge.merge_source.state import ENTITY
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = ["confirmed", "seen_clusters"]
 

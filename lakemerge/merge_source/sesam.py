@@ -12,7 +12,7 @@ import orjson
 
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import MergeConfigError
-from lakemerge.merge_source.config import Dataset, TableLike
+from lakemerge.merge_source.datasets import Dataset, TableLike
 from mergers.logs import logger
 
 __all__ = ["load_sesam"]

@@ -31,7 +31,7 @@ from lakemerge.merge_source.succession import shape_taken_up, taken_up
 from lakemerge.options import Settings
 from lakemerge.quantities import milliseconds_of
 from lakemerge.storage import absolute_location, location_of
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 from mergers import Merger
 from mergers.wording import argument
 

@@ -37,7 +37,7 @@ from lakemerge.spark.names import quoted
 from lakemerge.spark.transport.jobs import limited, parallelism
 from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.transit import send
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 TASK_MEMBERS = 1 << 18
 """About how many members one task combines."""

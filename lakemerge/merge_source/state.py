@@ -26,7 +26,7 @@ import pyarrow as pa
 from lakemerge.merge_source.combine import MEMBER
 from lakemerge.merge_source.lists import Ints, contiguous
 from lakemerge.options import Settings
-from lakemerge.table import LakeTable
+from lakemerge.table.table import LakeTable
 
 __all__ = [
     "APPLICATION",

@@ -16,7 +16,8 @@ from lakemerge.errors import (
 )
 from lakemerge.merge_source.columns import found_in
 from lakemerge.merge_source.combine import OutputShape
-from lakemerge.merge_source.config import Dataset, MergeConfig
+from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.inputs import Input, Shape, shape_of
 from lakemerge.merge_source.state import DatasetState, Meta
 from lakemerge.merge_source.types import Property, loosened, properties_of

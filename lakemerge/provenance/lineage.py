@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemerge.commits.past import PastCommit, definitions, read_commits
 from lakemerge.delta import AddFile, DomainMetadata, RemoveFile
 from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.base_file import BaseFile
@@ -29,7 +30,6 @@ from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.explanation import Step
 from lakemerge.provenance.notes import ADDINFO_OPERATION, SEND_OPERATION, keys_of
 from lakemerge.provenance.origins import window_files
-from lakemerge.provenance.past import PastCommit, definitions, read_commits
 from lakemerge.provenance.search import Search
 from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import sorted_keys

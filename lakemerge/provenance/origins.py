@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from lakemerge.commits.past import PastCommit
 from lakemerge.delta import Snapshot
 from lakemerge.delta.actions import decode
 from lakemerge.delta.listing import commit_path
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.ingests import ingests_of
+from lakemerge.format.ledger import FileState, ledger_tables
 from lakemerge.handle import Handle
-from lakemerge.ingest.ledger import FileState, ledger_tables
-from lakemerge.provenance.past import PastCommit
 
 __all__ = ["UNKNOWN", "custody_of", "find_commits", "source_of", "window_files"]
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from compaction import compact_open
+from lakemerge.commits.past import PastCommit
 from lakemerge.commits.retention import commit_expiry
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
@@ -22,7 +23,6 @@ from lakemerge.format.names import EXPIRY_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.origins import custody_of, find_commits
-from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.records import nullable
 from lakemerge.provenance.replayed import commit_frame, commit_number, load_state
 from lakemerge.provenance.retained import Retained, check_since, retained
@@ -32,11 +32,12 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.scan import scan
 from lakemerge.results.html import Shown
 from lakemerge.schema.widening import is_wider
+from lakemerge.table.alter import SchemaChange, alter
+from lakemerge.table.create import create_table
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_handle, open_table
 from mergers import Merger
 from mergers.wording import argument
-
-if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
 
 __all__ = ["REPLAY_APPLICATION", "Replay", "ReplayResult"]
 
@@ -113,11 +114,9 @@ class Replay:
         options: Mapping[str, object] | None,
         storage_options: Mapping[str, object] | None,
     ) -> ReplayResult:
-        from lakemerge.table import LakeTable
-
         classes = list(self._handle.registry)
         try:
-            table = LakeTable.open(path, storage_options=storage_options, mergers=classes)
+            table = open_table(path, storage_options=storage_options, mergers=classes)
         except NotATableError:
             table = None
         if table is not None and table.view.snapshot.metadata.id == self._end.snapshot.metadata.id:
@@ -128,8 +127,9 @@ class Replay:
         known = self._known(done, is_empty=table is None or table.view.is_empty)
         if table is None:
             begins = known.start.config
-            table = LakeTable.create(
-                path,
+            handle = open_handle(path, storage_options, classes, None).knowing(merger)
+            made = create_table(
+                handle,
                 self._end.config.schema,
                 key=begins.key,
                 ordering=begins.ordering,
@@ -137,9 +137,11 @@ class Replay:
                 options=dict(begins.merger_options) if merger is None and options is None else options,
                 partition_by=begins.partition_by,
                 buckets=known.start.config.buckets or self._end.config.buckets,
-                storage_options=storage_options,
-                mergers=classes,
+                name=None,
+                description=None,
+                properties=None,
             )
+            table = OpenTable.without_session(handle, made)
         run = _Run(self, table, known)
         merges_alike = _merging(table.view.config) == _merging(self._end.config)
         if not merges_alike or self._where is not None or self._transform is not None:
@@ -152,7 +154,7 @@ class Replay:
         run.end()
         return self._result(run, begins=known.start.version if done is None else done)
 
-    def _done(self, table: LakeTable) -> int | None:
+    def _done(self, table: OpenTable) -> int | None:
         """The last version of this table that the other one has."""
         txn = table.view.snapshot.txns.get(self._application)
         return None if txn is None else txn.version
@@ -184,7 +186,7 @@ class Replay:
         return known
 
     @staticmethod
-    def _check_same(table: LakeTable, merger: str | Merger | None, options: Mapping[str, object] | None) -> None:
+    def _check_same(table: OpenTable, merger: str | Merger | None, options: Mapping[str, object] | None) -> None:
         """Raise an error if the caller asks for another merger than an existing table has."""
         config = table.view.config
         name = merger.name if isinstance(merger, Merger) else merger
@@ -213,7 +215,7 @@ class _Run:
     """A replay under way between two tables."""
 
     replay: Replay
-    table: LakeTable
+    table: OpenTable
     known: Retained
     commits: int = 0
     records: int = 0
@@ -288,26 +290,26 @@ class _Run:
             before = self.replay._handle.view_at(commit.version - 1, of=self.known.tip.snapshot).config
         own = self.table.view.config
         if _merging(before) != _merging(after) and _merging(own) == _merging(before):
-            self.table.compact()
-            self.table.alter(merger=after.merger_id, options=dict(after.merger_options))
+            compact_open(self.table)
+            alter(self.table, SchemaChange(), merger=after.merger_id, options=dict(after.merger_options))
         if self.replay._transform is None and commit.restored is None:
             self._grow(after.schema, own.schema)
 
     def _grow(self, wanted: pa.Schema, own: pa.Schema) -> None:
         known = {field.name: field.type for field in own}
         if added := [field for field in nullable(wanted) if field.name not in known]:
-            self.table.alter(add_columns=pa.schema(added))
+            alter(self.table, SchemaChange(add_columns=pa.schema(added)))
         plain = [field for field in wanted if field.name in known and not pa.types.is_nested(field.type)]
         # A column that a restore made narrow again stays wide here.
         if wider := {field.name: field.type for field in plain if is_wider(known[field.name], field.type)}:
-            self.table.compact()
-            self.table.alter(widen=wider)
+            compact_open(self.table)
+            alter(self.table, SchemaChange(widen=wider))
 
     def _expire(self, commit: PastCommit) -> None:
         """Make an expiry at the same place among the records."""
         for expiry in self.known.expiries:
             if expiry.version == commit.version:
-                self.table.compact()
+                compact_open(self.table)
                 horizon = self._version_of(expiry.horizon)
                 if horizon is not None:
                     commit_expiry(self.table.handle, self.table.view, horizon=horizon)

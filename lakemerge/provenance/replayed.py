@@ -35,7 +35,7 @@ from mergers.restart import CLEAR, SET, RecordKind
 
 if TYPE_CHECKING:
     from lakemerge.delta import AddFile
-    from lakemerge.table import LakeTable
+    from lakemerge.table.open_table import OpenTable
 
 __all__ = ["commit_frame", "commit_number", "load_state"]
 
@@ -43,7 +43,7 @@ _OPERATION = "REPLAY"
 
 
 def commit_frame(
-    table: LakeTable, records: Sequence[pa.RecordBatchReader], txn: tuple[str, int], told: Mapping[str, object]
+    table: OpenTable, records: Sequence[pa.RecordBatchReader], txn: tuple[str, int], told: Mapping[str, object]
 ) -> int:
     """Commit the records of one version of the source, in their order. Returns how many there were.
 
@@ -99,7 +99,7 @@ def _with_states(records: pa.RecordBatchReader) -> tuple[pa.RecordBatchReader, b
     return pa.RecordBatchReader.from_batches(schema, coded()), True, False
 
 
-def commit_number(table: LakeTable, txn: tuple[str, int]) -> None:
+def commit_number(table: OpenTable, txn: tuple[str, int]) -> None:
     """Note that a version without records is replayed."""
     handle = table.handle
     parameters = {"version": txn[1]}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from lakemerge.commits.past import Past, PastCommit, read_commits, standing
 from lakemerge.delta import DomainMetadata, Metadata
 from lakemerge.errors import InputError, VersionNotFoundError
 from lakemerge.format.block_index import log_paths
@@ -20,7 +21,6 @@ from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX
 from lakemerge.format.records import records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.provenance.past import Past, PastCommit, read_commits, standing
 from mergers.interrupts import is_foreign
 from mergers.wording import argument
 

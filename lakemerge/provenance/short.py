@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lakemerge.commits.past import PastCommit
 from lakemerge.delta import AddFile
 from lakemerge.format.base_file import rows_of
 from lakemerge.format.block_index import LogCommit
 from lakemerge.handle import Handle
 from lakemerge.provenance.origins import find_commits
-from lakemerge.provenance.past import PastCommit
 from lakemerge.provenance.retained import Retained
 
 __all__ = ["Short", "in_words", "of_load", "short_notes", "shorts"]

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lakemerge.commits.past import PastCommit, read_commits
 from lakemerge.delta import AddFile, DomainMetadata, HistoryEntry, RemoveFile
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
-from lakemerge.provenance.past import PastCommit, read_commits
 from lakemerge.results.plans import readable_bytes
 from lakemerge.results.schedule import Schedule
 
 if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
+    from lakemerge.table.table import LakeTable
 
 __all__ = ["Growth", "due", "failures", "growth_of", "reasons_of", "windows_of", "written_by"]
 

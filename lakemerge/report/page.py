@@ -20,7 +20,7 @@ from lakemerge.table.describe import SliceInfo
 from mergers.wording import argument
 
 if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
+    from lakemerge.table.table import LakeTable
 
 __all__ = ["report_html"]
 
@@ -38,7 +38,7 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
 
     :param key: also explain this key, as far as history goes.
     """
-    from lakemerge.table import LakeTable
+    from lakemerge.table.table import LakeTable
 
     if not isinstance(table, LakeTable):
         raise InputError(f"{argument('table')} must be a LakeTable, not {shown(table)}")

@@ -69,9 +69,13 @@ def listen(listener: Callable[[Event], object]) -> Callable[[], None]:
     return end
 
 
-def observed(method: _Method) -> _Method:
+def observed(method: _Method, operation: str | None = None) -> _Method:
     """A method of a table that tells of its calls. An error of this library comes out as itself, also where Spark holds
-    it in an error of its own."""
+    it in an error of its own.
+
+    :param operation: what events call it; by default its name.
+    """
+    name = operation or method.__name__
 
     @functools.wraps(method)
     def call(self: _Observed, /, *args: object, **kwargs: object) -> object:
@@ -83,9 +87,9 @@ def observed(method: _Method) -> _Method:
             with unwrap_errors():
                 result = method(self, *args, **kwargs)
         except Exception as error:
-            _tell(method.__name__, self.url, started, None, error)
+            _tell(name, self.url, started, None, error)
             raise
-        _tell(method.__name__, self.url, started, result, None)
+        _tell(name, self.url, started, result, None)
         return result
 
     return cast("_Method", call)

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
 from lakemerge.errors import DependencyMissingError
-from lakemerge.spark.sessions import is_running, jvm_session, session_id
+from lakemerge.spark.sessions import jvm_session, session_id
 
-__all__ = ["OLDEST_PYARROW", "prepare_session", "prepare_workers", "registered", "unlike_here", "use_own_python"]
+__all__ = ["OLDEST_PYARROW", "prepare_workers", "unlike_here", "use_own_python"]
 
 _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
@@ -35,8 +35,6 @@ _checked: set[tuple[str, str]] = set()
 """Pairs of an application and its Python that passed the check."""
 _chosen: set[str] = set()
 """Applications whose Python was chosen here."""
-_registered: set[str] = set()
-"""Sessions that our data source was registered in."""
 
 
 def prepare_workers(spark: SparkSession) -> None:
@@ -60,39 +58,17 @@ def prepare_workers(spark: SparkSession) -> None:
     _checked.add(key)
 
 
-def prepare_session(spark: SparkSession) -> None:
-    """Call this when a session is given to a table. If Spark would run ``python3``, its workers get the driver's
-    Python. Then ``format("lakemerge")`` is registered, too: Spark still looks for data sources with ``python3``.
-    """
-    if jvm_session(spark) is None or not is_running(spark):
-        return
-    use_own_python(spark)
-    if str(spark.sparkContext.applicationId) in _chosen and session_id(spark) not in _registered:
-        from lakemerge.spark.source import register_source
-
-        try:
-            register_source(spark, ())
-        except AnalysisException as error:
-            # Spark also looks into the active session, and takes a source of that one for a second of this one.
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
-
-
-def registered(spark: SparkSession) -> None:
-    """Remember that our data source was registered in a session, perhaps with mergers, so that this stays."""
-    _registered.add(session_id(spark))
-
-
-def use_own_python(spark: SparkSession) -> None:
+def use_own_python(spark: SparkSession) -> bool:
     """Let local workers run the driver's Python, unless somebody chose another. This holds for all functions of the
-    session."""
+    session. Returns whether the Python of this application was chosen here."""
     if jvm_session(spark) is None:
-        return
+        return False
     context: Any = spark.sparkContext
     is_said = "PYSPARK_PYTHON" in os.environ or context.pythonExec != _UNSAID
     if not is_said and _LOCAL.fullmatch(context.master) and not context._conf.contains("spark.pyspark.python"):
         context.pythonExec = sys.executable
         _chosen.add(str(context.applicationId))
+    return str(context.applicationId) in _chosen
 
 
 def _is_own_python(context: Any) -> bool:

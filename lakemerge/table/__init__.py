@@ -1,5 +1,1 @@
-"""The table: what a user calls."""
-
-from lakemerge.table.table import LakeTable
-
-__all__ = ["LakeTable"]
+"""A table: how it is opened, made, altered and described, and what a user calls (:mod:`lakemerge.table.table`)."""

@@ -23,10 +23,11 @@ from lakemerge.schema.evolution import new_columns, with_columns, with_comments,
 from lakemerge.schema.schema import to_delta_json
 from lakemerge.schema.widening import PROPERTY, with_feature
 from lakemerge.table.create import choose_merger, property_problems
+from lakemerge.table.open_table import OpenTable
 from mergers import Merger
 from mergers.wording import argument
 
-__all__ = ["SchemaChange", "alter_table"]
+__all__ = ["SchemaChange", "alter", "alter_table"]
 
 _CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties")
 
@@ -56,6 +57,23 @@ class SchemaChange:
         if self.widen is not None:
             schema = with_types(schema, self.widen, key)
         return schema if self.order is None else with_order(schema, self.order)
+
+
+def alter(
+    table: OpenTable,
+    columns: SchemaChange,
+    *,
+    merger: str | Merger | None = None,
+    options: Mapping[str, object] | None = None,
+    properties: Mapping[str, str | None] | None = None,
+) -> int:
+    """See :meth:`lakemerge.LakeTable.alter`. Returns the version that has the change."""
+    begin = table.writable()
+    handle = table.handle.knowing(merger)
+    snapshot = alter_table(handle, begin, columns=columns, merger=merger, options=options, properties=properties)
+    table.handle = handle
+    table.move(snapshot)
+    return snapshot.version
 
 
 def alter_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -75,12 +75,6 @@ class TableDetail(_Sizes):
     """Commits whose logs are not merged everywhere."""
     maintenance: str = ""
     """What follows a write, and what a write would decide now, and why (docs/guides/maintenance.md)."""
-
-    def __setstate__(self, state: list[object]) -> None:
-        """Version 0.1 pickled no ``maintenance``."""
-        names = [field.name for field in fields(self)]
-        for name, value in zip(names, [*state, ""][: len(names)], strict=True):
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,34 +6,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lakemerge.errors import InputError
 from lakemerge.spark.installed import check_installed
-from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableSession", "prepared"]
-
-
-def prepared(spark: SparkSession | None) -> SparkSession | None:
-    """A session that a caller gave, made ready for jobs with our Python.
-
-    :raises lakemerge.InputError: it is no session.
-    :raises lakemerge.DependencyMissingError: Spark is too old.
-    """
-    if spark is None:
-        return None
-    if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
-        raise InputError(
-            f"{argument('spark', '...')} must be a SparkSession, not {type(spark).__name__}: pass what "
-            "SparkSession.builder.getOrCreate() returns"
-        )
-    check_installed()
-    from lakemerge.spark.workers import prepare_session
-
-    prepare_session(spark)
-    return spark
+__all__ = ["TableSession"]
 
 
 class TableSession:

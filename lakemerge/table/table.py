@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
@@ -17,15 +16,15 @@ import pyarrow.compute as pc
 from lakemerge._internal.arguments import checked
 from lakemerge.commits.restore import restore_table
 from lakemerge.commits.savepoints import drop_savepoint, save_version
+from lakemerge.datasource.registration import prepared
 from lakemerge.delta import HistoryEntry, Snapshot
-from lakemerge.errors import CommitConflictError, InputError
+from lakemerge.errors import InputError
 from lakemerge.feed.changes import read_changes
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.follow import Following, follow
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.ingests import check_job_name
 from lakemerge.format.savepoint import Savepoint, savepoints_of
-from lakemerge.frames import is_spark_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version, guarded, unless_replaced, unless_vacuumed
 from lakemerge.layout.view import TableView
@@ -49,21 +48,18 @@ from lakemerge.results.results import (
     UpsertResult,
     VacuumResult,
 )
-from lakemerge.results.schedule import Auto, Schedule
-from lakemerge.spark.installed import check_installed
-from lakemerge.table.alter import SchemaChange, alter_table
+from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, html_of, plan_of, slices_of
-from lakemerge.table.opening import open_handle
-from lakemerge.table.session import TableSession, prepared
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_handle, open_table
+from lakemerge.table.session import TableSession
 from lakemerge.transactions.attempts import RETRIES
 from lakemerge.transactions.builder import MergeBuilder
 from lakemerge.transactions.changing import TransactionOptions, delete_where, merge_into, update_where
 from lakemerge.transactions.clauses import Clause
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import upsert_arrow
 from mergers import Merger
-from mergers.interrupts import is_foreign
 from mergers.logs import logger
 from mergers.wording import argument
 
@@ -102,14 +98,16 @@ class LakeTable:
     """
 
     def __init__(self, handle: Handle, snapshot: Snapshot, *, pinned: bool, spark: SparkSession | None) -> None:
-        self._handle = handle
-        self._view = handle.view(snapshot)
-        self._pinned = pinned
-        self._session = TableSession(spark)
+        self._open = OpenTable(handle, snapshot, pinned=pinned, session=TableSession(spark))
 
     def __reduce__(self) -> tuple[object, ...]:
-        again = partial(type(self), pinned=self._pinned, spark=None)
-        return again, (self._handle, self._view.snapshot), {"_session": self._session}
+        return type(self)._of, (self._open,)
+
+    @classmethod
+    def _of(cls, opened: OpenTable) -> LakeTable:
+        table = cls.__new__(cls)
+        table._open = opened
+        return table
 
     # Making and opening a table
 
@@ -199,10 +197,17 @@ class LakeTable:
         :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
         :raises lakemerge.VersionNotFoundError: the version is not in the table's history, or its files were vacuumed.
         """
-        handle = open_handle(path, storage_options, mergers, settings)
-        snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
-        pinned = any(given is not None for given in (version, timestamp, savepoint))
-        return cls(handle, snapshot, pinned=pinned, spark=prepared(spark))
+        opened = open_table(
+            path,
+            version=version,
+            timestamp=timestamp,
+            savepoint=savepoint,
+            storage_options=storage_options,
+            mergers=mergers,
+            settings=settings,
+            spark=prepared(spark),
+        )
+        return cls._of(opened)
 
     @staticmethod
     @checked
@@ -225,7 +230,7 @@ class LakeTable:
         :param rebuild_checkpoints: write damaged checkpoints again from older state, and repeat the check.
         :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
         """
-        from compaction import check_table
+        from lakemerge.check.check import check_table
 
         handle = open_handle(path, storage_options, mergers, settings)
         return check_table(handle, rebuild_checkpoints=rebuild_checkpoints)
@@ -235,49 +240,49 @@ class LakeTable:
     @property
     def version(self) -> int:
         """The version that reads show."""
-        return self._current().version
+        return self._open.view.version
 
     @property
     def schema(self) -> pa.Schema:
         """The columns in the table's order. Key columns are not nullable."""
-        return self._current().config.schema
+        return self._open.view.config.schema
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns that identify a row."""
-        return self._view.config.key
+        return self._open.standing.config.key
 
     @property
     def ordering(self) -> tuple[str, ...]:
         """The columns that say which of two records is newer. Empty if the order of commits decides."""
-        return self._view.config.ordering
+        return self._open.standing.config.ordering
 
     @property
     def buckets(self) -> int | None:
         """How many buckets each partition has. ``None`` until the first write chooses the number."""
-        return self._current().config.buckets
+        return self._open.view.config.buckets
 
     @property
     def url(self) -> str:
         """Where the table is."""
-        return self._handle.store.url
+        return self._open.url
 
     def detail(self) -> TableDetail:
         """An overview of the version: its definition, sizes, live logs, read amplification, and what maintenance
         would do after a write now."""
         from compaction import told
 
-        view = self._current()
-        return detail_of(self._handle, view, maintenance=told(view, on_spark=self._session.is_given))
+        view = self._open.view
+        return detail_of(self._open.handle, view, maintenance=told(view, on_spark=self._open.session.is_given))
 
     def slices(self) -> list[SliceInfo]:
         """What each bucket holds, and what reading it costs now."""
-        return slices_of(self._current())
+        return slices_of(self._open.view)
 
     def __repr__(self) -> str:
-        config = self._view.config
+        config = self._open.standing.config
         return (
-            f"LakeTable({self.url!r}, version={self._view.version}, key={list(config.key)}, "
+            f"LakeTable({self.url!r}, version={self._open.standing.version}, key={list(config.key)}, "
             f"merger={config.merger_name!r}, buckets={config.buckets})"
         )
 
@@ -349,7 +354,7 @@ class LakeTable:
         bring the row back, a newer one does. For parameters and errors see :meth:`update_where`.
         """
         options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
-        return self._transact(lambda begin, spark: delete_where(self._handle, begin, condition, options, spark))
+        return self._transact(lambda begin, spark: delete_where(self._open.handle, begin, condition, options, spark))
 
     @observed
     @checked
@@ -385,7 +390,8 @@ class LakeTable:
             that were being read. Nothing was written.
         """
         options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
-        return self._transact(lambda begin, spark: update_where(self._handle, begin, condition, set, options, spark))
+        handle = self._open.handle
+        return self._transact(lambda begin, spark: update_where(handle, begin, condition, set, options, spark))
 
     @checked
     def merge(
@@ -411,17 +417,19 @@ class LakeTable:
 
         def run(clauses: Sequence[Clause]) -> UpsertResult:
             return self._transact(
-                lambda begin, spark: merge_into(self._handle, begin, source, on, clauses, options, spark)
+                lambda begin, spark: merge_into(self._open.handle, begin, source, on, clauses, options, spark)
             )
 
         return MergeBuilder(run)
 
     def _transact(self, run: Callable[[TableView, SparkSession | None], UpsertResult]) -> UpsertResult:
-        begin = self._writable()
-        with unless_vacuumed(self._handle.log, begin.snapshot):
-            result = run(begin, self._session.of_services())
-        self._follow()
-        self._maintain_inline(result.version)
+        from compaction import maintain_after_write
+
+        begin = self._open.writable()
+        with unless_vacuumed(self._open.handle.log, begin.snapshot):
+            result = run(begin, self._open.services_session)
+        self._open.follow()
+        maintain_after_write(self._open, result.version)
         return result
 
     @checked
@@ -463,7 +471,7 @@ class LakeTable:
         :raises lakemerge.InputError: the settings contradict each other. The error lists every problem.
         """
         from lakemerge.ingest.job import IngestJob
-        from lakemerge.ingest.settings import JobSettings, OpenTable
+        from lakemerge.ingest.settings import JobSettings
 
         settings = None
         if source is not None:
@@ -482,8 +490,7 @@ class LakeTable:
                 after=after,
                 max_read_amplification=max_read_amplification,
             )
-        opened = OpenTable(self, self._writable, self._maintain_inline, self._session.of_services())
-        return IngestJob(opened, check_job_name(name), settings)
+        return IngestJob(self._open, check_job_name(name), settings)
 
     @checked
     def write_stream(
@@ -510,9 +517,9 @@ class LakeTable:
         :raises lakemerge.InputError: the frame is not a stream, or it is of Spark Connect, where :meth:`batch_writer`
             is needed.
         """
-        from lakemerge.spark.stream_write import start_stream
+        from lakemerge.datasource.stream_write import start_stream
 
-        self._writable()
+        self._open.writable()
         chosen = {"availableNow": True} if trigger is None else dict(trigger)
         writer = self.batch_writer(kind_column=kind_column, merge_schema=merge_schema)
         return start_stream(
@@ -530,10 +537,10 @@ class LakeTable:
         :param kind_column: as for :meth:`write_stream`.
         :param merge_schema: as for :meth:`upsert`. The frames of two batches may have different columns.
         """
-        from lakemerge.spark.stream_write import BatchWriter
+        from lakemerge.datasource.stream_write import BatchWriter
 
-        self._writable()
-        return BatchWriter(self, app, kind_column=kind_column, merge_schema=merge_schema)
+        self._open.writable()
+        return BatchWriter(self._open, self.upsert, app, kind_column=kind_column, merge_schema=merge_schema)
 
     # Reading
 
@@ -558,8 +565,8 @@ class LakeTable:
             column. ``raise`` raises an error that names the key. ``skip`` leaves such keys out, with a warning in the
             log. :meth:`failed_keys` lists them.
         """
-        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
-        with unless_replaced(self._handle.log, view.snapshot):
+        view, handle = in_mode(self._open.view, mode), on_failed_keys(self._open.handle, failed_keys)
+        with unless_replaced(self._open.handle.log, view.snapshot):
             return read_arrow(handle, view, columns=columns, filter=filter)
 
     @checked
@@ -572,8 +579,8 @@ class LakeTable:
         failed_keys: OnFailedKeys = "raise",
     ) -> pa.RecordBatchReader:
         """The same as :meth:`to_arrow`, as a stream. ``Settings.merge_budget_bytes`` limits its memory."""
-        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
-        return guarded(scan(handle, view, columns=columns, filter=filter), self._handle.log, view.snapshot)
+        view, handle = in_mode(self._open.view, mode), on_failed_keys(self._open.handle, failed_keys)
+        return guarded(scan(handle, view, columns=columns, filter=filter), self._open.handle.log, view.snapshot)
 
     @overload
     def get(
@@ -601,8 +608,8 @@ class LakeTable:
         :raises lakemerge.FrameError: the keys do not fit the table's key columns.
         """
         one = isinstance(key, Mapping)
-        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
-        with unless_replaced(self._handle.log, view.snapshot):
+        view, handle = self._open.view, on_failed_keys(self._open.handle, failed_keys)
+        with unless_replaced(self._open.handle.log, view.snapshot):
             rows = look_up(handle, view, [key] if one else key, columns)
         return next(iter(python_rows(rows)), None) if one else rows
 
@@ -624,8 +631,8 @@ class LakeTable:
         """
         from lakemerge.read.query import query
 
-        view, handle = self._current(), on_failed_keys(self._handle, failed_keys)
-        with unless_replaced(self._handle.log, view.snapshot):
+        view, handle = self._open.view, on_failed_keys(self._open.handle, failed_keys)
+        with unless_replaced(self._open.handle.log, view.snapshot):
             return query(handle, view, sql, sandbox=sandbox)
 
     @observed
@@ -651,10 +658,10 @@ class LakeTable:
         :param mode: as for :meth:`to_arrow`.
         :param failed_keys: as for :meth:`to_arrow`. Warnings are in the logs of Spark's workers.
         """
-        spark = self._session.of_dataframes()
+        spark = self._open.session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
-        view, handle = in_mode(self._current(), mode), on_failed_keys(self._handle, failed_keys)
+        view, handle = in_mode(self._open.view, mode), on_failed_keys(self._open.handle, failed_keys)
         return read_dataframe(spark, handle, view, columns=columns, filter=filter)
 
     @checked
@@ -673,9 +680,9 @@ class LakeTable:
 
         :param filter: as for :meth:`to_arrow`; only files that may hold rows that meet it are looked at.
         """
-        view = self._current()
-        with unless_replaced(self._handle.log, view.snapshot):
-            return find_failed_keys(self._handle, view, filter)
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            return find_failed_keys(self._open.handle, view, filter)
 
     @checked
     def explain_read(
@@ -683,7 +690,7 @@ class LakeTable:
     ) -> ReadPlan:
         """How a read with these arguments would be done now, and why: which parts are pruned, read as they are, or
         merged."""
-        return plan_of(self._handle, self._current(), columns, filter, self._session.if_active())
+        return plan_of(self._open.handle, self._open.view, columns, filter, self._open.session.if_active())
 
     # Following what changed
 
@@ -713,9 +720,9 @@ class LakeTable:
             ``-D``, and as ``+I`` once its merge succeeds.
         :raises lakemerge.VersionNotFoundError: a version is not in the table's history.
         """
-        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        end, handle = self._open.until(until), on_failed_keys(self._open.handle, failed_keys)
         reader = read_changes(handle, end, since, net=net, before_images=before_images)
-        return guarded(reader, self._handle.log, end.snapshot)
+        return guarded(reader, self._open.handle.log, end.snapshot)
 
     @checked
     def changes_df(
@@ -729,10 +736,10 @@ class LakeTable:
     ) -> DataFrame:
         """The same as :meth:`changes`, computed by Spark tasks and with Delta's and Spark's names: the kind is in
         ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage`` or ``delete``)."""
-        spark = self._session.of_dataframes()
+        spark = self._open.session.of_dataframes()
         from lakemerge.spark.feed import changes_dataframe
 
-        end, handle = self._until(until), on_failed_keys(self._handle, failed_keys)
+        end, handle = self._open.until(until), on_failed_keys(self._open.handle, failed_keys)
         return changes_dataframe(spark, handle, end, since, net=net, before_images=before_images)
 
     @checked
@@ -767,13 +774,13 @@ class LakeTable:
         how = Following.checked(
             consumer, poll, since=since, until=until, max_rows=max_rows, before_images=before_images
         )
-        start, handle = self._begin(consumer, since), on_failed_keys(self._handle, failed_keys)
-        return follow(handle, self._tip, self.consumers, start, how)
+        start, handle = self._begin(consumer, since), on_failed_keys(self._open.handle, failed_keys)
+        return follow(handle, self._open.tip, self.consumers, start, how)
 
     @property
     def consumers(self) -> Consumers:
         """The consumers of the change feed. Vacuum keeps what they have yet to read (docs/streaming.md)."""
-        return Consumers(self._handle, self._tip, self._writable)
+        return self._open.consumers
 
     # Who won and why
 
@@ -793,9 +800,9 @@ class LakeTable:
 
         if not isinstance(key, Mapping):
             raise InputError(f"{argument('key')} must be a mapping such as {{'id': 7}}, not {key!r}")
-        view = self._current()
-        with unless_replaced(self._handle.log, view.snapshot):
-            return explain_key(self._handle, view, key, since)
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            return explain_key(self._open.handle, view, key, since)
 
     @observed
     @checked
@@ -828,9 +835,9 @@ class LakeTable:
         from lakemerge.provenance.search import Search
 
         search = Search.checked(kind=kind, file=file, after=after, before=before, info=info)
-        view = self._current()
-        with unless_replaced(self._handle.log, view.snapshot):
-            return lineage_of(self._handle, view, version, key, search)
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            return lineage_of(self._open.handle, view, version, key, search)
 
     @observed
     @checked
@@ -856,9 +863,9 @@ class LakeTable:
         """
         from lakemerge.provenance.notes import commit_sent
 
-        view = self._writable()
-        made = commit_sent(self._handle, view, to, since=since, version=version, keys=keys, info=info or {})
-        self._follow()
+        view = self._open.writable()
+        made = commit_sent(self._open.handle, view, to, since=since, version=version, keys=keys, info=info or {})
+        self._open.follow()
         return made
 
     @observed
@@ -882,9 +889,9 @@ class LakeTable:
         """
         from lakemerge.provenance.notes import commit_association
 
-        view = self._writable()
-        made = commit_association(self._handle, view, uri, version=version, keys=keys, info=info or {})
-        self._follow()
+        view = self._open.writable()
+        made = commit_association(self._open.handle, view, uri, version=version, keys=keys, info=info or {})
+        self._open.follow()
         return made
 
     @checked
@@ -905,9 +912,9 @@ class LakeTable:
         """
         from lakemerge.provenance.what_if import what_if
 
-        view = self._current()
-        with unless_replaced(self._handle.log, view.snapshot):
-            return what_if(self._handle, view, merger, options, since, self._session)
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            return what_if(self._open.handle, view, merger, options, since, self._open.session)
 
     @observed
     @checked
@@ -941,9 +948,9 @@ class LakeTable:
         """
         from lakemerge.provenance.replay import Replay
 
-        view = self._current()
-        with unless_replaced(self._handle.log, view.snapshot):
-            replay = Replay(self._handle, view, transform=transform, since=since, until=until, where=where)
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            replay = Replay(self._open.handle, view, transform=transform, since=since, until=until, where=where)
             return replay.into(into, merger=merger, options=options, storage_options=storage_options)
 
     # Changing the definition
@@ -989,13 +996,8 @@ class LakeTable:
         :raises lakemerge.MergerConfigurationError: the options are not valid for the schema.
         :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
-        begin = self._writable()
         columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
-        handle = self._handle.knowing(merger)
-        snapshot = alter_table(handle, begin, columns=columns, merger=merger, options=options, properties=properties)
-        self._handle = handle
-        self._move(snapshot)
-        return snapshot.version
+        return alter(self._open, columns, merger=merger, options=options, properties=properties)
 
     # Earlier versions
 
@@ -1005,8 +1007,7 @@ class LakeTable:
 
         :param limit: at most this many commits.
         """
-        self._handle.log.check_holds(self._view.snapshot)
-        return self._handle.log.history(limit=limit, known=self._view.version)
+        return self._open.history(limit=limit)
 
     @checked
     def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
@@ -1016,13 +1017,13 @@ class LakeTable:
         :raises lakemerge.InputError: the name is taken, or is not a valid name.
         :raises lakemerge.VersionNotFoundError: the version cannot be read, or not any more.
         """
-        saved = save_version(self._handle, self._writable(), name, version)
-        self._follow()
+        saved = save_version(self._open.handle, self._open.writable(), name, version)
+        self._open.follow()
         return saved
 
     def savepoints(self) -> list[Savepoint]:
         """All present savepoints, oldest version first."""
-        return list(savepoints_of(self._tip().snapshot).values())
+        return list(savepoints_of(self._open.tip().snapshot).values())
 
     @checked
     def drop_savepoint(self, name: str) -> None:
@@ -1030,8 +1031,8 @@ class LakeTable:
 
         :raises lakemerge.InputError: there is no such savepoint.
         """
-        drop_savepoint(self._handle, self._writable(), name)
-        self._follow()
+        drop_savepoint(self._open.handle, self._open.writable(), name)
+        self._open.follow()
 
     @observed
     @checked
@@ -1055,16 +1056,16 @@ class LakeTable:
         :raises lakemerge.CommitConflictError: rows or the definition changed meanwhile, or a vacuum deleted files that
             were being read. Nothing was changed.
         """
-        begin = self._writable()
+        begin = self._open.writable()
         if version is None and timestamp is None and savepoint is None:
             raise InputError("restore needs a version, a timestamp or a savepoint")
         target = find_version(
-            self._handle.log, version=version, timestamp=timestamp, savepoint=savepoint, tip=begin.snapshot
+            self._open.handle.log, version=version, timestamp=timestamp, savepoint=savepoint, tip=begin.snapshot
         )
-        log = self._handle.log
+        log = self._open.handle.log
         with unless_vacuumed(log, begin.snapshot), unless_vacuumed(log, target):
-            result = restore_table(self._handle, begin, target)
-        self._follow()
+            result = restore_table(self._open.handle, begin, target)
+        self._open.follow()
         return result
 
     # Services: each commits by itself, never blocks writers and never changes the result of a read
@@ -1126,23 +1127,17 @@ class LakeTable:
         :raises lakemerge.FilterError: ``where`` names a column that the table is not partitioned by.
         :raises lakemerge.CommitConflictError: a vacuum deleted the version that was being compacted.
         """
-        from compaction import compact, plan_compaction
+        from compaction import compact_open, plan_compaction
 
-        view = self._writable()
         due = CompactionStrategy.of(strategy)
-        with unless_vacuumed(self._handle.log, view.snapshot):
-            if dry_run:
-                # A dry run writes nothing, so it does not ask the store for the time.
-                now = self._handle.now_ms
-                return plan_compaction(
-                    self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, clock=now
-                )
-            spark = self._session.of_services()
-            result = compact(
-                self._handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, spark=spark
+        if not dry_run:
+            return compact_open(self._open, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
+        view, handle = self._open.writable(), self._open.handle
+        with unless_vacuumed(handle.log, view.snapshot):
+            # A dry run writes nothing, so it does not ask the store for the time.
+            return plan_compaction(
+                handle, view, minor=minor, strategy=due, where=where, max_bytes=max_bytes, clock=handle.now_ms
             )
-        self._follow()
-        return result
 
     @observed
     @checked
@@ -1163,10 +1158,10 @@ class LakeTable:
         """
         from compaction import compact_logs
 
-        view = self._writable()
-        with unless_vacuumed(self._handle.log, view.snapshot):
-            result = compact_logs(self._handle, view, size_ratio=size_ratio, spark=self._session.of_services())
-        self._follow()
+        view = self._open.writable()
+        with unless_vacuumed(self._open.handle.log, view.snapshot):
+            result = compact_logs(self._open.handle, view, size_ratio=size_ratio, spark=self._open.services_session)
+        self._open.follow()
         return result
 
     @observed
@@ -1188,10 +1183,10 @@ class LakeTable:
         """
         from compaction import rescale
 
-        view = self._writable()
-        with unless_vacuumed(self._handle.log, view.snapshot):
-            result = rescale(self._handle, view, buckets, spark=self._session.of_services())
-        self._follow()
+        view = self._open.writable()
+        with unless_vacuumed(self._open.handle.log, view.snapshot):
+            result = rescale(self._open.handle, view, buckets, spark=self._open.services_session)
+        self._open.follow()
         return result
 
     @observed
@@ -1208,10 +1203,10 @@ class LakeTable:
         """
         from compaction import expire_tombstones
 
-        view = self._writable()
-        with unless_vacuumed(self._handle.log, view.snapshot):
-            result = expire_tombstones(self._handle, view, retention=retention)
-        self._follow()
+        view = self._open.writable()
+        with unless_vacuumed(self._open.handle.log, view.snapshot):
+            result = expire_tombstones(self._open.handle, view, retention=retention)
+        self._open.follow()
         return result
 
     @observed
@@ -1238,13 +1233,13 @@ class LakeTable:
         from compaction import vacuum
 
         result = vacuum(
-            self._handle,
-            self._writable(),
+            self._open.handle,
+            self._open.writable(),
             dry_run=dry_run,
             retention=retention,
             enforce_retention=enforce_retention,
         )
-        self._follow()
+        self._open.follow()
         return result
 
     @observed
@@ -1258,23 +1253,26 @@ class LakeTable:
 
         :param stop: called between services, and between the commits of a compaction. True ends the run there.
         """
-        from compaction import maintain
+        from compaction import maintain_open
 
-        result = maintain(self._handle, self._writable(), spark=self._session.of_services(), stop=stop)
-        self._follow()
-        return result
+        return maintain_open(self._open, stop=stop)
 
     # For the library's own packages; not part of the public API
 
     @property
+    def opened(self) -> OpenTable:
+        """For the library's own packages; not part of the public API."""
+        return self._open
+
+    @property
     def handle(self) -> Handle:
         """For table services; not part of the public API."""
-        return self._handle
+        return self._open.handle
 
     @property
     def view(self) -> TableView:
         """The version that reads show, decoded. For table services; not part of the public API."""
-        return self._current()
+        return self._open.view
 
     def opened_anew(self) -> LakeTable:
         """The table that is at the path now, which may be another one, as it was opened. For processes that stay.
@@ -1282,106 +1280,16 @@ class LakeTable:
 
         :raises lakemerge.NotATableError: there is no table any more.
         """
-        old = self._handle
-        # What a handle keeps of files is by their paths, and another table may have the same ones.
-        handle = Handle(old.store, old.log, old.registry, old.settings)
-        found = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
-        found._session = self._session
-        return found
-
-    def maintain_inline(self) -> None:
-        """The maintenance that follows a write. For writers of streams; not part of the public API."""
-        self._maintain_inline()
+        return self._of(self._open.reopened())
 
     def _write(self, frame: Any, request: WriteRequest) -> UpsertResult:
-        begin = self._writable()
-        if is_spark_frame(frame):
-            check_installed()
-            from lakemerge.spark.writer import upsert_dataframe
+        from compaction import maintain_after_write
 
-            result = upsert_dataframe(self._handle, begin, frame, request)
-        else:
-            result = upsert_arrow(self._handle, begin, frame, request)
-        self._follow()
-        self._maintain_inline(result.version)
+        result = self._open.write(frame, request)
+        maintain_after_write(self._open, result.version)
         return result
-
-    def _maintain_inline(self, version: int | None = None) -> None:
-        """Maintenance after a write, if a table property asks for it. The write has landed, so a failure of
-        maintenance must not make the write look failed. What is due stays due.
-
-        :param version: the version of the write. The default is the version that reads show.
-        """
-        landed = self._view.version if version is None else version
-        try:
-            schedule = Schedule.of(self._view.snapshot.metadata.configuration)
-            if schedule.inline:
-                self.maintain()
-            elif schedule.auto is not None:
-                self._maintain_automatically(schedule.auto, landed)
-        except CommitConflictError as conflict:
-            _logger.info("maintenance of %s after a write: somebody was first: %s", self._handle.store.url, conflict)
-        except BaseException as error:
-            _check_interrupt(error, landed)
-            _logger.warning("maintenance of %s after a write failed", self._handle.store.url, exc_info=True)
-
-    def _maintain_automatically(self, auto: Auto, version: int) -> None:
-        from compaction import after_write
-
-        with unless_vacuumed(self._handle.log, self._view.snapshot):
-            decision = after_write(self._handle, self._view, auto, version=version, spark=self._session.of_services())
-        if decision is not None and decision.service != "nothing":
-            self._follow()
-
-    def _writable(self) -> TableView:
-        if self._pinned:
-            raise InputError(
-                f"this table was opened at version {self._view.version} and is read-only; to write, open it without "
-                "a version or timestamp",
-                version=self._view.version,
-            )
-        return self._current()
-
-    def _current(self) -> TableView:
-        """The version to read. For a table that follows the tip, it is the latest. Raises
-        :class:`lakemerge.TableReplacedError` if such a table was replaced."""
-        if not self._pinned:
-            latest = self._handle.latest(self._view)
-            if latest is not self._view:
-                self._move(latest.snapshot)
-        return self._view
-
-    def _follow(self) -> None:
-        """After a commit, move to its version. The version is known, so nothing is read from the log. So no failure of
-        the store can make a write that has landed look failed."""
-        landed = self._handle.landed.snapshot
-        if landed is not None and landed.version > self._view.version:
-            self._move(landed)
-
-    def _move(self, snapshot: Snapshot) -> None:
-        self._view = self._handle.view(snapshot)
-        self._handle.release(snapshot)
-
-    def _until(self, until: int | None) -> TableView:
-        current = self._current()
-        return current if until is None else self._handle.view_at(until, of=current.snapshot)
-
-    def _tip(self) -> TableView:
-        """The latest version, even if the table was opened at an earlier one."""
-        if not self._pinned:
-            return self._current()
-        # An earlier version stays readable after the table was replaced.
-        snapshot = self._handle.log.update(self._view.snapshot)
-        return self._view if snapshot is self._view.snapshot else self._handle.view(snapshot)
 
     def _begin(self, consumer: str | None, since: int | None) -> Offset:
         if consumer is not None:
             return self.consumers.position(consumer)
-        return Offset(self._tip().version, of_rows=True) if since is None else Offset(since + 1)
-
-
-def _check_interrupt(error: BaseException, landed: int) -> None:
-    """Raise again what ended maintenance, unless it is maintenance's own failure."""
-    if is_foreign(error):
-        error.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
-        raise error
+        return Offset(self._open.tip().version, of_rows=True) if since is None else Offset(since + 1)

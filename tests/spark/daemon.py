@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import lakemerge.spark.source  # noqa: F401
+import lakemerge.datasource.source  # noqa: F401
 
 if __name__ == "__main__":
     manager()

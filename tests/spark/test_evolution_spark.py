@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import CommitConflictError, FrameError, InputError, LakeTable
-from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.datasource.source import LakeMergeDataSource
 from tests.unit.faults import rows_of
 
 OLD = "id BIGINT, at INT, s STRUCT<x: INT>, l ARRAY<STRUCT<x: INT>>"

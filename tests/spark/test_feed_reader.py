@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import LongType, StringType, StructType
 
 from lakemerge import InputError, LakeTable, TableReplacedError, VersionNotFoundError
-from lakemerge.spark.source import LakeMergeDataSource
-from lakemerge.spark.stream_source import FeedStreamReader
+from lakemerge.datasource.source import LakeMergeDataSource
+from lakemerge.datasource.stream_source import FeedStreamReader
 from tests.unit.faults import create, frame
 
 COLUMNS = (

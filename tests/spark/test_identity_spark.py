@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lakemerge import LakeTable, TableReplacedError, register
-from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.datasource.source import LakeMergeDataSource
 
 SCHEMA = "id BIGINT NOT NULL, v STRING"
 

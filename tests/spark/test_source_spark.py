@@ -11,7 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings
-from lakemerge.spark.source import LakeMergeDataSource
+from lakemerge.datasource.source import LakeMergeDataSource
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_table
 from lakemerge.testing.faults import Fail, Fault
 from tests.unit.faults import open_over
 
@@ -153,8 +155,8 @@ class Narrow(LakeMergeDataSource):
     def name(cls) -> str:
         return "narrow"
 
-    def _open(self) -> LakeTable:
-        return LakeTable.open(self.options["path"], settings=Settings(target_task_bytes=1))
+    def _open(self) -> OpenTable:
+        return open_table(self.options["path"], settings=Settings(target_task_bytes=1))
 
 
 def test_a_large_first_load_is_not_merged_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
@@ -177,10 +179,10 @@ class Stuttering(LakeMergeDataSource):
     def name(cls) -> str:
         return "stuttering" if cls.lands else "silent"
 
-    def _open(self) -> LakeTable:
+    def _open(self) -> OpenTable:
         commit, gone = f"{2:020d}.json", Fail(ConnectionError("gone"))
         put = Fault(action=gone, method="put_if_absent", path=commit, lasting=True, after=self.lands)
-        return open_over(Path(self.options["path"]), put, Fault(action=gone, path=commit, at=2, lasting=True))[0]
+        return open_over(Path(self.options["path"]), put, Fault(action=gone, path=commit, at=2, lasting=True))[0].opened
 
 
 class Silent(Stuttering):

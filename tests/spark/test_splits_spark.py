@@ -12,10 +12,12 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from lakemerge import LakeTable, Settings
+from lakemerge.datasource.source import LakeMergeDataSource
 from lakemerge.read.splits import Part
 from lakemerge.spark import kernel
-from lakemerge.spark.source import LakeMergeDataSource
 from lakemerge.spark.transport.sending import pickled
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_table
 from tests.unit.faults import Row, frame
 
 ROWS = 2_000
@@ -69,8 +71,8 @@ def test_tasks_are_told_in_bundles_of_few_parts(
 
 
 class _SmallParts(LakeMergeDataSource):
-    def _open(self) -> LakeTable:
-        return LakeTable.open(self.options["path"], settings=SMALL)
+    def _open(self) -> OpenTable:
+        return open_table(self.options["path"], settings=SMALL)
 
 
 def test_the_data_source_reads_the_same_parts(spark: SparkSession, dirty: tuple[LakeTable, list[Row]]) -> None:

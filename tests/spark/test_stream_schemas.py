@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from lakemerge import LakeTable, SchemaError
+from lakemerge.datasource.source import LakeMergeDataSource
+from lakemerge.datasource.stream_source import FeedStreamReader
 from lakemerge.schema.schema import to_arrow_schema, to_delta_json
-from lakemerge.spark.source import LakeMergeDataSource
-from lakemerge.spark.stream_source import FeedStreamReader
 
 DDL = "k BIGINT, a STRUCT<x: BIGINT>, l ARRAY<STRUCT<x: BIGINT>>, m MAP<STRING, STRUCT<x: BIGINT>>"
 GROWN = (

@@ -12,9 +12,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StringType, StructType
 
 from lakemerge import InputError, LakeTable
-from lakemerge.spark.source import LakeMergeDataSource
-from lakemerge.spark.stream_batches import RowSum
-from lakemerge.spark.stream_sink import StreamWriter
+from lakemerge.datasource.source import LakeMergeDataSource
+from lakemerge.datasource.stream_batches import RowSum
+from lakemerge.datasource.stream_sink import StreamWriter
 from tests.unit.faults import create, frame, listing, state_of
 
 COLUMNS = StructType().add("k", LongType()).add("o", LongType()).add("v", StringType())

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructType
 
 from lakemerge import InputError, LakeTable
+from lakemerge.datasource.source import LakeMergeDataSource
 from lakemerge.flows import auto_cdc, auto_cdc_from_snapshot, history_df
-from lakemerge.spark.source import LakeMergeDataSource
 from tests.unit.faults import create, frame
 
 DDL = "k BIGINT, o BIGINT, v STRING"

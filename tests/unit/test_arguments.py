@@ -405,7 +405,6 @@ JUDGE_THEMSELVES = ("listen", "register", "register_merger", "unwrap_error", "Me
 """They list all problems, or have errors of their own."""
 NOT_CALLED = {
     **{f"LakeTable.{name}": why for name, why in SPARK.items()},
-    "LakeTable.maintain_inline": "not public, see its docstring",
     "LakeTable.opened_anew": "not public, see its docstring",
     "Consumers.move": "not public, see its docstring",
     "Consumers.position": "not public, see its docstring",

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.check.check import check_table
 from lakemerge import LakeTable, NotATableError, Settings
+from lakemerge.check.check import check_table
 from lakemerge.delta import Action, Attempt, DeltaLog, DomainMetadata
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.ingests import ingests_of

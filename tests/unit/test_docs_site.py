@@ -21,9 +21,9 @@ import lakemerge
 from compaction import retention
 from lakemerge import LakeTable, Settings, errors, options
 from lakemerge.cli.app import app
+from lakemerge.datasource import source
 from lakemerge.format.config import TableConfig
 from lakemerge.results.schedule import SCHEDULE_DEFAULTS
-from lakemerge.spark import source
 from lakemerge.storage import s3_options
 from lakemerge.table.create import property_problems
 from mergers import default_registry

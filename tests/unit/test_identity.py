@@ -59,7 +59,7 @@ WRITES: dict[str, Callable[[LakeTable], object]] = {
     "expire_tombstones": lambda table: table.expire_tombstones(),
     "savepoint": lambda table: table.savepoint("here"),
     "restore": lambda table: table.restore(version=1),
-    "checkpoint": lambda table: table.handle.log.checkpoint(table._view.snapshot),
+    "checkpoint": lambda table: table.handle.log.checkpoint(table.opened.standing.snapshot),
 }
 READS: dict[str, Callable[[LakeTable], object]] = {
     "to_arrow": lambda table: table.to_arrow(),

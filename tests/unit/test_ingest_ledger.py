@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lakemerge import TableDamagedError
 from lakemerge.format.ingests import NamedFile
+from lakemerge.format.ledger import LEDGER, Entry, FileState, absorbed, appended, ledger_tables, rejects_tables
 from lakemerge.ingest import ledger as module
-from lakemerge.ingest.ledger import LEDGER, Entry, FileState, absorbed, appended, ledger_tables, rejects_tables
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.plan import Candidate, Settling, found_by
 from lakemerge.ingest.source import SourceFile

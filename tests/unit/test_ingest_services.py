@@ -20,8 +20,8 @@ from lakemerge import LakeTable, TableDamagedError
 from lakemerge.cli import main
 from lakemerge.delta import Attempt, DomainMetadata
 from lakemerge.format.ingests import INGEST_FOLDER, Ingest, NamedFile, ingests_of
+from lakemerge.format.ledger import ledger_tables
 from lakemerge.ingest import Files, IngestJob
-from lakemerge.ingest.ledger import ledger_tables
 from lakemerge.layout.references import snapshot_references
 from tests.unit.faults import listing
 from tests.unit.landing import FEED, land, landed, numbered, rows

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from lakemerge import InputError, LakeTable
+from lakemerge.datasource import instants
+from lakemerge.datasource.source import LakeMergeDataSource
 from lakemerge.errors import VersionNotFoundError
-from lakemerge.spark import instants
-from lakemerge.spark.source import LakeMergeDataSource
 
 FIRST = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0) + dt.timedelta(days=1)
 HOURS = 24

@@ -14,16 +14,17 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from compaction import maintain_after_write
 from lakemerge.commits.provenance import Provenance
+from lakemerge.datasource.feed_options import flag, word
+from lakemerge.datasource.stream_batches import QUERY_ID, OneBatch, RowSum, stream_app
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.results.unwrap import carrying
-from lakemerge.spark.feed_options import flag, word
-from lakemerge.spark.stream_batches import QUERY_ID, OneBatch, RowSum, stream_app
 from lakemerge.spark.writer import frame_schema, pack_rows
-from lakemerge.table import LakeTable
+from lakemerge.table.open_table import OpenTable
 from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed, PackSpec
 from lakemerge.write.request import WriteRequest
@@ -53,7 +54,7 @@ class _Message(WriterCommitMessage):
 class _Plan:
     """One batch's write, as its tasks know it."""
 
-    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+    def __init__(self, table: OpenTable, schema: StructType, options: Mapping[str, str]) -> None:
         write = Write.start(
             table.handle,
             table.view,
@@ -77,7 +78,7 @@ class _Plan:
 class StreamWriter(DataSourceStreamArrowWriter):
     """Packs on the executors, commits on the driver."""
 
-    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+    def __init__(self, table: OpenTable, schema: StructType, options: Mapping[str, str]) -> None:
         if "txnAppId" in options or "txnVersion" in options:
             raise InputError("a stream's batches have numbers of their own: give no txnAppId and txnVersion")
         self._handle = table.handle
@@ -124,7 +125,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         tip = self._handle.log.snapshot()
         if result.mode == "repeated":
             (replace(batch, marks={}) if self._trusts_numbers else batch).check_repeated(tip)
-        LakeTable(self._handle, tip, pinned=False, spark=None).maintain_inline()
+        maintain_after_write(OpenTable.without_session(self._handle, tip))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Deletes nothing. Spark calls this in another process than :meth:`commit`, also if that raised or was killed.

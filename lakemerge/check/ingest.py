@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import Ingest, NamedFile
-from lakemerge.ingest.ledger import LEDGER, REJECTS, ledger_tables
+from lakemerge.format.ledger import LEDGER, REJECTS, ledger_tables
 from lakemerge.results.findings import Finding
 from lakemerge.storage.base import Store
 from mergers.interrupts import is_foreign

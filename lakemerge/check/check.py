@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compaction.check.files import (
+from lakemerge.check.files import (
     Checked,
     check_beside,
     check_block,
@@ -22,8 +22,8 @@ from compaction.check.files import (
     file_slice_paths,
     stored_parts,
 )
-from compaction.check.ingest import check_ingest, ingest_sizes
-from compaction.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
+from lakemerge.check.ingest import check_ingest, ingest_sizes
+from lakemerge.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
 from lakemerge.delta.replay import load, own_part, read_accepted

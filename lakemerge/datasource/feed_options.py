@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from lakemerge.datasource.instants import one_version, without_zone
 from lakemerge.errors import InputError, VersionNotFoundError
 from lakemerge.feed.planner import Limits
 from lakemerge.format.feed_offset import Offset
 from lakemerge.layout.travel import epoch_ms, find_version
 from lakemerge.quantities import byte_count
-from lakemerge.spark.instants import one_version, without_zone
-from lakemerge.table import LakeTable
+from lakemerge.table.open_table import OpenTable
 
 __all__ = ["FEED_NAMES", "FEED_OPTIONS", "FeedOptions", "either", "flag", "number", "wants_feed", "word"]
 
@@ -80,7 +80,7 @@ class FeedOptions:
         """Whether an option says where the changes begin."""
         return self.starting_version is not None or self.starting_timestamp is not None
 
-    def since(self, table: LakeTable) -> int:
+    def since(self, table: OpenTable) -> int:
         """The version after which a batch of changes begins."""
         first = self._first(table)
         if first is None:
@@ -89,13 +89,13 @@ class FeedOptions:
             )
         return max(0, first - 1)
 
-    def until(self, table: LakeTable) -> int | None:
+    def until(self, table: OpenTable) -> int | None:
         """The last version to read; ``None``: no option limits it."""
         if self.ending_timestamp is None:
             return self.ending_version
         return _in_all_zones(self.ending_timestamp, "endingTimestamp", partial(self._until, table))
 
-    def _until(self, table: LakeTable, timestamp: str | dt.datetime) -> int:
+    def _until(self, table: OpenTable, timestamp: str | dt.datetime) -> int:
         try:
             found = find_version(table.handle.log, version=None, timestamp=timestamp, savepoint=None)
         except VersionNotFoundError as error:
@@ -104,14 +104,14 @@ class FeedOptions:
             raise
         return found.version
 
-    def begin(self, table: LakeTable) -> Offset:
+    def begin(self, table: OpenTable) -> Offset:
         """Where a new stream begins."""
         if self.consumer is not None:
             return table.consumers.position(self.consumer)
         first = self._first(table)
         return Offset(table.version, of_rows=True) if first is None else Offset(first)
 
-    def _first(self, table: LakeTable) -> int | None:
+    def _first(self, table: OpenTable) -> int | None:
         if self.starting_version == _LATEST:
             return table.version + 1
         if isinstance(self.starting_version, int):
@@ -120,7 +120,7 @@ class FeedOptions:
             return None
         return _in_all_zones(self.starting_timestamp, "startingTimestamp", partial(self._first_at, table))
 
-    def _first_at(self, table: LakeTable, timestamp: str | dt.datetime) -> int:
+    def _first_at(self, table: OpenTable, timestamp: str | dt.datetime) -> int:
         try:
             found = find_version(table.handle.log, version=None, timestamp=timestamp, savepoint=None)
         except VersionNotFoundError as error:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping, Seque
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,6 +26,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge._internal.near import nearest
+from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
+from lakemerge.datasource.instants import Moments, Named, without_zone
+from lakemerge.datasource.stream_sink import StreamWriter
+from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
@@ -37,16 +42,14 @@ from lakemerge.read.splits import Part
 from lakemerge.results.results import UpsertResult
 from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
-from lakemerge.spark.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
-from lakemerge.spark.instants import Moments, Named, without_zone
-from lakemerge.spark.stream_sink import StreamWriter
-from lakemerge.spark.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
+from lakemerge.spark.sessions import is_running, jvm_session, session_id
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
-from lakemerge.spark.workers import registered, use_own_python
+from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
-from lakemerge.table import LakeTable
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_table
 from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
@@ -54,7 +57,7 @@ from lakemerge.write.upsert import Write, finish, load_in_process
 from mergers import Merger, default_registry
 from mergers.wording import argument, in_python
 
-__all__ = ["LakeMergeDataSource", "register_source"]
+__all__ = ["LakeMergeDataSource", "prepare_session", "register_source"]
 
 _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
@@ -199,7 +202,7 @@ class LakeMergeDataSource(DataSource):
     def _is_pinned(self) -> bool:
         return any(name in self.options for name in _VERSIONS)
 
-    def _named(self) -> tuple[Named, list[tuple[Moments, LakeTable]]] | None:
+    def _named(self) -> tuple[Named, list[tuple[Moments, OpenTable]]] | None:
         """The versions that the time of the read may mean; ``None`` if it says its zone, or there is none."""
         option = either(self.options, "timestamp", "timestampAsOf")
         time = without_zone(self.options.get(option))
@@ -207,17 +210,17 @@ class LakeMergeDataSource(DataSource):
             return None
         return Named.of(option, time, self._open_at)
 
-    def _open_at(self, version: int | None) -> LakeTable:
+    def _open_at(self, version: int | None) -> OpenTable:
         """The table at a version, or at its latest."""
         plain = {name: value for name, value in self.options.items() if name.lower() not in _PINS}
         pin = {} if version is None else {"version": str(version)}
         return type(self)(cast("Any", type(self.options))({**plain, **pin}))._open()
 
-    def _open_tip(self) -> LakeTable:
+    def _open_tip(self) -> OpenTable:
         """The table at its tip, whatever version a load was pinned at, because a streaming query runs for long."""
         return self._open_at(None)
 
-    def _open(self) -> LakeTable:
+    def _open(self) -> OpenTable:
         path = self.options.get("path")
         if not path:
             raise InputError(
@@ -229,7 +232,7 @@ class LakeMergeDataSource(DataSource):
         named = self._named()
         if named is not None:
             return named[1][-1][1]  # any of them: they have the same schema
-        table = LakeTable.open(
+        table = open_table(
             path,
             version=number(self.options, either(self.options, "version", "versionAsOf")),
             timestamp=self.options.get(either(self.options, "timestamp", "timestampAsOf")),
@@ -252,6 +255,25 @@ def _check_spelling(storage: Collection[str]) -> None:
             raise InputError(f"format('lakemerge') has no option {name!r}; did you mean {near!r}?", option=name)
 
 
+_registered: set[str] = set()
+"""Sessions that our data source was registered in, perhaps with mergers, so that this stays."""
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Call this when a session is given to a table. If Spark would run ``python3``, its workers get the driver's
+    Python. Then ``format("lakemerge")`` is registered, too: Spark still looks for data sources with ``python3``.
+    """
+    if jvm_session(spark) is None or not is_running(spark):
+        return
+    if use_own_python(spark) and session_id(spark) not in _registered:
+        try:
+            register_source(spark, ())
+        except AnalysisException as error:
+            # Spark also looks into the active session, and takes a source of that one for a second of this one.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
     use_own_python(spark)
@@ -262,7 +284,7 @@ def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> Non
         mergers = sent
 
     spark.dataSource.register(Registered)
-    registered(spark)
+    _registered.add(session_id(spark))
 
 
 class _Partition(InputPartition):
@@ -272,7 +294,7 @@ class _Partition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, table: LakeTable, columns: Sequence[str], mode: str, failed_keys: str) -> None:
+    def __init__(self, table: OpenTable, columns: Sequence[str], mode: str, failed_keys: str) -> None:
         view, handle = in_mode(table.view, mode), on_failed_keys(table.handle, failed_keys)
         self._columns = asked_columns(view, columns)
         self._spec = MergeSpec.of(handle, view)
@@ -339,7 +361,7 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     """Packs on the executors, and commits on the driver. Spark pickles it to send it to both."""
 
-    def __init__(self, table: LakeTable, schema: StructType, options: Mapping[str, str]) -> None:
+    def __init__(self, table: OpenTable, schema: StructType, options: Mapping[str, str]) -> None:
         app, batch = options.get("txnAppId"), number(options, "txnVersion")
         if (app is None) != (batch is None):
             raise InputError("txnAppId and txnVersion are given together or not at all")

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.ingests import NamedFile
-from lakemerge.ingest.spill import columns_of
 from lakemerge.storage.base import Store
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "FileState",
     "absorbed",
     "appended",
+    "columns_of",
     "ledger_tables",
     "rejects_tables",
     "write_ledger",
@@ -281,3 +281,10 @@ def _readable(path: str) -> Iterator[None]:
         if isinstance(error, OSError) and type(error) not in (OSError, FileNotFoundError):
             raise
         raise TableDamagedError(f"{path!r}, a file of an ingest job, cannot be read: {error}", path=path) from error
+
+
+def columns_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as a batch."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from compaction.check.salvage import told
+from lakemerge.check.salvage import told
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lakemerge.datasource.feed_options import FeedOptions
 from lakemerge.errors import InputError, TableReplacedError
 from lakemerge.feed.changes import REMEDY, check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
@@ -23,7 +24,6 @@ from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
-from lakemerge.spark.feed_options import FeedOptions
 from lakemerge.spark.read_limits import (
     IS_LIMITED,
     ReadAllAvailable,
@@ -34,7 +34,7 @@ from lakemerge.spark.read_limits import (
 )
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
-from lakemerge.table import LakeTable
+from lakemerge.table.open_table import OpenTable
 
 __all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]
 
@@ -48,7 +48,7 @@ _REMEDY = (
 )
 
 
-def stream_schema(table: LakeTable) -> pa.Schema:
+def stream_schema(table: OpenTable) -> pa.Schema:
     """The columns of a stream of the table's changes: the table's present columns, and those of the feed."""
     check_free_names(table.view.config, spark_names=True)
     told = TOLD.set(0, pa.field(CHANGE_TYPE, pa.string()))
@@ -76,7 +76,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 class FeedReader(DataSourceReader):
     """A batch of changes."""
 
-    def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+    def __init__(self, table: OpenTable, schema: StructType, options: FeedOptions) -> None:
         self._table = table
         self._options = options
         self._names = list(schema.names)
@@ -101,7 +101,7 @@ class FeedReader(DataSourceReader):
         return _read(partition)
 
 
-def batch_plan(table: LakeTable, options: FeedOptions) -> tuple[FeedShape, Iterator[FeedUnit]]:
+def batch_plan(table: OpenTable, options: FeedOptions) -> tuple[FeedShape, Iterator[FeedUnit]]:
     """The shape of a batch of changes, and its units."""
     until = options.until(table)
     view = table.view if until is None else table.handle.view_at(until, of=table.view.snapshot)
@@ -113,7 +113,7 @@ def batch_plan(table: LakeTable, options: FeedOptions) -> tuple[FeedShape, Itera
 class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of changes."""
 
-    def __init__(self, table: LakeTable, schema: StructType, options: FeedOptions) -> None:
+    def __init__(self, table: OpenTable, schema: StructType, options: FeedOptions) -> None:
         if not IS_LIMITED and options.limits != Limits():
             raise InputError("options maxBytesPerTrigger and maxVersionsPerTrigger need Spark 4.2: leave them out")
         asked = frame_schema(schema)

@@ -20,7 +20,7 @@ from lakemerge.errors import InputError, VersionNotFoundError
 from lakemerge.layout.travel import epoch_ms
 
 if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
+    from lakemerge.table.open_table import OpenTable
 
 __all__ = ["Moments", "Named", "one_version", "without_zone"]
 
@@ -84,8 +84,8 @@ class Named:
 
     @classmethod
     def of(
-        cls, option: str, time: dt.datetime, open_at: Callable[[int | None], LakeTable]
-    ) -> tuple[Named, list[tuple[Moments, LakeTable]]]:
+        cls, option: str, time: dt.datetime, open_at: Callable[[int | None], OpenTable]
+    ) -> tuple[Named, list[tuple[Moments, OpenTable]]]:
         """The time, and the table at each version that it may mean, with the instants that mean this version.
 
         :param open_at: opens the table at a version, or at its latest.
@@ -148,7 +148,7 @@ class Named:
         return moments.first_ms <= found < moments.until_ms
 
 
-def _opened(open_at: Callable[[int | None], LakeTable], version: int) -> LakeTable | None:
+def _opened(open_at: Callable[[int | None], OpenTable], version: int) -> OpenTable | None:
     """The table at a version; ``None`` if that can be read no more, which a task tells if it is the one."""
     try:
         return open_at(version)

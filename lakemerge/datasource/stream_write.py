@@ -1,7 +1,7 @@
 """Structured Streaming into a table: each micro-batch is one upsert, exactly once.
 
 A micro-batch that Spark repeats has the number that it had before, and the table knows the last number of each query,
-and what that batch was read from (:mod:`lakemerge.spark.stream_batches`).
+and what that batch was read from (:mod:`lakemerge.datasource.stream_batches`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lakemerge.datasource.stream_batches import current_batch
 from lakemerge.errors import InputError
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.sessions import jvm_session
-from lakemerge.spark.stream_batches import current_batch
 from mergers.wording import argument
 
 if TYPE_CHECKING:
-    from lakemerge.table import LakeTable
+    from lakemerge.results.results import UpsertResult
+    from lakemerge.table.open_table import OpenTable
 
 __all__ = ["BatchWriter", "start_stream"]
 
@@ -29,13 +30,25 @@ _MODES = ("append", "update", "complete")
 class BatchWriter:
     """See :meth:`lakemerge.LakeTable.batch_writer`."""
 
-    def __init__(self, table: LakeTable, app: Any, *, kind_column: str | None, merge_schema: bool) -> None:
+    def __init__(
+        self,
+        table: OpenTable,
+        upsert: Callable[..., UpsertResult],
+        app: Any,
+        *,
+        kind_column: str | None,
+        merge_schema: bool,
+    ) -> None:
+        """
+        :param upsert: the method of the table that a user calls.
+        """
         if app is not None and (not isinstance(app, str) or not app or app.startswith("lakemerge.")):
             raise InputError(
                 f"{argument('app')} must be a text that does not begin with 'lakemerge.', which are the library's own, "
                 f"not {app!r}"
             )
         self._table = table
+        self._upsert = upsert
         self._app = app
         self._kind_column = kind_column
         self._merge_schema = merge_schema
@@ -54,7 +67,7 @@ class BatchWriter:
             )
         # A plain tuple is for users' own ids. These ids are the library's.
         txn = cast("tuple[str, int]", given.txn)
-        result = self._table.upsert(batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=txn)
+        result = self._upsert(batch, kind_column=self._kind_column, merge_schema=self._merge_schema, txn=txn)
         if result.mode == "repeated":
             given.check_repeated(self._table.view.snapshot)
 
