@@ -210,14 +210,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test,bench]'
 	@touch $(STAMP)
 
-$(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: requirements-%.txt $(STAMP)
+$(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: benchmarks/compare/requirements-%.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(VENV)/$*
-	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
+	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/compare/requirements-$*.txt
 	@touch $@
 
-$(PAIMON_STAMP): requirements-paimon.txt $(STAMP)
+$(PAIMON_STAMP): benchmarks/compare/requirements-paimon.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(PAIMON)
-	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-paimon.txt
+	$(PAIMON)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/compare/requirements-paimon.txt
 	@touch $(PAIMON_STAMP)
 
 $(OLDEST_STAMP): pyproject.toml scripts/oldest.py $(STAMP)
@@ -226,9 +226,9 @@ $(OLDEST_STAMP): pyproject.toml scripts/oldest.py $(STAMP)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[spark,delta,test]'
 	@touch $@
 
-$(DOCS_STAMP): requirements-docs.txt $(STAMP)
+$(DOCS_STAMP): scripts/docs/requirements.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/docs/requirements.txt
 	@touch $@
 
 $(VERSITYGW): $(STAMP)

@@ -21,7 +21,7 @@ from lakemerge.format.block_index import log_version
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.plans import CompactionStrategy, counted
 from lakemerge.results.schedule import Auto, Schedule
 from mergers.logs import logger
 
@@ -74,7 +74,7 @@ def told(view: TableView, *, on_spark: bool) -> str:
     commits = live_commits(view, view.version)
     auto = replace(schedule.auto, on_spark=on_spark)
     decision = decide(auto, file_slice_loads(view), version=view.version, commits=commits)
-    return f"auto, {schedule.auto.reads_per_write:g} reads a write: {decision}"
+    return f"auto, for {counted(schedule.auto.reads_per_write, 'read')} per write: {decision}"
 
 
 def live_commits(view: TableView, version: int) -> int:

@@ -67,7 +67,7 @@ def maintain_after_write(table: OpenTable, version: int | None = None) -> None:
         elif schedule.auto is not None:
             _maintain_automatically(table, schedule.auto, landed)
     except CommitConflictError as conflict:
-        _logger.info("maintenance of %s after a write: somebody was first: %s", table.url, conflict)
+        _logger.info("maintenance of %s after a write: another process was first: %s", table.url, conflict)
     except BaseException as error:
         if is_foreign(error):
             error.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")

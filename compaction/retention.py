@@ -96,7 +96,7 @@ def property_ms(metadata: Metadata, name: str) -> int:
     found = duration_ms(metadata, name, default=_DEFAULTS_MS[name])
     if found is None:
         raise InputError(
-            f"table property {name!r} is {metadata.configuration[name]!r}, which is no duration such as "
+            f"table property {name!r} is {metadata.configuration[name]!r}, which is not a duration such as "
             "'interval 7 days'",
             property=name,
         )

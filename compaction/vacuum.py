@@ -246,7 +246,7 @@ def _delete_exact(handle: Handle, files: Sequence[FileStat]) -> Sequence[FileSta
     for batch in _batches(files):
         left.update(handle.store.delete_exact(batch))
     if left:
-        _logger.warning("%d files of the log at %s were written anew, and stay", len(left), handle.store.url)
+        _logger.warning("%d files of the log at %s were written again, and stay", len(left), handle.store.url)
     return [file for file in files if file not in left]
 
 

@@ -41,7 +41,7 @@ def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
     if flaw.is_text:
         remedy = "decode it from the encoding it is in, or keep it in a BINARY column"
     else:
-        remedy = "make the frame anew: the program that made this one broke Arrow's format"
+        remedy = "make the frame again: the program that made this one broke Arrow's format"
     raise FrameError(f"{flaw.problem}; {remedy}", column=flaw.column, row=flaw.row)
 
 
@@ -69,7 +69,7 @@ def _reader(frame: object) -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_stream(frame)
     except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
         name = f"{type(frame).__module__}.{type(frame).__qualname__}"
-        raise FrameError(f"the {name} is no frame that Arrow can read: {error}", type=name) from error
+        raise FrameError(f"the {name} is not a frame that Arrow can read: {error}", type=name) from error
     name = f"{type(frame).__module__}.{type(frame).__qualname__}".removeprefix("builtins.")
     made = _FROM_PYTHON.get(type(frame), "")
     raise FrameError(

@@ -23,7 +23,7 @@ def duration(text: str) -> dt.timedelta:
     """``90s``, ``5m``, ``1.5h`` or ``7d``. Raises :class:`InputError`."""
     found = _NUMBER.fullmatch(text)
     if found is None or found[2].lower() not in _SECONDS:
-        raise InputError(f"{text!r} is no duration; write a number and s, m, h or d, such as 5m")
+        raise InputError(f"{text!r} is not a duration; write a number and s, m, h or d, such as 5m")
     try:
         return dt.timedelta(seconds=float(found[1]) * _SECONDS[found[2].lower()])
     except OverflowError as error:
@@ -34,7 +34,7 @@ def byte_count(text: str) -> int:
     """``1000000``, ``64MiB``, ``1.5GB``. Raises :class:`InputError`."""
     found = _NUMBER.fullmatch(text)
     if found is None or found[2].lower() not in _BYTES:
-        raise InputError(f"{text!r} is no size; write a number of bytes, or a unit as in 64MiB or 10GB")
+        raise InputError(f"{text!r} is not a size; write a number of bytes, or a unit as in 64MiB or 10GB")
     try:
         return int(float(found[1]) * _BYTES[found[2].lower()])
     except OverflowError as error:

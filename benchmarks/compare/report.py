@@ -89,6 +89,19 @@ class Comparison:
         }
         path.write_text(json.dumps(body, indent=1) + "\n")
 
+    @classmethod
+    def read(cls, path: Path) -> Comparison:
+        """What :meth:`write` wrote there. The file has the comparison's name."""
+        body = json.loads(path.read_text())
+        return cls(
+            name=path.stem,
+            date=body["date"],
+            parameters=Parameters(**body["parameters"]),
+            rows=body["rows"],
+            machine=body["machine"],
+            results=[CaseResult.of_json(result) for result in body["results"]],
+        )
+
 
 def markdown(comparison: Comparison) -> str:
     """One table per case and kind of engine. A cell has the ratio to the engine's own floor and the value; what an

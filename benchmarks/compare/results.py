@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["CaseResult", "Row"]
 
@@ -90,7 +90,10 @@ class CaseResult:
         path = cls.path(folder, engine, case)
         if not path.exists():
             return None
-        body = json.loads(path.read_text())
+        return cls.of_json(json.loads(path.read_text()))
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> CaseResult:
         return cls(**{**body, "rows": tuple(Row.of_json(row) for row in body["rows"])})
 
     @staticmethod

@@ -27,6 +27,7 @@ from compaction.plan.costs import (
 )
 from compaction.plan.loads import FileSliceLoad
 from lakemerge.format.keys import BucketId
+from lakemerge.results.plans import counted
 from lakemerge.results.schedule import Auto
 
 __all__ = ["EVERY", "Decision", "Part", "decide", "is_turn"]
@@ -92,8 +93,10 @@ def decide(auto: Auto, loads: Sequence[FileSliceLoad], *, version: int, commits:
             return minor
         told.append(minor.why)
     if auto.logs_after_commits is not None and commits >= auto.logs_after_commits:
-        return Decision(service="log compaction", why=f"{commits} commits have live logs")
-    return Decision(service="nothing", why="; ".join(told) or "compactions have thresholds of their own")
+        return Decision(
+            service="log compaction", why=f"{counted(commits, 'commit')} {'has' if commits == 1 else 'have'} live logs"
+        )
+    return Decision(service="nothing", why="; ".join(told) or "the table sets its own thresholds for compactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +152,11 @@ def _chosen(
     paid, cost = sum(total.paid for _, total in worth), COMMIT + sum(total.cost for _, total in worth)
     if not worth or paid < cost:
         paid, cost = sum(total.paid for _, total in pairs), COMMIT + sum(total.cost for _, total in pairs)
-        return Decision(service="nothing", why=f"{service} would take {cost:.2f} s, reads have paid {paid:.2f} s")
+        return Decision(service="nothing", why=f"a {service} would take {cost:.2f} s, reads have paid {paid:.2f} s")
     commit = COMMIT + (SPARK_WRITE if auto.on_spark else 0.0)
     writes = max((one.commits for one, _ in worth), default=0.0) * commit + sum(total.written for _, total in pairs)
     most = WRITES * max(1.0, auto.reads_per_write) * writes
     if cost > most:
-        return Decision(service="nothing", why=f"{service} would take {cost:.2f} s, writers may spend {most:.2f} s")
-    why = f"takes {cost:.2f} s, reads have paid {paid:.2f} s for {len(worth)} file slices"
+        return Decision(service="nothing", why=f"a {service} would take {cost:.2f} s, writers may spend {most:.2f} s")
+    why = f"it takes {cost:.2f} s, reads have paid {paid:.2f} s for {counted(len(worth), 'file slice')}"
     return Decision(service=service, parts=frozenset(one.part for one, _ in worth), paid=paid, cost=cost, why=why)

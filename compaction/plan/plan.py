@@ -24,7 +24,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedSlice
+from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedSlice, threshold_words
 from mergers.wording import argument
 
 __all__ = ["plan_compaction"]
@@ -110,7 +110,9 @@ class _Judge:
             return ()
         if not self._thresholds:
             return ("not merged yet",)
-        return tuple(f"{name} >= {value:g}" for name, value in self._thresholds if self._reached(name, value, load))
+        return tuple(
+            threshold_words(name, value) for name, value in self._thresholds if self._reached(name, value, load)
+        )
 
     def _reached(self, name: str, value: float, load: FileSliceLoad) -> bool:
         beside = load.log_bytes if self._minor else load.log_bytes + load.winner_bytes
@@ -140,7 +142,7 @@ def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_
         elif file_slice.is_clean and file_slice.base_bytes * _SMALL_SHARE <= target_bytes:
             beside = [other for other in file_slices[max(0, place - 1) : place + 2] if other.file in reasons]
             if any(other.bytes + file_slice.bytes <= target_bytes for other in beside):
-                found.append((file_slice, ("small, beside one that is due",)))
+                found.append((file_slice, ("small, and next to a file that is rewritten",)))
     return found
 
 

@@ -112,7 +112,7 @@ def names(value: Any, name: str) -> tuple[str, ...]:
     found = items(value, name, "a list of names such as ['id']")
     for one in found:
         if not isinstance(one, str):
-            raise InputError(f"{argument(name)} must be a list of names, and {shown(one)} is none")
+            raise InputError(f"{argument(name)} must be a list of names, and {shown(one)} is not a name")
     return tuple(text(one, name) for one in found)
 
 
@@ -159,7 +159,7 @@ def _merger_classes(value: Any, name: str) -> tuple[Any, ...]:
     found = tuple(items(value, name, "a list of merger classes"))
     for one in found:
         if not isinstance(one, type):
-            raise InputError(f"{argument(name)} must be a list of merger classes, and {shown(one)} is no class")
+            raise InputError(f"{argument(name)} must be a list of merger classes, and {shown(one)} is not a class")
     return found
 
 

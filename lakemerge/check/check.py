@@ -40,14 +40,12 @@ from mergers.logs import logger
 __all__ = ["check_table"]
 
 _OURS = (BASE_FOLDER, "_lakemerge")
-_BACKUP = "Bring it back from a backup, or restore a version that does without it (LakeTable.restore)"
+_BACKUP = "Bring it back from a backup, or restore a version that does not need it (LakeTable.restore)"
 _HOLE = (
-    "A checkpoint stands in for it, so the present rows are whole; earlier versions cannot be read. Bring it back from "
-    "a backup, or let vacuum take what is older"
+    "A checkpoint stands in for it, so the present rows are complete; earlier versions cannot be read. Bring it back "
+    "from a backup, or let vacuum delete what is older"
 )
-_REBUILD = (
-    "Readers pass it over; `lakemerge check --rebuild-checkpoint` writes it anew where what is older is still there"
-)
+_REBUILD = "Readers skip it; `lakemerge check --rebuild-checkpoint` writes it again if the older files are still there"
 _STRAY = "Delete the file"
 
 _logger = logger(__name__)
@@ -81,7 +79,7 @@ def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
             try:
                 handle.log.checkpoint(handle.log.snapshot(version=checkpoint.version))
             except TableError as error:
-                _logger.warning("%s cannot be written anew: %s", path, error.message)
+                _logger.warning("%s cannot be written again: %s", path, error.message)
     return _checked(handle)
 
 
@@ -96,7 +94,7 @@ def _checked(handle: Handle) -> CheckResult:
     log = _Report()
     own = own_part(handle.store, listing, STATE_DOMAIN)
     for stray in (found for found in listing.checkpoints if found not in own.checkpoints):
-        log.add(stray.parts[0].path, "it is of a table that was here before, and readers pass it over", _STRAY)
+        log.add(stray.parts[0].path, "it is from an earlier table in this place, and readers skip it", _STRAY)
     damaged = _check_log(handle, own, log)
     snapshot = _opened(handle, damaged, report)
     for finding in log.findings:

@@ -149,7 +149,7 @@ def check_beside(spec: MergeSpec, file_slice: FileSlice, *, without: Collection[
         try:
             strange = read_positions(spec.store, positions).keys() - {file.ordinal for file in file_slice.row_files}
             if strange:
-                findings += _findings(positions, [f"it tells of files {sorted(strange)}, which the file slice lacks"])
+                findings += _findings(positions, [f"it names files {sorted(strange)}, which the file slice lacks"])
         except (LakeMergeError, OSError) as error:
             if is_foreign(error):
                 raise

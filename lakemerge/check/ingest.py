@@ -65,7 +65,7 @@ def _check_pieces(store: Store, job: Ingest) -> Iterator[Finding]:
         for table in ledger_tables(store, job.ledger):
             last = pc.max(table["window"]).as_py()
             if last > job.window:
-                problem = f"it tells of window {last}; the last one of job {job.name!r} is {job.window}"
+                problem = f"it names window {last}; the last one of job {job.name!r} is {job.window}"
                 yield Finding(job.ledger[-1].path, problem, _RESET)
             yield from _gaps(job, table)
     except LakeMergeError as error:

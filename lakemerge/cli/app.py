@@ -73,7 +73,7 @@ def _usage_escaped() -> Iterator[None]:
 app = typer.Typer(
     name="lakemerge",
     cls=_Commands,
-    help="Makes LakeMerge tables, writes and reads their rows, and keeps them healthy.",
+    help="Create LakeMerge tables, write and read their rows, and keep them healthy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -90,10 +90,10 @@ def _show_version(asked: bool) -> None:
 def lakemerge(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and end."),
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Makes LakeMerge tables, writes and reads their rows, and keeps them healthy."""
+    """Create LakeMerge tables, write and read their rows, and keep them healthy."""
 
 
 def versions() -> str:
@@ -186,7 +186,7 @@ def compact(
     where: Annotated[str | None, typer.Option(help="A SQL condition over partition columns.")] = None,
     max_bytes: Annotated[
         str | None,
-        typer.Option(help="At most this many bytes are read and written, such as 50GiB. The next run does the rest."),
+        typer.Option(help="Read and write at most this many bytes, such as 50GiB. The next run does the rest."),
     ] = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -226,7 +226,7 @@ def maintain(
 def vacuum(
     path: PathArgument,
     storage_options: StorageOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run/--delete", help="Only say what would be deleted.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run/--delete", help="Only show what would be deleted.")] = True,
     retention: Annotated[
         str | None, typer.Option(help="How long a replaced version stays readable, such as 7d.")
     ] = None,

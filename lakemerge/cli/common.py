@@ -31,8 +31,8 @@ StorageOption = Annotated[
     typer.Option(
         "--storage-option",
         "-o",
-        help="NAME=VALUE for the store, such as endpoint_url=...; may be given again. LAKEMERGE_STORAGE_OPTIONS, "
-        "a JSON object, holds more of them.",
+        help="NAME=VALUE for the store, such as endpoint_url=...; may be given again. More may be in "
+        "LAKEMERGE_STORAGE_OPTIONS, a JSON object.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -44,7 +44,7 @@ ingest_app = typer.Typer(
 )
 
 SourceArgument = Annotated[list[str], typer.Argument(help="Folders or files, such as s3://landing/orders/.")]
-NameOption = Annotated[str | None, typer.Option(help="The job's name; by default the only one that the table has.")]
+NameOption = Annotated[str | None, typer.Option(help="The job's name; by default the table's only job.")]
 FormatOption = Annotated[str, typer.Option(help="csv, json (lines), parquet, text, avro or orc.")]
 PatternOption = Annotated[
     str | None, typer.Option(help="A regular expression that must match the whole name of a file.")
@@ -52,7 +52,7 @@ PatternOption = Annotated[
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", help="A column to read; may be given again. Of these columns, what a JSON record lacks is null."
+        "--column", help="A column to read; may be given again. If a JSON record lacks one of them, it is null."
     ),
 ]
 FormatOptionOption = Annotated[
@@ -66,18 +66,17 @@ SourceOptionOption = Annotated[
 KindOption = Annotated[str | None, typer.Option(help="The column of the files that holds each record's kind.")]
 EnvelopeOption = Annotated[Literal["debezium", "dms"] | None, typer.Option(help="The format that wraps each record.")]
 BadOption = Annotated[
-    Literal["fail", "quarantine"], typer.Option(help="Whether bad records make their window fail, or are set aside.")
+    Literal["fail", "quarantine"],
+    typer.Option(help="What to do with bad records: let their window fail, or set them aside."),
 ]
 MostBadOption = Annotated[
     str, typer.Option("--max-bad-records", help="How many records of a window may be set aside, or 'any'.")
 ]
 RescuedOption = Annotated[
     str | None,
-    typer.Option(
-        help="The column that takes, as JSON, fields without a column of their own and values that do not fit."
-    ),
+    typer.Option(help="The column that gets, as JSON, fields without a column and values that do not fit."),
 ]
-GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the files have.")]
+GrowOption = Annotated[bool, typer.Option("--merge-schema", help="Add the columns that the table lacks.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 
 
@@ -117,10 +116,8 @@ def run_job(
     max_bad_records: MostBadOption = "0",
     rescued_column: RescuedOption = None,
     merge_schema: GrowOption = False,
-    blocks_per_window: Annotated[int, typer.Option(help="At most this many blocks are committed at once.")] = 200,
-    bytes_per_window: Annotated[
-        str, typer.Option(help="At most this many bytes of files are committed at once.")
-    ] = "1GiB",
+    blocks_per_window: Annotated[int, typer.Option(help="Commit at most this many blocks at once.")] = 200,
+    bytes_per_window: Annotated[str, typer.Option(help="Commit at most this many bytes of files at once.")] = "1GiB",
     after: Annotated[
         Literal["keep", "delete", "archive"], typer.Option(help="What to do with files that are in the table.")
     ] = "keep",
@@ -128,7 +125,7 @@ def run_job(
     archive_max_age: Annotated[str | None, typer.Option(help="How long archived files are kept.")] = None,
     archive_max_bytes: Annotated[str | None, typer.Option(help="How many bytes of archived files are kept.")] = None,
     max_read_amplification: Annotated[
-        float | None, typer.Option(help="If reads cost more than this, maintain the table first.")
+        float | None, typer.Option(help="If read amplification is above this, run maintenance first.")
     ] = None,
     every: Annotated[
         str | None, typer.Option(help="Repeat, with a scan at this interval, such as 30s. SIGTERM or Ctrl-C ends it.")

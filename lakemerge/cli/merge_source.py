@@ -26,7 +26,7 @@ from lakemerge.storage import absolute_location
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Merges rows of several tables that are about the same entity.",
+    help="Merge rows of several tables that are about the same entity.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -31,7 +31,7 @@ SinceOption = Annotated[
 ]
 KeysOption = Annotated[
     list[str] | None,
-    typer.Option("--key", help="It is about this key, such as id=7 or region=eu,id=7. May be given several times."),
+    typer.Option("--key", help="A key that this is about, such as id=7 or region=eu,id=7. May be given several times."),
 ]
 InfoOption = Annotated[
     list[str] | None, typer.Option(help="An entry of the commit's info, as NAME=VALUE. May be given several times.")
@@ -75,7 +75,9 @@ def lineage(
     ] = None,
     after: Annotated[str | None, typer.Option(help="Only events at or after this time.")] = None,
     before: Annotated[str | None, typer.Option(help="Only events before this time.")] = None,
-    info: Annotated[str | None, typer.Option(help="Only events that tell of this, as NAME=VALUE or text.")] = None,
+    info: Annotated[
+        str | None, typer.Option(help="Only events whose details contain this, as NAME=VALUE or text.")
+    ] = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")] = False,
     json: JsonLinesOption = False,
 ) -> None:
@@ -105,12 +107,12 @@ def record_send(
     since: Annotated[
         int | None, typer.Option(help="The changes after this version were sent. Without it, all rows.")
     ] = None,
-    version: Annotated[int | None, typer.Option(help="Up to this version. The latest, if not given.")] = None,
+    version: Annotated[int | None, typer.Option(help="Up to this version; by default the latest.")] = None,
     keys: KeysOption = None,
     info: InfoOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Note that rows left the table, so that lineage tells of it. Changes no row."""
+    """Note that rows were sent elsewhere, so that lineage shows it. This changes no row."""
     table = opened(path, storage_options)
     made = table.record_send(to, since=since, version=version, keys=_key_list(table, keys), info=_pairs(info))
     _noted(made, json=json)
@@ -118,14 +120,14 @@ def record_send(
 
 def associate(
     path: PathArgument,
-    uri: Annotated[str, typer.Argument(help="The other system's name for it, such as a URL.")],
+    uri: Annotated[str, typer.Argument(help="Its name in the other system, such as a URL.")],
     storage_options: StorageOption = None,
-    version: Annotated[int | None, typer.Option(help="It is about the records of this version.")] = None,
+    version: Annotated[int | None, typer.Option(help="A version whose records this is about.")] = None,
     keys: KeysOption = None,
     info: InfoOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Note what a ticket, run or document elsewhere has to do with the table, so that lineage tells of it."""
+    """Link a ticket, run or document elsewhere to the table, so that lineage shows it."""
     table = opened(path, storage_options)
     made = table.associate(uri, version=version, keys=_key_list(table, keys), info=_pairs(info))
     _noted(made, json=json)
@@ -251,7 +253,7 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
             )
         except (binascii.Error, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             form = ", in base 64" if is_bytes else ""
-            raise InputError(f"{value!r} is no value of key column {column!r}, which is {kind}{form}") from error
+            raise InputError(f"{value!r} is not a value of key column {column!r}, which is {kind}{form}") from error
     return key
 
 

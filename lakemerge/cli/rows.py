@@ -47,7 +47,7 @@ __all__ = ["register"]
 
 FormatOption = Annotated[
     str | None,
-    typer.Option(help="csv, json (lines), parquet, avro or orc; by default the ending of the file's name says it."),
+    typer.Option(help="csv, json (lines), parquet, avro or orc; by default from the ending of the file's name."),
 ]
 FormatOptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="NAME=VALUE for the format, such as delimiter=;.")
@@ -69,14 +69,14 @@ def init(
     schema: Annotated[
         str | None, typer.Option(help="The columns as DDL, such as 'id BIGINT, name STRING, seq BIGINT'.")
     ] = None,
-    like: Annotated[str | None, typer.Option("--like", help="A data file; the table gets columns for it.")] = None,
+    like: Annotated[str | None, typer.Option("--like", help="A data file; the table gets its columns.")] = None,
     types: Annotated[
         list[str] | None,
         typer.Option("--type", help="NAME=TYPE: with --like, the type of a column, such as code=STRING; repeatable."),
     ] = None,
     key_columns: Annotated[list[str] | None, typer.Option("--key", help="A key column; may be given again.")] = None,
     ordering: Annotated[
-        list[str] | None, typer.Option(help="A column that tells which record is newer; may be given again.")
+        list[str] | None, typer.Option(help="A column that says which record is newer; may be given again.")
     ] = None,
     merger: Annotated[
         str | None, typer.Option(help="A merger's name; by default event-time with --ordering, else commit-time.")
@@ -93,7 +93,7 @@ def init(
     format_options: FormatOptionOption = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace the table that is there by an empty one, by a commit in its log."),
+        typer.Option("--replace", help="Replace an existing table by an empty one, with a commit in its log."),
     ] = False,
     storage_options: StorageOption = None,
     json: JsonOption = False,
@@ -101,9 +101,9 @@ def init(
     """Create a table. Its columns come from --schema, or with --like from a data file, whose types are guessed."""
     given = parsed_options(storage_options or ())
     if (schema is None) == (like is None):
-        raise InputError("say which columns the table has: either --schema with DDL, or --like with a data file")
+        raise InputError("name the columns of the table: either --schema with DDL, or --like with a data file")
     if not key_columns:
-        raise InputError("say which columns identify a row: --key NAME, once for each key column")
+        raise InputError("name the columns that identify a row: --key NAME, once for each key column")
     if types and like is None:
         raise InputError("--type corrects a guess of --like; with --schema, write the type there")
     columns: object = schema
@@ -159,7 +159,7 @@ def upsert(
     kind_column: Annotated[
         str | None, typer.Option(help="The file's column that holds each record's kind: +I, +U, -U or -D.")
     ] = None,
-    merge_schema: Annotated[bool, typer.Option("--merge-schema", help="Add columns that only the file has.")] = False,
+    merge_schema: Annotated[bool, typer.Option("--merge-schema", help="Add the columns that the table lacks.")] = False,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -230,12 +230,12 @@ def get(
 
 def query(
     path: PathArgument,
-    sql: Annotated[str, typer.Argument(help="SQL, in which the table is called self.")],
+    sql: Annotated[str, typer.Argument(help="The query; the table is called self.")],
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="An earlier version.")] = None,
     sandbox: Annotated[
         bool,
-        typer.Option("--sandbox", help="For SQL from outside: one SELECT, without files and extensions."),
+        typer.Option("--sandbox", help="For SQL that you do not trust: only one SELECT, without files and extensions."),
     ] = False,
     failed_keys: FailedKeysOption = "raise",
     limit: LimitOption = 50,

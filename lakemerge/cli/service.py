@@ -31,7 +31,7 @@ def stopping() -> Iterator[threading.Event]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.set()
-        _logger.info("stopping after what is under way; once more to end at once")
+        _logger.info("stopping after the current step; press again to stop at once")
         for again in _SIGNALS:
             signal.signal(again, before[again])
 
@@ -85,11 +85,13 @@ def _there_now(table: LakeTable) -> LakeTable:
     else:
         name = found.view.snapshot.metadata.id
         _logger.warning(
-            "the table at %s was removed or re-created; maintenance goes on with the table %s", table.url, name
+            "the table at %s was removed or re-created; maintenance continues with the table %s", table.url, name
         )
         return found
     return table
 
 
 def _failed(table: LakeTable, error: Exception) -> None:
-    _logger.warning("maintenance of %s failed, and goes on: %s", table.url, one_line(error, command="maintain"))
+    _logger.warning(
+        "maintenance of %s failed, and will be tried again: %s", table.url, one_line(error, command="maintain")
+    )

@@ -14,7 +14,7 @@ from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, r
 __all__ = ["changes", "consumers_app"]
 
 consumers_app = typer.Typer(
-    help="Followers of a table. Vacuum keeps what they have not read yet.",
+    help="Manage followers of a table. Vacuum keeps what they have not read yet.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -26,15 +26,17 @@ def changes(
     path: PathArgument,
     storage_options: StorageOption = None,
     since: Annotated[
-        int | None, typer.Option(help="Begin after this version. Without it, the present rows come first.")
+        int | None, typer.Option(help="Start after this version. Without it, the present rows come first.")
     ] = None,
     until: Annotated[int | None, typer.Option(help="The last version to show.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="Begin at this consumer's position, and advance it.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="Start at this consumer's position, and advance it.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Show each key once, with its total change.")] = False,
     failed_keys: FailedKeysOption = "raise",
-    poll: Annotated[str | None, typer.Option(help="Repeat for ever, with this wait in between, such as 1s.")] = None,
+    poll: Annotated[
+        str | None, typer.Option(help="Repeat until stopped, with this pause in between, such as 1s.")
+    ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="No effect: the output always is one JSON object per line.")
+        bool, typer.Option("--json", help="Has no effect: the output is always one JSON object per line.")
     ] = False,
 ) -> None:
     """Print what commits changed, one JSON object per line."""
@@ -67,7 +69,9 @@ def register(
     name: NameArgument,
     storage_options: StorageOption = None,
     version: Annotated[int | None, typer.Option(help="The version that it has read; by default the latest.")] = None,
-    present_rows: Annotated[bool, typer.Option("--present-rows", help="It reads the version's rows first.")] = False,
+    present_rows: Annotated[
+        bool, typer.Option("--present-rows", help="The consumer first reads the rows of the version.")
+    ] = False,
     expires_after: Annotated[str, typer.Option(help="Vacuum waits at most this long for it, such as 7d.")] = "7d",
     json: JsonOption = False,
 ) -> None:
@@ -100,7 +104,7 @@ def expire(
     path: PathArgument,
     storage_options: StorageOption = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Use this age for all consumers, and not each consumer's own.")
+        str | None, typer.Option(help="Use this age for all consumers instead of each consumer's own.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,7 +114,7 @@ def expire(
     if json:
         document({"expired": gone})
     else:
-        say(", ".join(gone) or "none is old enough")
+        say(", ".join(gone) or "no consumer is old enough")
 
 
 @consumers_app.command()

@@ -12,7 +12,7 @@ from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.python_values import python_values, with_text_decimals
-from lakemerge.results.plans import CompactionPlan, PlannedSlice, readable_bytes
+from lakemerge.results.plans import CompactionPlan, PlannedSlice, counted, counts, readable_bytes
 from lakemerge.results.results import (
     CompactionResult,
     ExpiryResult,
@@ -47,7 +47,7 @@ _PATHS = 20
 
 def shown_detail(table: LakeTable) -> None:
     detail = table.detail()
-    live = f"{detail.log_blocks:,} blocks of {detail.log_commits} commits, {readable_bytes(detail.log_bytes)}"
+    live = f"{counted(detail.log_blocks, 'block')} of {counted(detail.log_commits, 'commit')}"
     told = [
         ("table", detail.url),
         ("version", str(detail.version)),
@@ -57,9 +57,12 @@ def shown_detail(table: LakeTable) -> None:
         ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
         ("buckets", "not chosen yet" if detail.buckets is None else str(detail.buckets)),
         ("buckets with rows", f"{detail.slices}, {detail.dirty_slices} of them with live logs"),
-        ("base", f"{detail.base_files} files, {detail.base_rows:,} rows, {readable_bytes(detail.base_bytes)}"),
-        ("winners", f"{detail.winner_files} files, {detail.winner_rows:,} rows, {readable_bytes(detail.winner_bytes)}"),
-        ("live logs", live),
+        ("base", f"{counts(file=detail.base_files, row=detail.base_rows)}, {readable_bytes(detail.base_bytes)}"),
+        (
+            "winners",
+            f"{counts(file=detail.winner_files, row=detail.winner_rows)}, {readable_bytes(detail.winner_bytes)}",
+        ),
+        ("live logs", f"{live}, {readable_bytes(detail.log_bytes)}"),
         ("read amplification", f"{detail.read_amplification:.2f}"),
         *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
         *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
@@ -100,7 +103,7 @@ def shown_buckets(slices: Sequence[SliceInfo], *, limit: int) -> None:
     )
     columns(names, rows)
     if len(costly) > limit:
-        say(f"{len(costly) - limit} more buckets; --limit shows them")
+        say(f"{counted(len(costly) - limit, 'more bucket')}; --limit shows more")
 
 
 def shown_plan(plan: CompactionPlan) -> None:
@@ -111,7 +114,7 @@ def shown_plan(plan: CompactionPlan) -> None:
     rows = [(number, part) for number, group in enumerate(plan.groups, start=1) for part in group.slices]
     columns(names, ((str(number), *_planned(part)) for number, part in rows[:_PLANNED]))
     if len(rows) > _PLANNED:
-        say(f"{len(rows) - _PLANNED} more buckets")
+        say(counted(len(rows) - _PLANNED, "more bucket"))
 
 
 def shown_result(result: CompactionResult) -> None:
@@ -125,17 +128,17 @@ def shown_rows(rows: pa.Table, *, limit: int) -> None:
     shown = rows.slice(0, limit)
     columns(rows.column_names, zip(*(map(cell, python_values(column)) for column in shown.columns), strict=True))
     if rows.num_rows > limit:
-        say(f"{rows.num_rows - limit} more rows; --limit shows them")
+        say(f"{counted(rows.num_rows - limit, 'more row')}; --limit shows more")
 
 
 def shown_ingest(result: IngestResult) -> None:
     rows = [
         ("windows", f"{result.windows:,}"),
-        ("files", f"{result.files:,} taken up, {result.failed:,} failed"),
-        ("rows", f"{result.rows:,} taken up, {result.rejected:,} set aside"),
+        ("files", f"{result.files:,} loaded, {result.failed:,} failed"),
+        ("rows", f"{result.rows:,} loaded, {result.rejected:,} set aside"),
     ]
     if result.to_retry:
-        why = "failed, now or before: lakemerge ingest files --state failed says why, ingest retry puts them back"
+        why = "failed, now or before: lakemerge ingest files --state failed says why, ingest retry loads them again"
         rows.append(("to retry", f"{result.to_retry:,} {why}"))
     waiting = [] if result.waiting is None else [("waiting", result.waiting)]
     facts([*rows, *waiting])
@@ -147,11 +150,11 @@ def shown_ingest_status(status: IngestStatus) -> None:
         ("job", status.name),
         ("window", f"{status.window}, generation {status.generation}"),
         ("files", counts),
-        ("taken up", f"{status.rows:,} rows, {readable_bytes(status.bytes)}"),
+        ("loaded", f"{status.rows:,} rows, {readable_bytes(status.bytes)}"),
         ("set aside", f"{status.rejected:,} records"),
         ("source", _pairs(status.source)),
     ]
-    reset = [("restored", "the table was, after the last window: reset the job")] if status.needs_reset else []
+    reset = [("restored", "the table was restored after the last window: reset the job")] if status.needs_reset else []
     facts([*told, *reset])
 
 
@@ -164,7 +167,7 @@ def shown_ingest_files(files: Sequence[IngestFile], *, limit: int) -> None:
         rows.append((file.path, file.state, windows, size, f"{file.rows:,}", f"{file.rejected:,}", why))
     columns(("file", "state", "windows", "bytes", "rows", "set aside", "why"), rows)
     if len(files) > limit:
-        say(f"{len(files) - limit:,} more files; --limit shows them")
+        say(f"{counted(len(files) - limit, 'more file')}; --limit shows more")
 
 
 def shown_rejects(rejects: pa.Table, *, limit: int) -> None:
@@ -174,7 +177,7 @@ def shown_rejects(rejects: pa.Table, *, limit: int) -> None:
         rows.append((row["path"], str(place), row["reason"], " ".join(row["text"].split())))
     columns(("file", "byte or row", "why", "text"), rows)
     if rejects.num_rows > limit:
-        say(f"{rejects.num_rows - limit:,} more records; --limit shows them")
+        say(f"{counted(rejects.num_rows - limit, 'more record')}; --limit shows more")
 
 
 def shown_maintenance(result: MaintenanceResult) -> None:
@@ -186,13 +189,14 @@ def shown_maintenance(result: MaintenanceResult) -> None:
             case VacuumResult():
                 shown_vacuum(part)
             case LogCompactionResult():
-                say(f"log compaction: {part.commits} commits into {part.files} files, {readable_bytes(part.bytes)}")
+                made = f"{counted(part.commits, 'commit')} into {counted(part.files, 'file')}"
+                say(f"log compaction: {made}, {readable_bytes(part.bytes)}")
             case ExpiryResult() if part.horizon is not None:
                 say(f"tombstone expiry: deletes up to version {part.horizon} are forgotten")
             case ExpiryResult():
-                say("tombstone expiry: nothing is old enough")
+                say("tombstone expiry: no delete is old enough")
     for conflict in result.conflicts:
-        say(f"somebody else was first: {conflict}")
+        say(f"another process was first: {conflict}")
     if not result.done and not result.conflicts:
         say("nothing is due")
 
@@ -204,7 +208,7 @@ def shown_vacuum(result: VacuumResult) -> None:
     if not result.paths:
         say("vacuum: there is nothing to delete")
         return
-    kinds = [(kind, f"{count:,} files") for kind, count in result.files.items()]
+    kinds = [(kind, counted(count, "file")) for kind, count in result.files.items()]
     oldest = ("oldest version kept", str(result.oldest_version))
     facts([("vacuum", verb), *kinds, ("bytes", readable_bytes(result.bytes)), oldest])
     if result.dry_run:

@@ -59,7 +59,7 @@ def replaced_error(store: Store, snapshot: Snapshot, evidence: str) -> TableRepl
 def _replaced(store: Store, version: int, evidence: str) -> TableReplacedError:
     return TableReplacedError(
         f"the table at {store.url} was removed or re-created after its version {version} was read: "
-        f"{evidence}. Nothing was written. Open it anew with LakeTable.open",
+        f"{evidence}. Nothing was written. Open it again with LakeTable.open",
         url=store.url,
         version=version,
     )

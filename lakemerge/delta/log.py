@@ -437,7 +437,7 @@ class DeltaLog:
         try:
             latest = self.snapshot()
         except NotATableError as error:
-            raise replaced_error(self.store, snapshot, "there is no log any more") from error
+            raise replaced_error(self.store, snapshot, "there is no log now") from error
         check_same_table(self.store, snapshot, latest)
         if latest.version < snapshot.version:
             raise replaced_error(self.store, snapshot, f"its log ends at version {latest.version}")

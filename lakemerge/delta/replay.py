@@ -66,13 +66,13 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
         try:
             replay = Replay() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
         except TableDamagedError as error:
-            _logger.warning("a checkpoint is passed over: %s", error)
+            _logger.warning("a checkpoint is skipped: %s", error)
             problem = problem or error
             continue
         try:
             return _finish(store, listing, checkpoint, replay, wanted)
         except _FalseCheckpointError as error:
-            _logger.warning("a checkpoint is passed over: %s", error)
+            _logger.warning("a checkpoint is skipped: %s", error)
             problem = problem or error
     raise AssertionError("the commits from 0 were neither missing nor replayed")
 
@@ -212,7 +212,7 @@ def own_part(store: Store, listing: Listing, required_domain: str | None) -> Lis
         except TableDamagedError:
             metadata = None
         if metadata is not None and metadata.id != table_id:
-            _logger.warning("a checkpoint is passed over: %s", _false(checkpoint))
+            _logger.warning("a checkpoint is skipped: %s", _false(checkpoint))
         else:
             beyond.append(checkpoint)
     return replace(own, checkpoints=(*own.checkpoints, *beyond))

@@ -23,7 +23,7 @@ from mergers.wording import argument
 __all__ = ["KIND", "REMEDY", "TIMESTAMP", "VERSION", "check_free_names", "feed_plan", "read_changes", "unit_columns"]
 
 REMEDY: Final = (
-    "Read the changes after a version that is kept, or begin anew from the present rows. A consumer "
+    "Read the changes after a version that is kept, or start again from the present rows. A consumer "
     "(table.consumers.register) holds back vacuum for what it has yet to read"
 )
 """What the reader of a batch of changes does if a vacuum was faster."""
@@ -72,7 +72,7 @@ def check_free_names(config: TableConfig, *, spark_names: bool = False) -> None:
     if hidden := [name for name in config.schema.names if name.lower() in (kind, VERSION, TIMESTAMP)]:
         raise InputError(
             f"the table has column(s) {', '.join(hidden)}, which would be two in its changes: {kind}, {VERSION} and "
-            f"{TIMESTAMP} tell of the commit. Keep such values in columns of other names to read changes",
+            f"{TIMESTAMP} describe the commit. Rename such columns to read changes",
             columns=tuple(hidden),
         )
 

@@ -96,7 +96,7 @@ class Consumers:
         if offset < present:
             raise InputError(
                 f"consumer {name!r} has read up to version {present.version - 1}, and cannot go back to "
-                f"{offset.version - 1}; drop it and register it anew to read changes again",
+                f"{offset.version - 1}; drop it and register it again to read changes from the start",
                 name=name,
             )
         write_position(

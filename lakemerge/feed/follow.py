@@ -23,7 +23,7 @@ from mergers.wording import argument
 __all__ = ["Following", "follow"]
 
 _REMEDY = (
-    "Begin anew from the present rows: follow the table without a version, into an empty copy. A consumer "
+    "Start again from the present rows: follow the table without a version, into an empty copy. A consumer "
     "(table.consumers.register) holds back vacuum for what it has yet to read"
 )
 
@@ -57,7 +57,7 @@ class Following:
         :raises lakemerge.InputError: an argument is of the wrong kind, or two contradict each other.
         """
         if consumer is not None and since is not None:
-            raise InputError("a consumer has a position of its own: give a consumer or a version, not both")
+            raise InputError("a consumer has its own position: give a consumer or a version, not both")
         for name, given in (("since", since), ("until", until)):
             if given is not None and (type(given) is not int or given < 0):
                 raise InputError(f"{argument(name)} must be a version, not {given!r}")

@@ -111,7 +111,7 @@ class Planner:
         found = last if last is not None and last.version == version else self._handle.log.snapshot(version=version)
         if found.metadata.id != self._table_id:
             check_not_replaced(self._handle, found, self._handle.log.snapshot())
-            raise TableReplacedError(f"the table at {self._handle.store.url} was removed and made anew")
+            raise TableReplacedError(f"the table at {self._handle.store.url} was removed and recreated")
         self._last = found
         return found
 
@@ -139,7 +139,7 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
     needed = start.needed_version
     if needed < oldest:
         raise VersionNotFoundError(
-            f"a vacuum was faster than this reader: the changes after version {needed} cannot be told any more, as the "
+            f"a vacuum overtook this reader: the changes after version {needed} are no longer there, as the "
             f"oldest version kept is {oldest}. {remedy}",
             version=needed,
             earliest=oldest,

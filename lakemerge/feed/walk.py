@@ -55,9 +55,9 @@ def check_not_replaced(handle: Handle, begin: Snapshot, until: Snapshot) -> None
 def _check_same(handle: Handle, begin: Snapshot, version: int, actions: Iterable[Action]) -> None:
     if any(isinstance(action, Metadata) and action.id != begin.metadata.id for action in actions):
         raise TableReplacedError(
-            f"the table at {handle.store.url} was replaced at version {version}, by one with a definition of its own. "
+            f"the table at {handle.store.url} was replaced at version {version}, by one with another definition. "
             f"Changes up to version {version - 1} can be read ({argument('until', version - 1)}), and changes from "
-            f"version {version} on; there are none from the one table to the other. A follower begins anew, with an "
+            f"version {version} on; there are none between the two tables. A follower starts again, with an "
             f"empty copy, after version {version}",
             version=version,
         )

@@ -46,6 +46,6 @@ def view_of(target: LakeTable) -> HistoryView:
     text = target.view.snapshot.metadata.configuration.get(HISTORY_PROPERTY)
     if text is None:
         raise InputError(
-            f"the table at {target.url} has no history: it is no target of auto_cdc with stored_as_scd_type=2"
+            f"the table at {target.url} has no history: it is not a target of auto_cdc with stored_as_scd_type=2"
         )
     return HistoryView.of(text)

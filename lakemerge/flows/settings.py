@@ -113,14 +113,14 @@ class FlowSettings:
         if column_list is not None and except_column_list is not None:
             problems.append(f"give {argument('column_list')} or {argument('except_column_list')}, not both")
         if kind == 1 and (track is not None or untracked is not None):
-            problems.append("columns are tracked in a history alone, which is SCD type 2")
+            problems.append("columns can be tracked only in a history, which is SCD type 2")
         if track is not None and untracked is not None:
             problems.append(
                 f"give {argument('track_history_column_list')} or "
                 f"{argument('track_history_except_column_list')}, not both"
             )
         if kind == 2 and truncates is not None:
-            problems.append("a history cannot be truncated: truncates are for SCD type 1")
+            problems.append("a history cannot be truncated: truncates need SCD type 1")
         if (kind == 2 or truncates is not None) and len(sequence) > 1:
             problems.append("a history, and truncates, need one sequence column")
         only = None if column_list is None else names_of(column_list, "column_list", problems)
@@ -149,11 +149,11 @@ class FlowSettings:
             raise InputError(f"the source has no column(s) {', '.join(map(repr, unknown))}; it has {', '.join(given)}")
         if taken := [name for name in given if name.upper() in (START, END, DELETED)]:
             raise InputError(
-                f"the source has column(s) {', '.join(taken)}, which a history has for itself; rename them"
+                f"the source has column(s) {', '.join(taken)}, which are reserved for a history; rename them"
             )
         lower = [name.lower() for name in given]
         if twice := sorted({name for name in lower if lower.count(name) > 1}):
-            raise InputError(f"the source has column(s) {', '.join(twice)} more than once; a column comes once")
+            raise InputError(f"the source has column(s) {', '.join(twice)} more than once")
         chosen = {name.lower() for name in (given if self.only is None else self.only)}
         chosen -= {name.lower() for name in self.left_out}
         chosen |= {name.lower() for name in self.keys}

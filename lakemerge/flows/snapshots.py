@@ -80,7 +80,7 @@ def auto_cdc_from_snapshot(
     if not callable(source):
         return [_take_up(source, version, target, settings)]
     if version is not None:
-        raise InputError(f"the function tells versions: {argument('version')} is for a frame")
+        raise InputError(f"the function returns versions: {argument('version')} is for a frame")
     return _all(source, target, settings)
 
 

@@ -56,7 +56,7 @@ def spark_auto_cdc(
     if not source.isStreaming and (checkpoint is not None or trigger is not None):
         raise InputError("checkpoint and trigger are for a streaming DataFrame; a batch takes txn")
     if source.isStreaming and (checkpoint is None or txn is not None):
-        raise InputError("a stream needs a checkpoint, by which its batches are known, and takes no txn")
+        raise InputError("a stream needs a checkpoint, which identifies its batches, and takes no txn")
     table = opened_target(target, settings, source_schema(source), source.sparkSession)
     entry_schema(source_schema(source), table, settings)  # raises if the source does not fit
     if not source.isStreaming:

@@ -80,7 +80,7 @@ def lacking_columns(table: LakeTable, settings: FlowSettings, given: Sequence[st
 
 def twice(key: Sequence[str]) -> FrameError:
     """The error for a snapshot that has a key more than once."""
-    return FrameError(f"a key is twice in the snapshot; {', '.join(key)} must identify its rows")
+    return FrameError(f"a key occurs twice in the snapshot; {', '.join(key)} must identify its rows")
 
 
 def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
@@ -89,7 +89,7 @@ def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
     done = table.view.snapshot.txns.get(SNAPSHOT_APP)
     if done is not None and number < done.version:
         last = _version_of(done.version, version_type(version))
-        raise InputError(f"snapshot {version!r} comes after {last!r} was taken up: versions must grow")
+        raise InputError(f"snapshot {version!r} comes after {last!r} was loaded: versions must grow")
     return OwnTxn(SNAPSHOT_APP, number)
 
 

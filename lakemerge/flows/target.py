@@ -91,8 +91,8 @@ def _checked(table: LakeTable, wanted: dict[str, Any]) -> LakeTable:
             problems.append(f"its table property {name!r} must be {value!r}")
     if problems:
         raise InputError(
-            f"the table at {table.url} cannot be the target of this flow: {'; '.join(problems)}. Give the path of a "
-            "table that is not there yet, and the flow makes it",
+            f"the table at {table.url} cannot be the target of this flow: {'; '.join(problems)}. Give a path without a "
+            "table, and the flow creates one",
             problems=tuple(problems),
         )
     return table

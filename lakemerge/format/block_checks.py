@@ -27,7 +27,7 @@ def body_of(domain: DomainMetadata) -> dict[str, Any]:
     """The JSON object that is the domain."""
     body = orjson.loads(domain.configuration)
     if not isinstance(body, dict):
-        raise TypeError(f"{body!r} is no object")
+        raise TypeError(f"{body!r} is not an object")
     return body
 
 

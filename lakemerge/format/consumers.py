@@ -212,8 +212,8 @@ def write_position(
         if store.replace_exact(found, data):
             return
     raise StoreError(
-        f"the position of consumer {registration.name!r} was written by others {_MOST_TRIES} times meanwhile: let one "
-        "reader use a consumer",
+        f"the position of consumer {registration.name!r} was changed by other readers {_MOST_TRIES} times meanwhile: "
+        "use each consumer in one reader only",
         path=registration.path,
     )
 
@@ -233,7 +233,11 @@ def _own_position(store: Store, registration: Registration) -> Offset | None:
     except FileNotFoundError:
         return None
     except (InputError, KeyError, ValueError, TypeError):
-        _logger.warning("the position of consumer %r cannot be read; it begins anew", registration.name, exc_info=True)
+        _logger.warning(
+            "the position of consumer %r cannot be read; it starts again from its beginning",
+            registration.name,
+            exc_info=True,
+        )
         return None
 
 

@@ -42,4 +42,4 @@ class Offset:
             version, position = whole_number(body["version"]), whole_number(body["position"])
             return Offset(version, position, of_rows=bool(body.get("snapshot", False)))
         except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{body!r} is no offset of a change feed: {error!r}") from error
+            raise InputError(f"{body!r} is not an offset of a change feed: {error!r}") from error

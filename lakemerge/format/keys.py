@@ -99,7 +99,7 @@ def _value_from_json(value: object) -> int | str | bytes | decimal.Decimal:
         return decimal.Decimal(value["dec"])
     if isinstance(value, int | str) and not isinstance(value, bool):
         return value
-    raise TypeError(f"{value!r} is no key")
+    raise TypeError(f"{value!r} is not a key")
 
 
 def key_kinds(columns: Iterable[pa.Field]) -> KeyKinds:
@@ -135,7 +135,8 @@ def _checked(value: object) -> int | str | bytes | decimal.Decimal:
     if isinstance(value, int | str | bytes | decimal.Decimal):
         return value
     raise TableDamagedError(
-        f"a key column of a stored file holds {value!r}, which is no key. Run `lakemerge check`, which names the file"
+        f"a key column of a stored file holds {value!r}, which is not a key. Run `lakemerge check`, which names the "
+        "file"
     )
 
 

@@ -53,7 +53,7 @@ class State:
         """Raises :class:`UnsupportedFeatureError` if all numbers that INT32 has were given to files."""
         if self.next_ordinal + ordinals >= INT32_LIMIT:
             raise UnsupportedFeatureError(
-                f"the table has numbered {self.next_ordinal:,} files and takes {INT32_LIMIT:,} at most: write its rows "
+                f"the table has numbered {self.next_ordinal:,} files, and the limit is {INT32_LIMIT:,}: write its rows "
                 "into a new table"
             )
         return replace(self, next_ordinal=self.next_ordinal + ordinals)

@@ -60,7 +60,7 @@ class Afterwards:
         else:
             outcome = source.move(file, self.archived_path(file.path, window))
         if outcome is Outcome.CHANGED:
-            _logger.info("%s stays: it is not the version that was ingested any more", file.path)
+            _logger.info("%s stays: it is no longer the version that was ingested", file.path)
 
     def _root(self, path: str) -> str:
         """The folder named by the caller in which a file was found."""

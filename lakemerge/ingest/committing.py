@@ -50,13 +50,13 @@ class Standing:
         if self.ingest.restore_epoch != self.view.state.restore_epoch:
             raise InputError(
                 f"the table was restored after window {self.ingest.window} of ingest job {self.ingest.name!r}, so its "
-                "ledger may tell of files whose records are not in the table any more. reset(seen='keep') goes on with "
-                "new files, reset(seen='forget') takes all files up again",
+                "ledger may name files whose records are no longer in the table. reset(seen='keep') continues with "
+                "new files, reset(seen='forget') loads all files up again",
                 name=self.ingest.name,
             )
         if self.ingest.table_id != self.view.snapshot.metadata.id:
             raise InputError(
-                f"the ledger of ingest job {self.ingest.name!r} tells of another table, {self.ingest.table_id}: call "
+                f"the ledger of ingest job {self.ingest.name!r} is that of another table, {self.ingest.table_id}: call "
                 "reset(seen='forget')",
                 name=self.ingest.name,
             )

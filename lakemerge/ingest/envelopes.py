@@ -112,17 +112,17 @@ class Debezium:
         if value is None:
             return ()  # a tombstone, for Kafka to forget the key
         if not isinstance(value, dict):
-            raise ValueError("it is no change event of Debezium")
+            raise ValueError("it is not a change event of Debezium")
         op = value.get("op")
         if op == "m":
             return ()  # a PostgreSQL message that concerns no row
         if op == "t":
             raise FrameError(
-                "a truncate is not taken: it does not say which rows it removed. Delete them (delete_where), take the "
-                "event out of the file, and retry"
+                "a truncate is not supported: it does not say which rows it removed. Delete them (delete_where), "
+                "remove the event from the file, and retry"
             )
         if op not in _KINDS:
-            raise ValueError(f"it is no change event of Debezium: its op is {op!r}")
+            raise ValueError(f"it is not a change event of Debezium: its op is {op!r}")
         side = "before" if op == "d" else "after"
         image = value.get(side)
         if not isinstance(image, dict):
@@ -211,7 +211,7 @@ class Debezium:
             inner = _schema(logical.get("values"))
             return {key: self._value(name, part, _item(kind), inner) for key, part in value.items()}
         if base == "bytes" and kind is not None and pa.types.is_decimal(kind):
-            raise ValueError(f"the event's schema says that {name!r} is bytes, which are no decimal")
+            raise ValueError(f"the event's schema says that {name!r} is bytes, which are not a decimal")
         return value
 
     def _untold(self, name: str, value: Any, kind: pa.DataType) -> Any:
@@ -268,7 +268,7 @@ def _by_column(option: str, given: Any, columns: Collection[str], problems: list
         return {"": given}
     strange = sorted(str(name) for name in given if not isinstance(name, str) or name.lower() not in columns)
     if strange:
-        problems.append(f"{option} names {strange[0]!r}, which is no column of the table")
+        problems.append(f"{option} names {strange[0]!r}, which is not a column of the table")
     return {str(name).lower(): value for name, value in given.items()}
 
 
@@ -291,7 +291,7 @@ def _variable(value: Mapping[str, Any]) -> Decimal:
     """A decimal that has its scale with it."""
     scale = value.get("scale")
     if type(scale) is not int or abs(scale) > _MOST_SCALE:
-        raise ValueError(f"{value!r} is no decimal with its scale")
+        raise ValueError(f"{value!r} is not a decimal with its scale")
     return unscaled(_bytes(value.get("value")), scale)
 
 
@@ -301,7 +301,7 @@ def _bytes(value: Any) -> bytes:
         return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
         raise ValueError(
-            f"{value!r} is no decimal as Debezium writes them by default; where they are texts "
+            f"{value!r} is not a decimal as Debezium writes them by default; if they are texts "
             "(decimal.handling.mode is string), set the option decimals to 'string'"
         ) from error
 

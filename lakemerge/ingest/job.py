@@ -216,7 +216,7 @@ class IngestJob:
                 except (RetryError, StoreError, OSError) as error:
                     if error is not listing and is_foreign(error):
                         raise
-                    _logger.warning("ingest %s goes on with the next scan: %s", self._name, error)
+                    _logger.warning("ingest %s continues with the next scan: %s", self._name, error)
 
     def _work_off(self, runner: Runner, listing: Spool, *, drain: bool) -> None:
         runner.result = replace(runner.result, waiting=None)

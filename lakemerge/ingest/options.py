@@ -234,7 +234,7 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
-        raise InputError(f"pattern {pattern!r} is no regular expression: {error}", pattern=pattern) from error
+        raise InputError(f"pattern {pattern!r} is not a regular expression: {error}", pattern=pattern) from error
 
 
 def _number(value: Any, what: str) -> int | None:

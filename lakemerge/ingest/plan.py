@@ -206,7 +206,7 @@ class _Join:
         waiting = known.filter(pc.is_in(known["state"], value_set=pa.array(_WAITING)))
         for entry in map(Entry.of, zip(*(column.to_pylist() for column in waiting.columns), strict=True)):
             if not self.exists(entry.path):
-                reason = "it was removed before it was taken up"
+                reason = "it was removed before it was loaded"
                 self.found.notes.append(entry._replace(state=FileState.GONE, reason=reason))
 
     def _file(self, file: SourceFile, entries: Sequence[Entry]) -> None:
@@ -261,7 +261,7 @@ class _Join:
         last: dict[str, Entry] = {entry.token: entry for entry in others}
         for entry in last.values():
             if entry.state in (FileState.BINNED, FileState.SEEN, FileState.FAILED):
-                note = entry._replace(state=FileState.CHANGED, reason="another version came before it was taken up")
+                note = entry._replace(state=FileState.CHANGED, reason="another version came before it was loaded")
                 self.found.notes.append(note)
             elif entry.state is FileState.COMMITTED and entry.offset + entry.length < entry.size:
                 place = entry.offset + entry.length

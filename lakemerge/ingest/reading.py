@@ -179,7 +179,7 @@ class Reading:
                 column, problems = texts_fitted(pa.array([text]), self.frame.parse.schema.field(name).type)
                 if problems:
                     reason = f"its folder {name}={text} has no value for column {name!r}: {problems[0]}"
-                    raise FileUnreadableError(f"{path} cannot be taken up: {reason}", path=path)
+                    raise FileUnreadableError(f"{path} cannot be loaded: {reason}", path=path)
                 found[name] = column[0]
         return found
 
@@ -288,7 +288,7 @@ class Reading:
 
 def _too_many_sets(path: str) -> str:
     return (
-        f"{path} cannot be taken up: its records have more than {MOST_SETS} different sets of fields: divide the file, "
+        f"{path} cannot be loaded: its records have more than {MOST_SETS} different sets of fields: divide the file, "
         f"or name the columns to take ({argument('columns')}), where what a record lacks is null"
     )
 

@@ -112,7 +112,7 @@ class Runner:
                     raise
                 if tries >= _MOST_REPLANS:
                     raise
-                _logger.info("ingest %s is planned anew: %s", self.name, error)
+                _logger.info("ingest %s is planned again: %s", self.name, error)
 
     def _work_off(self, standing: Standing, listing: Spool, *, drain: bool, leave: set[tuple[str, str]]) -> None:
         found = found_by(
@@ -129,7 +129,7 @@ class Runner:
         self.result = replace(self.result, to_retry=found.failed)
         if found.failed and found.failed != self._told_failed:
             _logger.warning(
-                "ingest %s: %d files failed before, and are passed over until retry puts them back",
+                "ingest %s: %d files failed before, and are skipped until retry puts them back",
                 self.name,
                 found.failed,
             )

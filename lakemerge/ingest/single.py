@@ -86,7 +86,7 @@ class SingleFile:
         places = Places(storage_options or {})
         file = places.of(path).stat(path)
         if file is None:
-            raise InputError(f"there is no file {path}; a folder is taken up by table.ingest (lakemerge ingest)")
+            raise InputError(f"there is no file {path}; to load a folder, use table.ingest (lakemerge ingest)")
         ending = _ending(path)
         chosen = format or _ENDINGS.get(ending)
         if chosen is None:

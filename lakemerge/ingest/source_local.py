@@ -154,7 +154,7 @@ def _is_text(entry: os.DirEntry[str]) -> bool:
     try:
         entry.name.encode()
     except UnicodeEncodeError:
-        _logger.warning("%r is passed over: its name is not UTF-8", os.fsencode(entry.path))
+        _logger.warning("%r is skipped: its name is not UTF-8", os.fsencode(entry.path))
         return False
     return True
 

@@ -105,7 +105,7 @@ class Windows:
         """Note that a file is gone, or is not as it was listed."""
         self.unsettled.add((candidate.path, candidate.token))
         if isinstance(error, FileGoneError):
-            self.notes.append(candidate.entry(FileState.GONE, 0, reason="it was removed before it was taken up"))
+            self.notes.append(candidate.entry(FileState.GONE, 0, reason="it was removed before it was loaded"))
 
     def _of_blocks(self, candidates: Iterable[Candidate]) -> Iterator[Window | Failure]:
         filling = _Blocks(self.gathering, self.failed)

@@ -57,5 +57,5 @@ def parse_partition_value(text: str, kind: pa.DataType) -> object:
         if pa.types.is_timestamp(kind):
             return dt.datetime.fromisoformat(text)
     except (ValueError, KeyError, decimal.DecimalException) as error:
-        raise TableDamagedError(f"{text!r} is no partition value of type {kind}") from error
+        raise TableDamagedError(f"{text!r} is not a partition value of type {kind}") from error
     return text

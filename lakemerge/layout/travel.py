@@ -154,7 +154,7 @@ def epoch_ms(timestamp: dt.datetime | str | None) -> int | None:
         instant = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
     except ValueError as error:
         raise InputError(
-            f"timestamp {timestamp!r} is no ISO 8601 date or time, such as '2026-07-01T12:00:00'"
+            f"timestamp {timestamp!r} is not an ISO 8601 date or time, such as '2026-07-01T12:00:00'"
         ) from error
     if instant.tzinfo is None:
         if not isinstance(timestamp, str):

@@ -32,9 +32,9 @@ __all__ = ["check"]
 _EXAMPLES = 5
 _REMEDY = "Run with full=True"
 _PARTS = {
-    "e": "the state knows entities otherwise than their rows say",
-    "v": "the index of values is not what the rows say",
-    "o": "other values are left out than the rows say",
+    "e": "the state disagrees with the rows of entities",
+    "v": "the index of values disagrees with the rows",
+    "o": "the values that are left out are not those that the rows require",
 }
 
 
@@ -47,7 +47,7 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     started, meta = time.monotonic(), state.meta
     if output_number(output) < meta.emitted_run:
         behind = Finding(
-            None, "the last run has not written to the output: it is under way, or was cut short", "Run again"
+            None, "the last run has not written to the output: it is still running, or was interrupted", "Run again"
         )
         return SourceCheck(entities=0, clusters=0, seconds=time.monotonic() - started, findings=(behind,))
     if not meta.run:

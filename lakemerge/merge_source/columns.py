@@ -84,9 +84,8 @@ def _missing(names: tuple[str, ...], place: int, fields: Sequence[str], config: 
     path = ".".join([alias, *names])
     if place:
         inside = ".".join([alias, *names[:place]])
-        return (
-            f"{path}: {inside} has no field {names[place]!r}; it has {', '.join(fields) or 'none, as it is no struct'}"
-        )
+        there = ", ".join(fields) or "none, as it is not a struct"
+        return f"{path}: {inside} has no field {names[place]!r}; it has {there}"
     return f"{path}: dataset {dataset!r} has no column {names[0]!r}; it has {', '.join(fields)}"
 
 

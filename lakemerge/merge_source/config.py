@@ -175,7 +175,7 @@ def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
     found: dict[str, Dataset] = {}
     for alias, value in given.items():
         if not isinstance(alias, str) or _ALIAS.fullmatch(alias) is None:
-            problems.append(f"datasets: {alias!r} is no alias; use a word without dots, quotes and brackets")
+            problems.append(f"datasets: {alias!r} is not an alias; use a word without dots, quotes and brackets")
             continue
         if not isinstance(value, Dataset | str | os.PathLike | LakeTable):
             problems.append(f"datasets: {alias!r} must be a path, a LakeTable or a Dataset, not {shown(value)}")

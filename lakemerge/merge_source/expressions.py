@@ -182,7 +182,7 @@ def _listed(given: object, aliases: Sequence[str], found: list[int]) -> Node:
         if _LOOKS_LIKE_A_PATH.fullmatch(given):
             raise ExpressionError(
                 f"{given!r} names the dataset {alias!r}; there are {', '.join(map(repr, aliases))}. A text with a dot "
-                f"that is no path is written as text: \"concat(a.x, '{given}')\""
+                f"that is not a path is written as text: \"concat(a.x, '{given}')\""
             )
         return Literal(given)
     if given is None or isinstance(given, bool | int | float):
@@ -191,7 +191,7 @@ def _listed(given: object, aliases: Sequence[str], found: list[int]) -> Node:
         if given[0] in ("if", "case"):
             return _cases(given, aliases, found)
         return _call(given[0], [_listed(part, aliases, found) for part in given[1:]])
-    raise ExpressionError(f"{given!r} is no expression: write a path, or a list of a function and its arguments")
+    raise ExpressionError(f"{given!r} is not an expression: write a path, or a list of a function and its arguments")
 
 
 def _cases(given: Sequence[object], aliases: Sequence[str], found: list[int]) -> Node:
@@ -211,7 +211,7 @@ def _cases(given: Sequence[object], aliases: Sequence[str], found: list[int]) ->
 
 def _condition(given: object, aliases: Sequence[str], found: list[int]) -> Call:
     if not isinstance(given, Sequence) or isinstance(given, str) or not given or given[0] not in CONDITIONS:
-        raise ExpressionError(f"{given!r} is no condition; write a list that begins with {', '.join(CONDITIONS)}")
+        raise ExpressionError(f"{given!r} is not a condition; write a list that begins with {', '.join(CONDITIONS)}")
     read = _condition if given[0] in ("and", "or", "not") else _listed
     return _call(given[0], [read(part, aliases, found) for part in given[1:]], CONDITIONS)
 
@@ -233,7 +233,7 @@ def _is_path(text: str, aliases: Sequence[str]) -> bool:
 
 def _path(text: str, aliases: Sequence[str], found: list[int]) -> Path:
     if _PATH.fullmatch(text) is None:
-        raise ExpressionError(f"{text!r} is no path: write an alias, a dot and a property")
+        raise ExpressionError(f"{text!r} is not a path: write an alias, a dot and a property")
     names = tuple(quoted or plain for quoted, plain in _SEGMENT.findall(text))
     if names[0] not in aliases:
         raise ExpressionError(f"{text!r} names the dataset {names[0]!r}; there are {', '.join(map(repr, aliases))}")
@@ -253,7 +253,7 @@ class _Text:
     def equality(self) -> tuple[Expression, Expression]:
         left = self._side()
         if self._next() not in (("mark", "="), ("mark", "==")):
-            raise ExpressionError(f"{self._text!r} is no rule: write two expressions with = between them")
+            raise ExpressionError(f"{self._text!r} is not a rule: write two expressions with = between them")
         right = self._side()
         self._end()
         return left, right
@@ -274,7 +274,9 @@ class _Text:
         if kind == "number":
             return Literal(float(value) if "." in value else int(value))
         if kind != "name":
-            raise ExpressionError(f"{self._text!r} is no expression: {value or 'something'!r} is not expected there")
+            raise ExpressionError(
+                f"{self._text!r} is not an expression: {value or 'something'!r} is not expected there"
+            )
         if value.lower() == "case":
             return self._cases(found)
         if value.lower() in _WORDS:
@@ -286,7 +288,7 @@ class _Text:
         while (token := self._next()) == ("mark", ","):
             arguments.append(self._node(found))
         if token != ("mark", ")"):
-            raise ExpressionError(f"{self._text!r} is no expression: a ')' is missing")
+            raise ExpressionError(f"{self._text!r} is not an expression: a ')' is missing")
         return _call(value.lower(), arguments)
 
     def _cases(self, found: list[int]) -> Node:
@@ -301,7 +303,7 @@ class _Text:
             self._expect("then")
             arguments.append(self._node(found))
         if not arguments:
-            raise ExpressionError(f"{self._text!r} is no expression: 'case' lacks a 'when'")
+            raise ExpressionError(f"{self._text!r} is not an expression: 'case' lacks a 'when'")
         if self._take_word("else"):
             arguments.append(self._node(found))
         self._expect("end")
@@ -346,7 +348,7 @@ class _Text:
             return Call("not", (made,)) if negated else made
         kind, sign = self._next()
         if kind != "mark" or sign not in _OPERATORS:
-            raise ExpressionError(f"{self._text!r} is no expression: a comparison is expected and not {sign!r}")
+            raise ExpressionError(f"{self._text!r} is not an expression: a comparison is expected and not {sign!r}")
         return Call(_OPERATORS[sign], (left, self._node(found)))
 
     def _at_word(self, word: str) -> bool:
@@ -362,7 +364,7 @@ class _Text:
         kind, value = self._next()
         if kind == "text" or value.lower() != what:
             raise ExpressionError(
-                f"{self._text!r} is no expression: {what!r} is expected and not {value or 'its end'!r}"
+                f"{self._text!r} is not an expression: {what!r} is expected and not {value or 'its end'!r}"
             )
 
     def _peek(self) -> tuple[str, str]:

@@ -306,7 +306,7 @@ class Input:
                 yield batch
         except VersionNotFoundError as error:
             raise FullRunNeededError(
-                f"what changed in dataset {self.name!r} since version {since} cannot be told any more: "
+                f"what changed in dataset {self.name!r} since version {since} is no longer known: "
                 f"{error.message}. Run with full=True",
                 dataset=self.name,
                 version=since,

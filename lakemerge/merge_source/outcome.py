@@ -279,7 +279,7 @@ def check_retired(
     raise MaxRetiredError(
         f"{count} of {live} entities of the output would be deleted or retired, and max_retired allows "
         f"{limit:.0%} of them; {int(by_dataset[most])} rows of dataset {config.names[most]!r} are gone, such as "
-        f"{example!r}. Nothing was changed. Look whether the dataset's table is the right one and is whole; if the "
+        f"{example!r}. Nothing was changed. Check that the dataset's table is the right one and is complete; if the "
         "rows are meant to be gone, raise max_retired for this run",
         count=count,
         entities=live,

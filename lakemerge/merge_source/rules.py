@@ -106,7 +106,7 @@ def rules_of(pairs: Sequence[tuple[Expression, Expression]], *, pairwise: bool) 
 
 def _set(given: object, where: str, aliases: Sequence[str], problems: list[str]) -> list[Expression]:
     if isinstance(given, str) or not isinstance(given, Sequence):
-        problems.append(f"{where} is no list of expressions: {given!r}")
+        problems.append(f"{where} is not a list of expressions: {given!r}")
         return []
     found: dict[str, Expression] = {}
     for place, part in enumerate(given):

@@ -77,7 +77,7 @@ def run_once(
         done = _Run(tables, state, config, full=full, dry_run=dry_run, started=started).go()
         if done is not None:
             return done
-    raise CommitConflictError(f"other runs were faster {_ATTEMPTS} times; nothing was changed, try again")
+    raise CommitConflictError(f"other runs were first {_ATTEMPTS} times; nothing was changed, try again")
 
 
 def not_populated(config: MergeConfig, inputs: Sequence[Input]) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class _Run:
             problem = "its output"
         if problem is not None and not self._full:
             raise FullRunNeededError(
-                f"{problem} was restored to an earlier version, or made anew, since the last run of the merge source "
+                f"{problem} was restored to an earlier version, or recreated, since the last run of the merge source "
                 f"{self._output.url}. Run with full=True"
             )
         return problem is None
@@ -223,8 +223,8 @@ class _Run:
             publish(self._output, target, rows, meta.emitted_run, removed=removed, held=False)
         except (VersionNotFoundError, FullRunNeededError) as error:
             _logger.warning(
-                "the last run of the merge source %s was cut short, and the versions that it read cannot be read any "
-                "more (%s): this run looks at everything",
+                "the last run of the merge source %s was interrupted, and the versions that it read can no longer be "
+                "read (%s): this run looks at everything",
                 self._output.url,
                 error.message,
             )

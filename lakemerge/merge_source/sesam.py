@@ -74,9 +74,9 @@ def _read(source: Any) -> Mapping[str, Any]:
     try:
         read = orjson.loads(text)
     except ValueError as error:
-        raise MergeConfigError(f"the configuration is no JSON: {error}") from error
+        raise MergeConfigError(f"the configuration is not JSON: {error}") from error
     if not isinstance(read, dict):
-        raise MergeConfigError("the configuration is no JSON object")
+        raise MergeConfigError("the configuration is not a JSON object")
     return read
 
 
@@ -87,7 +87,7 @@ def _source(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(source, Mapping):
         raise MergeConfigError(f"the pipe's source must be an object, not {source!r}")
     if "transform" in given:
-        _logger.warning("the pipe's transform is not run: only its source is taken up")
+        _logger.warning("the pipe's transform is not run: only its source is used")
     return source
 
 
@@ -100,7 +100,7 @@ def _datasets(given: Any, tables: Mapping[str, TableLike | Dataset], problems: l
     for item in given:
         parts = item.split() if isinstance(item, str) else []
         if len(parts) not in (1, 2):
-            problems.append(f'datasets: {item!r} is no dataset id and alias, such as "customers c"')
+            problems.append(f'datasets: {item!r} is not a dataset id and an alias, such as "customers c"')
             continue
         name, alias = parts[0], parts[-1]
         if name not in tables:

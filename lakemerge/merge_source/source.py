@@ -62,7 +62,7 @@ def _understood(method: _Method) -> _Method:
             raise TableDamagedError(
                 f"state or output of the merge source at {self.table.url} cannot be understood "
                 f"({type(error).__name__}: {error}): was one of them changed by something else than a run? Restore "
-                "both from a backup, or delete both and create the source anew"
+                "both from a backup, or delete both and create the source again"
             ) from error
 
     return cast("_Method", call)

@@ -133,11 +133,11 @@ def _offsets(meta: Meta, config: MergeConfig, inputs: Sequence[Input], *, full: 
         left = [offset for offset in lost if offset not in anew]
         told = [
             f"dataset(s) {', '.join(repr(names[offset]) for offset in offsets)} {what}"
-            for offsets, what in ((left, "left the configuration"), (anew, "have a table that was made anew"))
+            for offsets, what in ((left, "left the configuration"), (anew, "have a table that was recreated"))
             if offsets
         ]
         raise DatasetsRemovedError(
-            f"{', and '.join(told)}. Run with full=True to take that up",
+            f"{', and '.join(told)}. Run with full=True to accept that",
             datasets=tuple(names[offset] for offset in lost),
         )
     # If a table was created anew in the same place, the entities of that place are kept.

@@ -251,7 +251,7 @@ class _Story:
         self.state = left
         if expiry.version > self.shown_after:
             said = f"dropped by expiry of version {expiry.version}: the delete of version {before[VERSION_COLUMN]}"
-            words = f"expired: {said} is not remembered any more"
+            words = f"expired: {said} is no longer remembered"
             self._add(expiry.version, verdict="expired", words=words)
 
     def _fold(self, record: KeyRecord) -> None:

@@ -137,7 +137,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = [
-            (step.version, _time(step), step.kind or "", step.words, step.origin, _shown(step.after))
+            (step.version, _time(step), step.kind or "", step.words, step.origin, _shown(step.after) or "no row")
             for step in self.steps
         ]
         facts = [("key", _shown(self.key)), ("records known from version", str(self.begins))]

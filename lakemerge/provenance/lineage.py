@@ -33,6 +33,7 @@ from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.search import Search
 from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import sorted_keys
+from lakemerge.results.plans import counted
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 
@@ -68,11 +69,11 @@ def lineage_of(
     known = len(events)
     if not search.is_empty:
         events = list(search.among(events))
-    notes = [f"{len(events)} of {known} events are as asked for"] if len(events) < known else []
+    notes = [f"{len(events)} of {known} events match the search"] if len(events) < known else []
     if first > 0:
-        notes.append(f"the commits before version {first} were cleaned up: what they did is not known any more")
+        notes.append(f"the commits before version {first} were cleaned up: what they did is no longer known")
     if any(path in event.gone for event in events for path in event.paths):
-        notes.append("files that are marked as gone were vacuumed: the events outlive them")
+        notes.append("files that are marked as gone were vacuumed, but their events are kept")
     return Lineage(version=view.version, begins=first, key=key, events=tuple(events), notes=tuple(notes))
 
 
@@ -106,11 +107,11 @@ class _Teller:
     ) -> Iterator[Event]:
         version, operation = commit.version, commit.operation
         if commit.restored is not None:
-            said = f"version {commit.restored} is the present one again"
+            said = f"version {commit.restored} was restored"
             yield Event("RESTORE", version, operation, inputs=taken, outputs=made, words=said, details=about)
         elif commit.replaces:
             if version > 0:
-                said = "the table was replaced by an empty one with a definition of its own"
+                said = "the table was replaced by an empty one with another definition"
                 yield Event("DROP", version, operation, inputs=taken, words=said, details=about)
         elif operation in ("COMPACT", "COMPACT LOGS") or (operation == "RESCALE" and (made or taken)):
             yield self._rewritten(commit, made, taken, about)
@@ -170,7 +171,8 @@ class _Teller:
             paths = tuple(file["path"] for file in files)
             window = f"window {told.get('window')} of job {told.get('name')}"
             why = f", closed because {told['reason']}" if "reason" in told else ""
-            said = f"{window} took up {told.get('files', len(files))} files{why}" + (f"; {note}" if note else "")
+            count = told.get("files", len(files))
+            said = f"{window} took up {count} {_of(count, 'file')}{why}" + (f"; {note}" if note else "")
             yield Event("RECEIVE", version, operation, inputs=paths, outputs=(window,), words=said, details=told)
             inputs: tuple[str, ...] = (window,)
         else:
@@ -181,25 +183,26 @@ class _Teller:
         kind = "REPLAY" if txn is not None and txn.app_id.startswith(REPLAY_APPLICATION) else "CREATE"
         by = "" if txn is None else f" by {txn.app_id}, number {txn.version}"
         rows = commit.metrics.get("numSourceRows")
-        what = "deletes" if operation == "DELETE" else "records"
-        said = f"{'' if rows is None else f'{rows} '}{what} were committed{by}"
+        what = _of(rows, "delete" if operation == "DELETE" else "record")
+        were = "was" if _is_one(rows) else "were"
+        said = f"{'' if rows is None else f'{rows} '}{what} {were} committed{by}"
         details = {**about, **commit.info}
         if kind == "REPLAY" and isinstance(before := commit.info.get("replay"), dict) and "table" in before:
             inputs = (f"{before['table']} version {before.get('version')}",)
             said = (
-                f"{'' if rows is None else f'{rows} '}records of version {before.get('version')} of {before['table']}"
+                f"{'' if rows is None else f'{rows} '}{_of(rows, 'record')} of version {before.get('version')}"
+                f" of {before['table']} {were} committed again"
             )
-            said += " were committed again"
         yield Event(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
 
     def _rewritten(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
     ) -> Event:
-        why = f", because {about['why']}" if about.get("why") else ""
+        why = f"; reason: {about['why']}" if about.get("why") else ""
         what = {"COMPACT": f"{about.get('mode', 'full')} compaction", "COMPACT LOGS": "log compaction"}
         name = what.get(commit.operation, "rescale")
         kind = "FORK" if commit.operation == "RESCALE" and len(made) > len(taken) else "JOIN"
-        said = f"{name}: {len(taken)} files became {len(made)}{why}"
+        said = f"{name}: {counted(len(taken), 'file')} became {len(made)}{why}"
         return Event(kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=about)
 
     def _made(self, commit: PastCommit) -> Iterator[str]:
@@ -346,3 +349,12 @@ class _Mine:
             same = other.bucket_id == base.bucket_id and other.buckets == base.buckets and other is not base
             if same and other.add.path.rpartition("/")[0] == folder:
                 yield other
+
+
+def _of(count: object, noun: str) -> str:
+    """The noun for so many. Counts are from the log, whose numbers may be texts."""
+    return noun if _is_one(count) else f"{noun}s"
+
+
+def _is_one(count: object) -> bool:
+    return str(count) == "1"

@@ -47,7 +47,7 @@ def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_pa
     """Where a record came from: the ``operation``, the ``application`` and ``number`` of its ``txn``, the ``job``,
     ``window`` and ``files`` of an ingest, and the caller's ``info``; ``note`` if something is not known any more."""
     if is_packed:
-        return {"note": f"where it came from is {UNKNOWN}: a log compaction wrote it down anew"}
+        return {"note": f"where it came from is {UNKNOWN}: a log compaction rewrote it"}
     if commit is None:
         return {"note": f"where it came from is {UNKNOWN}: its commit was cleaned up"}
     source: dict[str, Any] = {"operation": commit.operation}

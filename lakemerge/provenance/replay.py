@@ -120,7 +120,7 @@ class Replay:
         except NotATableError:
             table = None
         if table is not None and table.view.snapshot.metadata.id == self._end.snapshot.metadata.id:
-            raise InputError("a table cannot be replayed into itself; name another path")
+            raise InputError("a table cannot be replayed into itself; give another path")
         if table is not None:
             self._check_same(table, merger, options)
         done = None if table is None else self._done(table)
@@ -180,7 +180,7 @@ class Replay:
         if known.start.version != done and not (known.is_loaded and is_empty):
             raise CommitConflictError(
                 f"the table was restored to a version below {done}, up to which it was replayed: what was replayed "
-                "since is not its history any more. Replay into a new table",
+                "since is no longer its history. Replay into a new table",
                 version=done,
             )
         return known

@@ -70,8 +70,8 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
     oldest = records_from(handle.log.update(tip.snapshot))
     if 0 < since < oldest:
         raise VersionNotFoundError(
-            f"records after version {since} are not all there any more: they are known from version {oldest} on. "
-            f"{argument('since', 0)} takes as many as there are",
+            f"some records after version {since} are gone: records are known from version {oldest} on. "
+            f"{argument('since', 0)} shows all that are left",
             version=since,
             earliest=oldest,
         )

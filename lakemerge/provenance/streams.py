@@ -126,7 +126,7 @@ def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _check_where(where: Filter | None, carried: set[str], version: int) -> None:
     if where is not None and (lacking := sorted(where.columns - carried)):
         raise FilterError(
-            f"the records of version {version} do not carry {', '.join(lacking)}, so the condition cannot be judged on "
-            "them; use columns that all records have, such as those of the key",
+            f"the records of version {version} do not carry {', '.join(lacking)}, so the condition cannot be evaluated "
+            "for them; use columns that all records have, such as those of the key",
             columns=tuple(lacking),
         )

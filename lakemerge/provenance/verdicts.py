@@ -104,16 +104,16 @@ def _of_transaction(change: Change) -> tuple[Verdict, str]:
 def _without_row(change: Change) -> tuple[Verdict, str]:
     was, now = change.tombstone_before, change.tombstone_after
     if now is not None and now != was:
-        what = "the delete is remembered, so that older records stay out"
+        what = "the delete is remembered, so older records are ignored"
         return "deleted", f"there was no row; {what}"
     if was is not None and now is not None:
         return "ignored", _older(change, was) or f"the key was deleted in {change.ordered_by}"
     if was is not None:
-        return "deleted", "there was no row, and the delete before it is not remembered any more"
+        return "deleted", "there was no row, and the earlier delete is no longer remembered"
     if change.kind is RecordKind.DELETE:
         return "unchanged", "there was no row to delete"
     if change.kind is RecordKind.UPDATE_BEFORE:
-        return "ignored", "there was no row to take something back from"
+        return "ignored", "there was no row from which to take something back"
     return "ignored", f"{change.merger.name} makes no row of it"
 
 
@@ -132,7 +132,7 @@ def _deleted(change: Change) -> str:
         names = (*change.shape.ordering, *change.shape.remembers)
         said = _listed(change, {name: change.tombstone_after[name] for name in names})
         return f"{why}the row is gone, and {said or 'its place'} is remembered"
-    return f"{why}the row is gone, and nothing is remembered of it"
+    return f"{why}the row is gone, and the delete is not remembered"
 
 
 def _changed_row(change: Change, changed: list[str]) -> tuple[Verdict, str]:
@@ -164,7 +164,7 @@ def _same_row(change: Change) -> tuple[Verdict, str]:
         said = "; ".join(functions[name] for name in functions if name in change.values)
         return "unchanged", said or "the row had these values already"
     if change.kind is RecordKind.DELETE:
-        return "ignored", older or f"{change.merger.name} takes no deletes here"
+        return "ignored", older or f"{change.merger.name} does not accept deletes here"
     if not change.is_upsert:
         return "unchanged", "; ".join(functions.values()) or "there was nothing to take back"
     return "ignored", older or f"{change.merger.name} keeps the row as it was"

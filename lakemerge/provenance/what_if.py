@@ -110,8 +110,8 @@ def what_if(
     late = [expiry.version for expiry in known.expiries if expiry.version > known.start.version]
     if late:
         raise InputError(
-            f"old deletes were forgotten at version {late[-1]}, in the middle of these records, which another merger "
-            f"cannot fold in one go: ask from there on, {argument('since', late[-1])}",
+            f"old deletes were forgotten at version {late[-1]}, in the middle of these records, so another merger "
+            f"cannot fold all of them: start there, {argument('since', late[-1])}",
             version=late[-1],
         )
     config = known.view.config.merged_by(chosen)
@@ -124,7 +124,7 @@ def what_if(
         notes += short_notes(handle, known)
     if any(file_slice.base is not None for file_slice in view.file_slices):
         notes.append(
-            f"the rows that version {known.start.version} has in base files are taken as they are: the table's own "
+            f"the rows that version {known.start.version} has in base files stay as they are: the table's own "
             "merger made them"
         )
     return WhatIf(

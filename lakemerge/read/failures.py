@@ -32,9 +32,9 @@ _logger = logger(__name__)
 def leave_out(failed: Sequence[FailedKey]) -> None:
     """Leave the keys out, with a warning in the log."""
     for each in failed[:_SHOWN]:
-        _logger.warning("a read left out key %s: %s", dict(each.key), each.reason)
+        _logger.warning("a read skipped key %s: %s", dict(each.key), each.reason)
     if len(failed) > _SHOWN:
-        _logger.warning("a read left out %d more keys whose merge fails", len(failed) - _SHOWN)
+        _logger.warning("a read skipped %d more keys whose merge fails", len(failed) - _SHOWN)
 
 
 def listed(failing: Failing, frames: Sequence[Frame], shape: TableShape) -> list[FailedKey]:

@@ -39,7 +39,7 @@ def query(handle: Handle, view: TableView, sql: str, *, sandbox: bool = False) -
         if error.name != "duckdb":
             raise
         raise DependencyMissingError(
-            "a query needs DuckDB: pip install 'lakemerge[query]'; without it, to_arrow takes a filter and columns"
+            "a query needs DuckDB: pip install 'lakemerge[query]'; without it, use to_arrow with a filter and columns"
         ) from error
     given: object = sql
     if not isinstance(given, str) or not given.strip():

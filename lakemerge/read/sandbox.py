@@ -65,7 +65,7 @@ def check_query(connection: DuckDBPyConnection, sql: str, table: str) -> None:
         raise _refused("it is nested too deeply") from error
     if parsed["error"]:
         if "Only SELECT" in parsed["error_message"]:
-            raise _refused("it is no SELECT")
+            raise _refused("it is not a SELECT")
         raise InputError(f"DuckDB cannot read the query: {parsed['error_message']}")
     statements = parsed["statements"]
     if len(statements) != 1:

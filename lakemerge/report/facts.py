@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lakemerge.commits.past import PastCommit, read_commits
 from lakemerge.delta import AddFile, DomainMetadata, HistoryEntry, RemoveFile
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.plans import CompactionPlan, CompactionStrategy, counted, readable_bytes, threshold_words
 from lakemerge.results.schedule import Schedule
 
 if TYPE_CHECKING:
     from lakemerge.table.table import LakeTable
 
-__all__ = ["Growth", "due", "failures", "growth_of", "reasons_of", "windows_of", "written_by"]
+__all__ = ["Growth", "due", "failures", "growth_of", "reasons_of", "replaced_by", "windows_of", "written_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Growth:
 
 def written_by(entry: HistoryEntry) -> int:
     """Bytes of the data files that a commit brought."""
-    found = entry.metrics.get("numOutputBytes", 0)
+    return _whole(entry.metrics.get("numOutputBytes", 0))
+
+
+def _whole(found: object) -> int:
     try:
         return int(found)  # type: ignore[call-overload] # of Delta's metrics, which are texts
     except (TypeError, ValueError):
@@ -64,13 +67,25 @@ def growth_of(table: LakeTable, history: Sequence[HistoryEntry]) -> Growth:
 
 def reasons_of(entry: HistoryEntry) -> str:
     """Why a compaction ran."""
-    told = entry.parameters
-    why = [str(told[name]) for name in ("why", "due") if told.get(name)]
-    if "commits" in told:
-        why.append(f"{told['commits']} commits with live logs")
-    if entry.operation == "RESCALE" and "buckets" in told:
-        why.append(f"{told['buckets']} buckets in the place of {told.get('before')}")
-    return "; due: ".join(why) or "asked for"
+    about = entry.parameters
+    why = [str(about["why"])] if about.get("why") else []
+    if "commits" in about:
+        why.append(f"{about['commits']} commits had live logs")
+    if entry.operation == "RESCALE" and "buckets" in about:
+        why.append(f"from {about.get('before')} to {about['buckets']} buckets")
+    return "; ".join(why) or "a caller started it"
+
+
+def replaced_by(entry: HistoryEntry) -> str:
+    """What a compaction put other files in the place of. Empty if its commit does not say so."""
+    if "numLogCommits" in entry.metrics:
+        return counted(_whole(entry.metrics["numLogCommits"]), "log")
+    found = [
+        counted(count, noun)
+        for name, noun in (("numRemovedFiles", "base file"), ("numLogBlocks", "log block"))
+        if (count := _whole(entry.metrics.get(name, 0)))
+    ]
+    return ", ".join(found)
 
 
 def windows_of(history: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, dict[str, Any]]]:
@@ -92,28 +107,45 @@ def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
 def due(table: LakeTable) -> list[tuple[str, str, str]]:
     """For each service, whether it would run now, and why."""
     schedule = Schedule.of(table.view.snapshot.metadata.configuration)
-    policy, _, decision = table.detail().maintenance.partition(": ")
-    rows = [("after a write", policy, decision)]
+    policy, _, why = table.detail().maintenance.partition(": ")
+    would, _, reason = why.partition(": ")
+    rows = [("after a write", would, f"{policy}: {reason}") if reason else ("after a write", policy, why)]
     for name, strategy, minor in (
         ("full compaction", schedule.compaction, False),
         ("minor compaction", schedule.minor, True),
     ):
         if strategy is None:
-            rows.append((name, "off", "switched off by table properties"))
+            rows.append((name, "nothing", _SWITCHED_OFF))
             continue
         plan = table.compact(minor=minor, strategy=strategy, dry_run=True)
-        cost = f"reads {readable_bytes(plan.bytes_read)}, read amplification {plan.amplification_before:.2f} -> "
-        said = f"{'; '.join(plan.reasons)}; {cost}{plan.amplification_after:.2f}" if plan.groups else f"due: {strategy}"
-        rows.append((name, f"{plan.slices} buckets" if plan.groups else "nothing", said))
+        would = f"merge {counted(plan.slices, 'bucket')}" if plan.groups else "nothing"
+        rows.append((name, would, _compaction(plan) if plan.groups else f"No file slice has {_least(strategy)}."))
     commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in table.view.snapshot.domains)
     after = schedule.logs_after_commits
     if after is None:
-        rows.append(("log compaction", "off", "switched off by table properties"))
+        rows.append(("log compaction", "nothing", _SWITCHED_OFF))
     else:
-        ready = commits >= max(after, 2)
-        rows.append(("log compaction", "due" if ready else "nothing", f"{commits} commits with logs, due from {after}"))
+        least = max(after, 2)
+        would = f"merge the logs of {counted(commits, 'commit')}" if commits >= least else "nothing"
+        have = f"{counted(commits, 'commit')} {'has' if commits == 1 else 'have'} live logs"
+        rows.append(("log compaction", would, f"{have}. It starts at {counted(least, 'commit')}."))
     rows.append(_vacuum(table))
     return rows
+
+
+_SWITCHED_OFF: Final = "Table properties switch it off."
+
+
+def _compaction(plan: CompactionPlan) -> str:
+    reasons = "; ".join(plan.reasons)
+    before, after = f"{plan.amplification_before:.2f}", f"{plan.amplification_after:.2f}"
+    gain = "stays at" if before == after else f"falls from {before} to"
+    read = readable_bytes(plan.bytes_read)
+    return f"{reasons[:1].upper()}{reasons[1:]}. It would read {read}; read amplification {gain} {after}."
+
+
+def _least(strategy: CompactionStrategy) -> str:
+    return " or ".join(threshold_words(name, value) for name, value in strategy.thresholds) or "anything to merge"
 
 
 def _vacuum(table: LakeTable) -> tuple[str, str, str]:
@@ -123,12 +155,13 @@ def _vacuum(table: LakeTable) -> tuple[str, str, str]:
         return "vacuum", "cannot run", error.message
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.files.items())
     oldest = found.oldest_version
-    said = f"versions before {oldest} are beyond the retention" if oldest else "every version is within the retention"
-    return (
-        "vacuum",
-        f"{len(found.paths)} files, {readable_bytes(found.bytes)}",
-        f"{said}{f': {kinds}' if kinds else ''}",
+    said = (
+        f"Versions before {oldest} are older than the retention."
+        if oldest
+        else "Every version is within the retention."
     )
+    would = f"delete {counted(len(found.paths), 'file')}, {readable_bytes(found.bytes)}" if found.paths else "nothing"
+    return "vacuum", would, f"{said}{f' By kind: {kinds}.' if kinds else ''}"
 
 
 def _logs(commit: PastCommit, *, removed: bool) -> list[str]:

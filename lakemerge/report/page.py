@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +10,11 @@ from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.provenance.events import KINDS
-from lakemerge.report.facts import due, failures, growth_of, reasons_of, windows_of, written_by
+from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, windows_of, written_by
 from lakemerge.report.style import STYLE
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
 from lakemerge.results.html import html_text, table_html
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.plans import counted, readable_bytes
 from lakemerge.table.describe import SliceInfo
 from mergers.wording import argument
 
@@ -26,8 +25,8 @@ __all__ = ["report_html"]
 
 _COSTLIEST: Final = 20
 _RECENT: Final = 30
-_NAMED: Final = 5
-_LONGEST: Final = 200
+_NAMED: Final = 3
+_LONGEST: Final = 60
 _KINDS: Final = ("writes", "ingest", "compactions", "everything else")
 _REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
 
@@ -45,8 +44,8 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
     history = sorted(table.history(), key=lambda entry: entry.version)
     parts = [
         _section("State", _state(table)),
-        _section("What maintenance would do now, and why", table_html(("service", "would do", "why"), due(table))),
-        _section("File groups by read amplification", _groups(table.slices())),
+        _section("What maintenance would do now, and why", table_html(("when or what", "would do", "why"), due(table))),
+        _section("Buckets by read amplification", _groups(table.slices())),
         _section("Commits and their sizes", _commits(history)),
         _section("Growth", _growth(table, history)),
         _section("Compactions and their reasons", _compactions(history)),
@@ -101,10 +100,10 @@ def _groups(slices: Sequence[SliceInfo]) -> str:
             f"{readable_bytes(size)} {name}" for size, name in zip(sizes, ("base", "winners", "logs"), strict=True)
         )
         label = f"{where}bucket {part.bucket}"
-        note = f"{part.read_amplification:.2f}x, {part.log_blocks:,} blocks"
+        note = f"{part.read_amplification:.2f}x, {counted(part.log_blocks, 'log block')}"
         rows.append(Bar(label, tuple(map(float, sizes)), note, f"{label}: {told}"))
     more = len(slices) - len(costly)
-    rest = f"<p>{more:,} more file groups are cheaper to read than these.</p>" if more else ""
+    rest = f"<p>Not shown, because cheaper to read: {counted(more, 'bucket')}.</p>" if more else ""
     return legend(("base files", "winner files", "live logs")) + bars(rows) + rest
 
 
@@ -120,7 +119,7 @@ def _commits(history: Sequence[HistoryEntry]) -> str:
         for entry in history
     ]
     rows = [
-        (entry.version, _time(entry.timestamp_ms), entry.operation or "", readable_bytes(written_by(entry)),
+        (entry.version, _time(entry.timestamp_ms), entry.operation or "", _written(entry),
          entry.metrics.get("numSourceRows", ""))
         for entry in reversed(history[-_RECENT:])
     ]  # fmt: skip
@@ -141,14 +140,14 @@ def _compactions(history: Sequence[HistoryEntry]) -> str:
             _time(entry.timestamp_ms),
             f"{entry.parameters.get('mode', '')} {(entry.operation or '').lower()}".strip(),
             reasons_of(entry),
-            f"{entry.metrics.get('numRemovedFiles', entry.metrics.get('numLogCommits', ''))}",
-            readable_bytes(written_by(entry)),
+            replaced_by(entry),
+            _written(entry),
         )
         for entry in reversed(history)
         if entry.operation in _REWRITES
     ]
     if not rows:
-        return "<p>None is in the log.</p>"
+        return "<p>The log has no compaction.</p>"
     shown = table_html(("version", "time (UTC)", "what", "why", "replaced", "written"), rows[:_RECENT])
     return shown + _more(len(rows))
 
@@ -165,7 +164,7 @@ def _ingest(table: LakeTable, history: Sequence[HistoryEntry]) -> str:
             _time(entry.timestamp_ms),
             about.get("files", ""),
             entry.metrics.get("numSourceRows", ""),
-            about.get("rejected", ""),
+            about.get("rejected", 0),
             about.get("reason", ""),
         )
         for entry, about in windows
@@ -180,18 +179,17 @@ def _lineage(table: LakeTable, key: Mapping[str, object] | None) -> str:
     """The latest events, newest first, by kind: a page without scripts is searched by the browser's own search."""
     found = table.lineage(key=key)
     rows = [
-        (event.kind, event.version, "" if event.timestamp_ms is None else _time(event.timestamp_ms), event.words,
-         _listed(event.inputs), _listed(event.outputs), _listed(f"{n} {v}" for n, v in event.details.items()))
+        (event.kind, (event.version, "" if event.timestamp_ms is None else _time(event.timestamp_ms), event.words,
+         _listed(event.inputs), _listed(event.outputs)))
         for event in reversed(found.events)
     ]  # fmt: skip
     if not rows:
         return "<p>No event is known.</p>"
-    counts = Counter(event.kind for event in found)
-    names = ("event", "version", "time (UTC)", "what happened", "of", "to", "details")
+    names = ("version", "time (UTC)", "what happened", "from", "to")
     parts = [
-        _folded(f"{kind}: {counts[kind]:,} events", table_html(names, of_kind[:_RECENT]) + _more(len(of_kind)))
+        _folded(f"{kind}: {counted(len(of_kind), 'event')}", table_html(names, of_kind[:_RECENT]) + _more(len(of_kind)))
         for kind in KINDS
-        if (of_kind := [row for row in rows if row[0] == kind])
+        if (of_kind := [row for of, row in rows if of == kind])
     ]
     notes = "".join(f"<p>{html_text(note)}</p>" for note in found.notes)
     whose = "" if key is None else "<h3>Where it came from and went to</h3>"
@@ -200,8 +198,13 @@ def _lineage(table: LakeTable, key: Mapping[str, object] | None) -> str:
 
 def _listed(parts: Iterable[object]) -> str:
     told = [str(part) for part in parts]
-    shown = ", ".join(part if len(part) <= _LONGEST else f"{part[:_LONGEST]}\u2026" for part in told[:_NAMED])
+    shown = ", ".join(part if len(part) <= _LONGEST else f"\u2026{part[-_LONGEST:]}" for part in told[:_NAMED])
     return shown + (f" and {len(told) - _NAMED} more" if len(told) > _NAMED else "")
+
+
+def _written(entry: HistoryEntry) -> str:
+    size = written_by(entry)
+    return readable_bytes(size) if size else ""
 
 
 def _failed(table: LakeTable) -> str:

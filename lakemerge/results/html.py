@@ -30,6 +30,10 @@ def html_text(value: object) -> str:
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A column without any text is left out. An empty cell of another column has a dash."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    filled = [place for place in range(len(names)) if not texts or any(row[place] for row in texts)]
+    names, rows = [names[place] for place in filled], [[row[place] or "\u2013" for place in filled] for row in texts]
     head = "".join(f"<th style='text-align:left'>{html_text(name)}</th>" for name in names)
     body = "".join(
         "<tr>" + "".join(f"<td style='text-align:left'>{html_text(cell)}</td>" for cell in row) + "</tr>"

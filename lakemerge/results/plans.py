@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from lakemerge._internal.arguments import number, shown, whole
 from lakemerge.errors import InputError
 from mergers.wording import argument
 
-__all__ = ["CompactionGroup", "CompactionPlan", "CompactionStrategy", "Order", "PlannedSlice", "readable_bytes"]
+__all__ = [
+    "CompactionGroup",
+    "CompactionPlan",
+    "CompactionStrategy",
+    "Order",
+    "PlannedSlice",
+    "counted",
+    "counts",
+    "readable_bytes",
+    "threshold_words",
+]
 
+_ORDERS: Final = {
+    "oldest": "oldest",
+    "log-bytes": "most bytes of logs",
+    "log-count": "most log blocks",
+    "read-amplification": "highest read amplification",
+}
 Order = Literal["oldest", "log-bytes", "log-count", "read-amplification"]
 """What is compacted first: buckets with the oldest log commit, most log bytes, most log blocks, or most bytes
 beside base files per byte in them."""
@@ -71,8 +87,9 @@ class CompactionStrategy:
         return strategy if isinstance(strategy, CompactionStrategy) else CompactionStrategy(order=strategy)
 
     def __str__(self) -> str:
-        due = " or ".join(f"{name} >= {value:g}" for name, value in self.thresholds)
-        return f"{due or 'everything'}, {self.order} first"
+        """What a compaction takes, and in which order: the end of a sentence."""
+        due = " or ".join(threshold_words(name, value) for name, value in self.thresholds)
+        return f"{f'file slices with {due}' if due else 'everything'}, {_ORDERS[self.order]} first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,24 +203,56 @@ class CompactionPlan:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why buckets are due, the most frequent reason first, with how many buckets each holds for."""
-        counted = Counter(reason for group in self.groups for part in group.slices for reason in part.reasons)
-        return tuple(f"{reason}: {count}" for reason, count in counted.most_common())
+        found = Counter(reason for group in self.groups for part in group.slices for reason in part.reasons)
+        return tuple(f"{reason} ({counted(count, 'bucket')})" for reason, count in found.most_common())
 
     def __str__(self) -> str:
         if not self.groups:
-            return f"nothing to compact at version {self.version} ({self.mode}; due: {self.strategy})"
-        first = f"{self.mode} compaction of version {self.version}, {self.strategy.order} first"
-        gain = f"{readable_bytes(self.merged_bytes)} of logs need no merge any more"
+            return f"nothing to compact at version {self.version}: a {self.mode} compaction takes {self.strategy}"
+        first = f"{self.mode} compaction of version {self.version}, {_ORDERS[self.strategy.order]} first"
+        gain = f"reads no longer merge {readable_bytes(self.merged_bytes)} of logs"
         amplification = f"{self.amplification_before:.2f} -> {self.amplification_after:.2f}"
         lines = [
-            f"{first}: {self.slices} buckets ({self.tiles} base files) in {len(self.groups)} commits",
+            (
+                f"{first}: {counted(self.slices, 'bucket')} ({counted(self.tiles, 'base file')})"
+                f" in {counted(len(self.groups), 'commit')}"
+            ),
             f"  cost: reads {readable_bytes(self.bytes_read)}, writes at most {readable_bytes(self.bytes_written)}",
             f"  gain: {gain}, read amplification {amplification}",
-            f"  why, with buckets: {'; '.join(self.reasons)}",
+            f"  why: {'; '.join(self.reasons)}",
         ]
         if self.postponed:
-            lines.append(f"  {self.postponed} more buckets are due, beyond max_bytes")
+            lines.append(f"  left for the next run, because of max_bytes: {counted(self.postponed, 'bucket')}")
         return "\n".join(lines)
+
+
+def threshold_words(name: str, value: float) -> str:
+    """A threshold of a strategy, as what a file slice has that reaches it: ``logs of at least 3 commits``."""
+    match name:
+        case "after_commits":
+            return f"logs of at least {counted(int(value), 'commit')}"
+        case "after_bytes":
+            return f"changes of at least {readable_bytes(value)}"
+        case "ratio":
+            return f"changes of at least {value:g} times the size of the base file"
+        case _:
+            length, unit = next(((size, unit) for size, unit in _LONGER if value and not value % size), (1, "minute"))
+            return f"changes that are at least {counted(value / length, unit)} old"
+
+
+_LONGER: Final = ((1440, "day"), (60, "hour"))
+"""Units of time in minutes, beside the minute."""
+
+
+def counted(count: float, noun: str) -> str:
+    """``1 file``, ``1,000 files``."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'' if count == 1 else 's'}"
+
+
+def counts(**of: int) -> str:
+    """``1 file, 1,000 rows``, by noun. A noun of two words has an underscore."""
+    return ", ".join(counted(count, noun.replace("_", " ")) for noun, count in of.items())
 
 
 def readable_bytes(count: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakemerge.results.failures import FailedRecord
 from lakemerge.results.html import Shown
-from lakemerge.results.plans import CompactionPlan, readable_bytes
+from lakemerge.results.plans import CompactionPlan, counted, counts, readable_bytes
 
 __all__ = [
     "CompactionResult",
@@ -121,21 +121,21 @@ class CompactionResult(Shown):
 
     def report(self) -> tuple[tuple[str, str], ...]:
         """What to show to people: names and values, one a line."""
-        written = f"{self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"
+        written = f"{counts(file=self.files, row=self.rows)}, {readable_bytes(self.bytes)}"
         lines = [
             ("service", f"{self.plan.mode} compaction"),
             ("due", "; ".join(self.plan.reasons) or "nothing"),
-            ("merged", f"{self.tiles} base files, {self.log_blocks:,} log blocks"),
+            ("merged", counts(base_file=self.tiles, log_block=self.log_blocks)),
             ("read", readable_bytes(self.bytes_read)),
             ("written", written),
-            ("replaced", f"{self.replaced_files} files"),
+            ("replaced", counted(self.replaced_files, "file")),
             ("commits", f"{self.commits}, the table is at version {self.version}"),
             ("seconds", _seconds(self.seconds, self.phases)),
         ]
         lines += [("skipped", tile.reason) for tile in self.skipped]
-        lines += [("lost", f"{group.slices} buckets: {group.reason}") for group in self.lost]
+        lines += [("lost", f"{counted(group.slices, 'bucket')}: {group.reason}") for group in self.lost]
         if self.stopped:
-            lines.append(("stopped", "before all was done; the rest is due still"))
+            lines.append(("stopped", "before everything was done; the rest is still due"))
         return tuple(lines)
 
 
@@ -175,9 +175,9 @@ class LogCompactionResult(Shown):
         """What to show to people: names and values, one a line."""
         return (
             ("service", "log compaction"),
-            ("merged", f"{self.commits} commits, {self.replaced_files} files, {self.records:,} records"),
+            ("merged", counts(commit=self.commits, file=self.replaced_files, record=self.records)),
             ("read", readable_bytes(self.bytes_read)),
-            ("written", f"{self.files} files, {self.rows:,} records, {readable_bytes(self.bytes)}"),
+            ("written", f"{counts(file=self.files, record=self.rows)}, {readable_bytes(self.bytes)}"),
             ("version", str(self.version)),
             ("seconds", _seconds(self.seconds, self.phases)),
         )
@@ -284,8 +284,8 @@ class RescaleResult(Shown):
             ("service", "rescale"),
             ("buckets", f"{self.before} before, {self.buckets} now"),
             ("read", readable_bytes(self.bytes_read)),
-            ("written", f"{self.slices} buckets, {self.files} files, {self.rows:,} rows, {readable_bytes(self.bytes)}"),
-            ("replaced", f"{self.replaced_files} files"),
+            ("written", f"{counts(bucket=self.slices, file=self.files, row=self.rows)}, {readable_bytes(self.bytes)}"),
+            ("replaced", counted(self.replaced_files, "file")),
             ("commits", f"{self.commits}, the table is at version {self.version}"),
             ("seconds", _seconds(self.seconds, self.phases)),
         ]

@@ -179,7 +179,7 @@ class _Parser:
     def column(self) -> pa.Field:
         name = self.name()
         if self.head.kind == "symbol" and self.head.text == ".":
-            self._fail(self.head.start, f"column {name!r} is no path here; put a name with a dot in back quotes")
+            self._fail(self.head.start, f"column {name!r} is not a path here; put a name with a dot in back quotes")
         self.skip(":")
         kind = self.data_type(name)
         nullable = True

@@ -80,7 +80,7 @@ def brought_name_problem(name: str) -> str | None:
     if name.lower() not in _FEED:
         return name_problem(name)
     return (
-        f"{name!r}: the changes of a table tell of commits by that name, and could not be read with such a column: "
+        f"{name!r}: the changes of a table use that name for commits, and could not be read with such a column: "
         "rename it or leave it out; table.alter adds it all the same"
     )
 

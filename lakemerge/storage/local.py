@@ -276,7 +276,7 @@ def _put_back(file: FileStat, aside: str, target: str) -> None:
         os.link(aside, target)
     except FileExistsError as error:
         raise StoreError(
-            f"{target!r} was made anew twice while it was to be deleted; one of the two files is {aside!r}",
+            f"{target!r} was created again twice while it was being deleted; one of the two files is {aside!r}",
             path=file.path,
         ) from error
     os.unlink(aside)

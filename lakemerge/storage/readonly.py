@@ -159,7 +159,7 @@ def _connect(url: str, options: dict[str, object]) -> tuple[Any, str]:
     given, separator, rest = url.partition(":")
     scheme = given.lower()
     if scheme in _SPELLED:
-        raise InputError(f"{url!r} is no URL that is known here: write {_SPELLED[scheme]}. {_told()}", url=url)
+        raise InputError(f"{url!r} is not a URL that LakeMerge knows: write {_SPELLED[scheme]}. {_told()}", url=url)
     if scheme in _CLOUDS and not _is_known(scheme):
         raise _needs(url, scheme, "")
     # The errors of other packages may hold values of options, so they are not kept as causes.

@@ -35,13 +35,13 @@ _CONFLICT = 409
 _NOT_IMPLEMENTED = 501
 _UNCLEAR = frozenset({408, 409, 429})
 """HTTP status codes of answers that say nothing about the request, in addition to all from 500 on."""
-_WRONG_KEY = "Look whether key and secret are those of this account and endpoint"
+_WRONG_KEY = "Check that key and secret are those of this account and endpoint"
 _REMEDIES = {
     "AccessDenied": "Let this account list, read, write and delete there (docs/guides/stores.md lists the rights)",
     "InvalidAccessKeyId": _WRONG_KEY,
     "SignatureDoesNotMatch": _WRONG_KEY,
     "ExpiredToken": "The session has ended: get new credentials",
-    "NoSuchBucket": "Look at the bucket's name, or make the bucket first",
+    "NoSuchBucket": "Check the bucket's name, or create the bucket first",
     "PermanentRedirect": "The bucket is in another region: name that one",
     "RequestTimeTooSkewed": "Set the clock of this machine",
 }

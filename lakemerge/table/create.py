@@ -131,14 +131,14 @@ def _check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
     url = handle.store.url
     if "lakemerge.formatVersion" not in tip.metadata.configuration:
         raise TableExistsError(
-            f"there is a plain Delta table at {url} already, which is never replaced; take another path",
+            f"there is already a plain Delta table at {url}, which is never replaced; use another path",
             url=url,
         )
     if not replace:
         raise TableExistsError(
-            f"there is a table at {url} already; open it"
+            f"there is already a table at {url}; open it"
             + in_python(" (LakeTable.open)")
-            + f", replace it by an empty one ({argument('replace', True)}), or take another path",
+            + f", replace it by an empty one ({argument('replace', True)}), or use another path",
             url=url,
         )
 
@@ -164,7 +164,7 @@ def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, sha
         mapping(options, "options")
     if isinstance(merger, Merger):
         if options:
-            raise InputError("give options to the merger instance, not beside it")
+            raise InputError("give the options to the merger instance, not separately")
         return probed(restored(merger, shape), shape)
     if merger is None:
         merger = "event-time" if shape.ordering else "commit-time"
@@ -208,15 +208,15 @@ def _check_columns(
     for name in ordering:
         kind = schema.field(name).type
         if not is_orderable(kind):
-            problems.append(f"ordering column {name!r} is {kind}, which has no order: take another column")
+            problems.append(f"ordering column {name!r} is {kind}, which has no order: use another column")
         if name in key:
             problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
     for name in partition_by:
         if name not in key:
             problems.append(
-                f"partition column {name!r} must be a key column: add it to the key, or take a key column. A record "
-                "goes to the partition of its key without a look at what is there, so a row whose value in another "
-                "column changes would be in two partitions"
+                f"partition column {name!r} must be a key column: add it to the key, or use a key column. A write "
+                "finds the partition of a record without reading the table, so a row whose value in another column "
+                "changes would be in two partitions"
             )
         elif not is_partitionable(schema.field(name).type):
             problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
@@ -228,7 +228,7 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
     :param removable: whether the value ``None`` is allowed. It removes the property.
     """
     problems = [
-        f"table property {name!r} is not one a user sets{did_you_mean(name, _SETTABLE)}"
+        f"table property {name!r} is not one that users set{did_you_mean(name, _SETTABLE)}"
         for name in properties
         if not _is_settable(name)
     ]

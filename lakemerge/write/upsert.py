@@ -375,7 +375,7 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     try:
         app.encode()
     except UnicodeEncodeError as error:
-        raise FrameError(f"the application id {app!r} is no text that UTF-8 can hold: {error}") from error
+        raise FrameError(f"the application id {app!r} cannot be encoded as UTF-8: {error}") from error
     return str(app), int(number)  # plain types instead of numpy's
 
 

@@ -29,6 +29,7 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def cli_page() -> str:
     parts = [
         "# The command line\n",
+        "This page lists every command with its options.\n",
         "```sh\npip install 'lakemerge[cli]'\n```\n",
         "`lakemerge COMMAND --help` says the same as this page. [Errors](errors.md) lists the exit codes.\n",
     ]

@@ -15,38 +15,38 @@ __all__ = ["REMEDIES", "error_classes", "errors_page"]
 REMEDIES: Final[Mapping[str, str]] = {
     "CommitConflictError": "Run the operation again: it reads the table as it is now.",
     "CompactFirstError": "Call `table.compact()`, then try again.",
-    "DatasetsMissingError": "Put the table back, or leave the dataset out of the configuration and run the merge "
+    "DatasetsMissingError": "Put the table back, or remove the dataset from the configuration and run the merge "
     "source in full.",
     "DatasetsRemovedError": "Put the dataset back, or run the merge source in full.",
     "DatasetsReorderedError": "Restore the order, put new datasets at the end, or run the merge source in full.",
     "DependencyMissingError": "Install the extra that the message names.",
-    "FilterError": "Correct the SQL condition. [Filters](../guides/filters.md) lists what it may hold.",
+    "FilterError": "Correct the SQL condition. [Filters](../guides/filters.md) lists what it may contain.",
     "FrameError": "Correct the frame. The message names the column and, for a bad value, the row.",
     "FullRunNeededError": "Run the merge source in full.",
     "IdCollisionError": "Give the entities ids that differ, or change the rules that merge them.",
     "InputError": "Correct what was passed in.",
     "InstallError": "Install or register what the message names.",
     "LakeMergeError": "Catch it to catch every error of LakeMerge.",
-    "MaxMergedError": "Look at the value that so many entities share. Mend data or rule, raise `max_merged`, or let "
-    '`oversize="leave_out"` leave it out.',
-    "MaxRetiredError": "Look why the rows are gone. If they are meant to be, raise `max_retired` for this run.",
+    "MaxMergedError": "Look at the value that so many entities share. Correct the data or the rule, raise "
+    '`max_merged`, or let `oversize="leave_out"` leave it out.',
+    "MaxRetiredError": "Find out why the rows are gone. If that is intended, raise `max_retired` for this run.",
     "MergeConfigError": "Correct every problem that the message lists.",
     "MergeOverflowError": "Write a record that brings the total back into range. `key` and `column` say where.",
     "MergeValueError": "Write a record with a good value for the key. `key` and `column` say where.",
     "MergerConfigurationError": "Correct the merger's options. Every problem is listed.",
     "MergerContractError": "Correct the merger. [User mergers](../guides/user-mergers.md) explains the contract.",
     "MergerMissingError": "Pass the class as `mergers=[...]`, register it, or install the package that has it.",
-    "MergerRegistrationError": "Give the merger class an id and a name of its own.",
+    "MergerRegistrationError": "Give the merger class its own id and name.",
     "NotATableError": "Correct the path, or create the table. A plain Delta table has to be "
     "[loaded into a new one](../guides/migration.md).",
-    "OutcomeUnknownError": "Look whether the commit landed (`version` and `txn_id` say where) before you write "
+    "OutcomeUnknownError": "Check whether the commit landed (`version` and `txn_id` say where) before you write "
     "again. A write with `txn=` may simply be repeated.",
-    "RecordRefusedError": "Leave out records of this kind, or choose a [merger](../which-merger.md) that takes them.",
+    "RecordRefusedError": "Leave out records of this kind, or choose a [merger](../which-merger.md) that accepts them.",
     "RetryError": "Try again, as the message says.",
     "SchemaError": "Correct the schema. Every problem is listed.",
     "StoreError": "Keep the table in another store. [Object stores](../guides/stores.md) lists which can be written.",
     "TableDamagedError": "Run `lakemerge check PATH`. Restore the file from a backup, or go back with `table.restore`.",
-    "TableError": "Mend or move the table, as the message says.",
+    "TableError": "Repair or move the table, as the message says.",
     "TableExistsError": "Use `LakeTable.open`, `create(replace=True)`, or another path.",
     "TableReplacedError": "Open the table again with `LakeTable.open`.",
     "UnsupportedFeatureError": "Install a newer lakemerge. If another program added the feature, drop it there.",
@@ -55,11 +55,12 @@ REMEDIES: Final[Mapping[str, str]] = {
 }
 """What to do, by class."""
 _INTRODUCTION = """
-Every error is a `lakemerge.LakeMergeError`. Its text begins with its code in brackets, such as `[frame]`. The code
-stays the same across versions. `error.facts` has the particulars, and each is an attribute, too: `error.key`,
-`error.column`. All errors can be pickled, so they keep their facts on the way from Spark's executors.
+This page lists every error, with its cause and what to do. Every error is a `lakemerge.LakeMergeError`. Its text begins
+with its code in brackets, such as `[frame]`. The code stays the same across versions. `error.facts` has the
+particulars, and each is an attribute, too: `error.key`, `error.column`. All errors can be pickled, so they keep their
+facts on the way from Spark's executors.
 
-A group says what to do: correct the input (`InputError`), mend the table (`TableError`), install something
+A group says what to do: correct the input (`InputError`), repair the table (`TableError`), install something
 (`InstallError`), or try again (`RetryError`). Catch a group to handle all of its errors.
 
 ## Errors on Spark
@@ -97,7 +98,7 @@ A public call raises these, and no others:
 - **What your own code raises**: iterators and frames that you pass, mergers, `transform`, `stop`, functions that list
   files, signal handlers. A write that such an exception interrupts has committed nothing and leaves no file.
 - **`KeyboardInterrupt`**, **`SystemExit`**, **`MemoryError`** and **`RecursionError`**: of Python itself.
-- **`TypeError`** if a parameter does not exist or an argument is missing, as for any function of Python. A value of a
+- **`TypeError`** if a parameter does not exist or an argument is missing, as for any function of Python. A value of the
   wrong kind is an `InputError` that names the parameter. Integers, numbers, flags and text of numpy and pandas count as
   Python's.
 - Spark's exceptions, from Spark's own actions (see above).

@@ -12,6 +12,9 @@ from mkdocs.structure.pages import Page
 
 GENERATED = Path("build/docs-reference")
 """Where :mod:`scripts.docs.generate` writes."""
+PLOTS = Path("benchmarks/results")
+"""Pictures that pages show from outside the folder of the pages, as ``../benchmarks/results/NAME.svg``."""
+_ON_SITE = "assets/results"
 _FEWEST_WORDS = 20
 _ROLE = re.compile(r":(?:class|meth|func|mod|attr|data|exc):<code>~?")
 _PAGE_NAME = re.compile(r"\bdocs/([a-z/-]+\.md)")
@@ -20,13 +23,20 @@ _logger = logging.getLogger("mkdocs.hooks.lakemerge")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the API, in the folder ``reference``."""
+    """Add the pages of the API, in the folder ``reference``, and the plots."""
     found = sorted((Path(config.config_file_path).parent / GENERATED).glob("*.md"))
     if not found:
         raise SystemExit(f"{GENERATED} has no pages: build the site with `make docs`")
     for path in found:
         files.append(File.generated(config, f"reference/{path.name}", content=path.read_text()))
+    for path in sorted((Path(config.config_file_path).parent / PLOTS).glob("*.svg")):
+        files.append(File.generated(config, f"{_ON_SITE}/{path.name}", content=path.read_bytes()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show plots from the site. Their links are those that lead to them in the repository."""
+    return markdown.replace(f"](../{PLOTS}/", f"]({_ON_SITE}/")
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

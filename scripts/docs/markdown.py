@@ -31,7 +31,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
     """The texts below the attributes of a class. Python does not keep them, so they are read from the source."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     if not isinstance(body, ast.ClassDef):
-        raise TypeError(f"{kind!r} is no class")
+        raise TypeError(f"{kind!r} is not a class")
     found: dict[str, str] = {}
     for statement, following in zip(body.body, body.body[1:], strict=False):
         if (

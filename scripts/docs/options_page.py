@@ -25,22 +25,22 @@ from scripts.docs.markdown import attribute_docs, paragraph, table
 __all__ = ["FEED", "FIXED", "READS", "RETENTION", "SCHEDULE", "STORAGE", "WRITES", "options_page"]
 
 SCHEDULE: Final[Mapping[str, str]] = {
-    "lakemerge.compaction.afterCommits": "A base file is due for compaction when so many commits have logs for it.",
-    "lakemerge.compaction.afterBytes": "It is due when its logs (uncompressed) and winner files have so many bytes.",
-    "lakemerge.compaction.ratio": "It is due when they have so many bytes for each byte of the base file.",
-    "lakemerge.compaction.afterMinutes": "It is due when the oldest commit that is not in it is so old.",
-    "lakemerge.minorCompaction.afterCommits": "A minor compaction is due when so many commits have live logs for a "
+    "lakemerge.compaction.afterCommits": "A base file is due for compaction when this many commits have logs for it.",
+    "lakemerge.compaction.afterBytes": "It is due when its logs (uncompressed) and winner files have this many bytes.",
+    "lakemerge.compaction.ratio": "It is due when they have this many bytes for each byte of the base file.",
+    "lakemerge.compaction.afterMinutes": "It is due when the oldest commit that is not in it is this old.",
+    "lakemerge.minorCompaction.afterCommits": "A minor compaction is due when this many commits have live logs for a "
     "base file.",
-    "lakemerge.minorCompaction.afterBytes": "It is due when the live logs of a base file have so many bytes.",
-    "lakemerge.minorCompaction.ratio": "It is due when they have so many bytes for each byte of the base file.",
-    "lakemerge.minorCompaction.afterMinutes": "It is due when the oldest live log of a base file is so old.",
-    "lakemerge.logCompaction.afterCommits": "A log compaction is due when so many commits of the table have live logs.",
-    "lakemerge.vacuum.afterMinutes": "A vacuum is due when the last scheduled one is so long ago. Old deletes are "
+    "lakemerge.minorCompaction.afterBytes": "It is due when the live logs of a base file have this many bytes.",
+    "lakemerge.minorCompaction.ratio": "It is due when they have this many bytes for each byte of the base file.",
+    "lakemerge.minorCompaction.afterMinutes": "It is due when the oldest live log of a base file is this old.",
+    "lakemerge.logCompaction.afterCommits": "It is due when this many commits of the table have live logs.",
+    "lakemerge.vacuum.afterMinutes": "A vacuum is due when the last scheduled one was this long ago. Old deletes are "
     "forgotten with it.",
     "lakemerge.maintenance.inline": "`true`: each upsert and delete through `LakeTable` is followed by what is due.",
     "lakemerge.maintenance": "`auto`, which new tables set: each upsert and delete is followed by a compaction "
     "where it is worth its cost.",
-    "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write, for `auto` to go by.",
+    "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write; `auto` uses it.",
 }
 RETENTION: Final[Mapping[str, str]] = {
     retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need.",
@@ -52,7 +52,7 @@ RETENTION: Final[Mapping[str, str]] = {
     "[Provenance](../guides/provenance.md#how-long-records-are-kept) explains it.",
 }
 FIXED: Final[Mapping[str, str]] = {
-    "delta.checkpointInterval": "A checkpoint of the Delta log is written every so many commits. You can set it.",
+    "delta.checkpointInterval": "A checkpoint of the Delta log is written after this many commits. You can set it.",
     "delta.dataSkippingStatsColumns": "Columns of which every file has bounds. LakeMerge keeps it, for other engines.",
     "delta.enableInCommitTimestamps": "`true` in every table: commits carry their time.",
     "delta.enableTypeWidening": "Set by the first `alter(widen=...)`.",
@@ -121,7 +121,7 @@ STORAGE: Final[Mapping[str, str]] = {
 }
 _INTRODUCTION = """# All properties, settings and options
 
-This page is generated from the code.
+This page lists everything that can be set. It is generated from the code.
 
 | what | where it is set | how long it holds |
 | --- | --- | --- |
@@ -140,7 +140,7 @@ def options_page() -> str:
 
 def _properties() -> Iterator[str]:
     yield "## Table properties\n"
-    yield "Values are strings. `None` in `alter(properties=...)` takes a property away. Other properties that begin "
+    yield "Values are strings. `None` in `alter(properties=...)` removes a property. Other properties that begin "
     yield "with neither `delta.` nor `lakemerge.` are kept as they are.\n"
     yield "### The schedule of maintenance\n"
     yield "[Maintaining tables](../guides/maintenance.md) explains the services. `off` switches a threshold off.\n"

@@ -334,7 +334,7 @@ def test_small_decimals_have_ids_and_values_of_their_own(tmp_path: Path) -> None
     [
         ("a.nowhere", "a.nowhere: dataset 'A' has no column 'nowhere'; it has _id, p, x, y"),
         ("a.p.zz", "a.p.zz: a.p has no field 'zz'; it has q"),
-        ("a.y.q", "a.y.q: a.y has no field 'q'; it has none, as it is no struct"),
+        ("a.y.q", "a.y.q: a.y has no field 'q'; it has none, as it is not a struct"),
         ("lower(concat(a.y, a.nowhere))", "no column 'nowhere'"),
         ("case when a.nowhere = 1 then a.y end", "no column 'nowhere'"),
     ],

@@ -316,8 +316,8 @@ def test_a_check_finds_what_was_tampered_with(world: World) -> None:
     )
     problems = [finding.problem for finding in source.check().findings]
     assert problems[2:] == [
-        "the state knows entities otherwise than their rows say, in 1 record(s): 'a2'",
-        "the index of values is not what the rows say, in 1 record(s): 'n1'",
+        "the state disagrees with the rows of entities, in 1 record(s): 'a2'",
+        "the index of values disagrees with the rows, in 1 record(s): 'n1'",
     ]
     assert not source.check().ok
 

@@ -206,7 +206,7 @@ def test_a_table_that_was_made_anew_goes_on_in_its_place(replaced: bool, world: 
         shutil.rmtree(world.paths["B"])
     made = LakeTable.create(world.paths["B"], SCHEMA, key=["_id"], replace=replaced)
     made.upsert(pa.table({"_id": ["b2"], "x": [2], "y": ["new"]}))
-    with pytest.raises(DatasetsRemovedError, match="a table that was made anew"):
+    with pytest.raises(DatasetsRemovedError, match="a table that was recreated"):
         source_of(world).run()
     world.run(CONFIG, full=True)
     source = source_of(world)
@@ -261,7 +261,7 @@ def test_a_vacuumed_dataset_asks_for_a_full_run(world: World) -> None:
     world.apply("B", [{"delete": "b1"}])
     table.compact()
     table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
-    with pytest.raises(FullRunNeededError, match=r"'B' since version 1 cannot be told any more.*full=True"):
+    with pytest.raises(FullRunNeededError, match=r"'B' since version 1 is no longer known.*full=True"):
         source_of(world).run()
     world.run(CONFIG, full=True)
     assert live(source_of(world)) == as_from_scratch(world, CONFIG)

@@ -130,7 +130,7 @@ def test_both_forms_of_conditions(listed: list[object], text: str) -> None:
         ("case when a.x then a.y end", "a comparison is expected"),
         ("case when a.x = 1 then a.y", "'end' is expected and not 'its end'"),
         ("case when a.x = 1 a.y end", "'then' is expected and not 'a.y'"),
-        (["if", "a.x", "a.y"], "is no condition"),
+        (["if", "a.x", "a.y"], "is not a condition"),
         (["if", ["eq", "a.x"], "a.y"], "takes two arguments"),
         (["eq", "a.x", 1], "there is no function 'eq'"),
     ],

@@ -127,7 +127,7 @@ def shown(rows: pa.Table) -> Rows:
 
 
 REFUSED: dict[str, tuple[pa.Table, str]] = {
-    "a key twice": (table([1, 1], [10, 20], names="id price"), "a key is twice in the snapshot; id must identify"),
+    "a key twice": (table([1, 1], [10, 20], names="id price"), "a key occurs twice in the snapshot; id must identify"),
     "a key that is null": (table([1, None], [10, 20], names="id price"), "key column 'id' is null in 1 row"),
     "a new column": (
         table([1], [10], ["x"], names="id price nota"),

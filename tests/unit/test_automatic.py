@@ -42,7 +42,7 @@ def test_short_jobs_are_followed_by_a_compaction_when_reads_have_paid_for_it(tmp
     assert operations(path).count("COMPACT") == 1
     assert LakeTable.open(path).detail().log_commits == 0
     (why,) = {str(e.parameters["why"]) for e in LakeTable.open(path).history() if e.operation == "COMPACT"}
-    assert "auto: takes" in why
+    assert "auto: it takes" in why
     assert len(state_of(path)) == len(before)
 
 
@@ -150,7 +150,7 @@ def test_detail_and_report_tell_what_would_be_decided(tmp_path: Path) -> None:
     table = loaded(path)
     write(path, 5)
     told = table.detail().maintenance
-    assert told.startswith("auto, 1 reads a write: ")
+    assert told.startswith("auto, for 1 read per write: ")
     assert "reads have paid" in told
     table.alter(properties={"lakemerge.maintenance": "off"})
     assert table.detail().maintenance == "off: maintain() does what is due"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.compare.plots import draw
+from benchmarks.compare.engines import ENGINES
+from benchmarks.compare.plots import _LOOKS, draw, main
 from benchmarks.compare.report import Comparison, markdown
 from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.workload import Parameters
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def comparison(*results: CaseResult) -> Comparison:
@@ -154,6 +159,96 @@ def test_plots(plotted: Comparison, tmp_path: Path) -> None:
         assert "plain Parquet" in text
     before = [path.read_bytes() for path in files]
     assert [path.read_bytes() for path in draw(plotted, tmp_path)] == before
+
+
+@pytest.fixture
+def day() -> Comparison:
+    """Totals of a day, given with ours last."""
+    results = []
+    for engine, factor in (("delta", 3.0), ("iceberg", 2.0), ("lakemerge", 1.0)):
+        steps = ("uniform: total", "uniform: total, by default") if engine == "lakemerge" else ("uniform: total",)
+        rows = [timed(step, factor * (1 + at), at=at) for step in steps for at in (0.1, 1.0, 10.0, 100.0)]
+        results.append(CaseResult(engine=engine, case="mixes", rows=tuple(rows)))
+    return comparison(*results)
+
+
+def test_labels_of_plots_are_plain_numbers(plotted: Comparison, day: Comparison, tmp_path: Path) -> None:
+    (picture,) = draw(day, tmp_path)
+    texts = re.findall(r">([^<>]+)</text>", picture.read_text())
+    assert texts[:4] == ["0.1", "1", "10", "100"]
+    assert "1,000" not in texts  # no label stands far beyond what was measured
+    for path in [picture, *draw(plotted, tmp_path)]:
+        text = path.read_text()
+        assert "10^" not in text
+        assert "tspan" not in text  # which powers of ten are set in
+        assert "\u00d7" not in text
+
+
+def test_our_line_is_the_first_and_the_widest(day: Comparison, tmp_path: Path) -> None:
+    (picture,) = draw(day, tmp_path)
+    text = picture.read_text()
+    legend = [entry for entry in re.findall(r">([^<>]+)</text>", text) if entry[0].isalpha()][-5:]
+    assert legend == ["LakeMerge", "LakeMerge, default", "Delta", "Iceberg", "plain Parquet"]
+    lines = re.findall(r'<g id="line2d_\d+">\s*<path d="[^"]*" clip-path[^>]*style="([^"]*)"', text)
+    widths: dict[str, float] = {}
+    for style in lines:
+        colour, width = re.findall(r"stroke: (#\w+)", style)[0], re.findall(r"stroke-width: ([\d.]+)", style)[0]
+        widths[colour] = max(float(width), widths.get(colour, 0.0))
+    ours = widths.pop(_LOOKS["lakemerge"].colour)
+    assert len(widths) > 2
+    assert ours >= 2 * max(widths.values())
+
+
+def test_every_colour_has_a_twin_for_dark_screens(plotted: Comparison, day: Comparison, tmp_path: Path) -> None:
+    """The ground too. A text or a line has a contrast of at least 3 to it, light or dark (WCAG's for large text)."""
+    for path in [*draw(plotted, tmp_path), *draw(day, tmp_path)]:
+        text = path.read_text()
+        sheet = text[text.index("<style>@media (prefers-color-scheme: dark)") : text.index("</style>")]
+        twins = dict(re.findall(r'\[style\*="fill: (#\w+)"\] { fill: (#\w+) !important; }', sheet))
+        drawn = set(re.findall(r"(?:fill|stroke): (#\w+)", text.replace(sheet, "")))
+        assert drawn <= twins.keys()
+        assert "<text" in text
+        grounds = {"#fffffe": "#161b22", "#dde3ea": "#343d48"}  # and the grid, which is to be faint
+        assert grounds.items() <= twins.items()
+        for light, dark in twins.items():
+            if light not in grounds:
+                assert contrast(light, "#fffffe") >= 3, light
+                assert contrast(dark, "#161b22") >= 3, dark
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of relative luminances."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_engine_on_spark_has_a_look() -> None:
+    assert _LOOKS.keys() == {name for name, entry in ENGINES.items() if entry.spark}
+
+
+def test_published_results_are_read_as_they_were_written(plotted: Comparison, tmp_path: Path) -> None:
+    """And their plots drawn again beside them."""
+    plotted.write(tmp_path / "some.json")
+    found = Comparison.read(tmp_path / "some.json")
+    assert dataclasses.replace(found, results=tuple(found.results)) == dataclasses.replace(
+        plotted, results=tuple(plotted.results)
+    )
+    assert main([str(tmp_path / "some.json")]) == 0
+    assert len(list(tmp_path.glob("some-*.svg"))) == 4
+
+
+def test_published_plots_are_those_of_published_results(tmp_path: Path) -> None:
+    published = ROOT / "benchmarks" / "results"
+    drawn = [path for results in published.glob("*.json") for path in draw(Comparison.read(results), tmp_path)]
+    assert {path.name for path in drawn} == {path.name for path in published.glob("*.svg")}
+    for path in drawn:
+        assert path.read_text() == (published / path.name).read_text(), path.name
 
 
 def test_there_is_no_plot_of_nothing(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a base file is cut": (lambda t: base(t).write_bytes(base(t).read_bytes()[:-9]), "bytes; the log says"),
     "a log file is no Parquet": (
         lambda t: log(t).write_bytes(b"x" * log(t).stat().st_size),
-        "is no readable Parquet file",
+        "is not a readable Parquet file",
     ),
     "rows are not sorted": (lambda t: rewrite(base(t), swapped), "not sorted by key"),
     "a key twice": (lambda t: rewrite(base(t), doubled), "a key is in it more than once"),

@@ -69,17 +69,17 @@ def test_buckets(path: str, capsys: Captured, command: str) -> None:
     lines = lines_of(capsys)
     assert [(line[0], line[6]) for line in lines[1:]] == [("p=p0", "2"), ("p=p1", "0")], "the costliest first"
     assert main([command, path, "--limit", "1"]) == 0
-    assert lines_of(capsys)[2] == ["1 more buckets; --limit shows them"]
+    assert lines_of(capsys)[2] == ["1 more bucket; --limit shows more"]
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(path: str, capsys: Captured) -> None:
     before = listing(Path(path))
     assert main(["compact", path, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "full compaction of version 3, oldest first: 1 buckets (1 base files) in 1 commits" in out
+    assert "full compaction of version 3, oldest first: 1 bucket (1 base file) in 1 commit\n" in out
     assert re.search(r"^1 +p0 +0 +1 .* 2 +not merged yet$", out, re.MULTILINE)
     assert main(["compact", path, "--dry-run", "--minor", "--where", "p = 'p1'", "--max-bytes", "1GB"]) == 0
-    assert capsys.readouterr().out.startswith("nothing to compact at version 3 (minor")
+    assert capsys.readouterr().out.startswith("nothing to compact at version 3: a minor compaction takes ")
     assert listing(Path(path)) == before
 
 
@@ -88,7 +88,7 @@ def test_compact_reports_what_it_did(path: str, capsys: Captured) -> None:
     assert main(["compact", path, "--minor"]) == 0
     captured = capsys.readouterr()
     assert re.search(r"^service +minor compaction *$", captured.out, re.MULTILINE)
-    assert re.search(r"^merged +1 base files, 2 log blocks *$", captured.out, re.MULTILINE)
+    assert re.search(r"^merged +1 base file, 2 log blocks *$", captured.out, re.MULTILINE)
     assert "group 1 of 1 is version 5" in captured.err
     assert main(["compact", path, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
@@ -105,7 +105,7 @@ def test_maintain_does_what_is_due(path: str, capsys: Captured) -> None:
     assert main(["maintain", path]) == 0
     out = capsys.readouterr().out
     assert "maintenance, version" in out
-    assert re.search(r"^due +after_commits >= 2: 1 *$", out, re.MULTILINE)
+    assert re.search(r"^due +logs of at least 2 commits \(1 bucket\) *$", out, re.MULTILINE)
     assert main(["maintain", path]) == 0
     assert capsys.readouterr().out.endswith("nothing is due\n")
 
@@ -131,8 +131,8 @@ def test_vacuum_says_what_it_would_delete(path: str, capsys: Captured) -> None:
         (["show", "{tmp}/nothing"], 2, "there is no Delta log"),
         (["show", "{path}", "--version", "99"], 2, "99"),
         (["compact", "{path}", "--where", "k = 1"], 2, "partition columns are: p"),
-        (["compact", "{path}", "--max-bytes", "much"], 2, "'much' is no size; write"),
-        (["maintain", "{path}", "--every", "5"], 2, "'5' is no duration; write"),
+        (["compact", "{path}", "--max-bytes", "much"], 2, "'much' is not a size; write"),
+        (["maintain", "{path}", "--every", "5"], 2, "'5' is not a duration; write"),
         (["vacuum", "{path}", "--retention", "0s"], 2, "Pass --no-enforce-retention if there are none"),
         (["show", "{path}", "-o", "nonsense"], 2, "storage option number 1 is not NAME=VALUE"),
     ],
@@ -264,9 +264,9 @@ def test_a_long_running_maintenance_ends_when_it_is_told_to(path: str, number: s
     finally:
         process.kill()
     assert process.returncode == 0, err
-    assert "stopping after what is under way" in err
+    assert "stopping after the current step" in err
     assert "Traceback" not in err
-    assert "after_commits >= 3" in out
+    assert "logs of at least 3 commits" in out
     assert not LakeTable.open(path).view.log_commits
 
 

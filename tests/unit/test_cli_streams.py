@@ -43,7 +43,7 @@ def test_consumers(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "changes", path, "--consumer", "billing") == [(1, "A", "-U", 3), (1, "B", "+U", 3)]
     assert told(capsys, "changes", path, "--consumer", "billing") == []
     assert main(["consumers", "expire", path]) == 0
-    assert "none is old enough" in capsys.readouterr().out
+    assert "no consumer is old enough" in capsys.readouterr().out
     assert main(["consumers", "advance", path, "billing", "99"]) == 2
     assert main(["consumers", "drop", path, "billing"]) == 0
     assert list(LakeTable.open(path).consumers.list()) == []

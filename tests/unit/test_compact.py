@@ -288,7 +288,7 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     assert entry.operation == "COMPACT"
     assert entry.parameters == {
         "readVersion": "2", "tiles": "1", "mode": "full", "group": "1 of 1", "due": "everything, oldest first",
-        "why": "not merged yet: 1",
+        "why": "not merged yet (1 bucket)",
     }  # fmt: skip
     counts = {name: value for name, value in entry.metrics.items() if not name.endswith("TimeMs")}
     assert counts == {

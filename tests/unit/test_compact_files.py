@@ -63,7 +63,7 @@ def test_small_neighbours_of_what_is_rewritten_come_along(tmp_path: Path) -> Non
     lower = bounds(table)
     table.upsert(frame([(2, 1, "new")]))
     plan = table.compact(dry_run=True)
-    assert set(plan.reasons) == {"not merged yet: 1", "small, beside one that is due: 1"}
+    assert set(plan.reasons) == {"not merged yet (1 bucket)", "small, and next to a file that is rewritten (1 bucket)"}
     result = table.compact()
     assert (result.tiles, result.replaced_files, result.files) == (3, 3, 1)
     assert bounds(table) == [None, lower[1], lower[4], lower[5]]

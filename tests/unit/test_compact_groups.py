@@ -103,7 +103,7 @@ def test_a_group_that_another_run_was_first_with_is_reported_and_the_others_go_o
     assert (result.commits, result.tiles, len(result.lost), result.stopped) == (PARTS - 1, PARTS - 1, 1, False)
     assert "compacted by somebody else" in result.lost[0].reason
     assert "lost=1" in repr(result)
-    assert ("lost", f"1 buckets: {result.lost[0].reason}") in result.report()
+    assert ("lost", f"1 bucket: {result.lost[0].reason}") in result.report()
     assert state_of(path) == expected
     view = LakeTable.open(path).view
     assert not view.log_commits
@@ -144,7 +144,7 @@ def test_a_report_says_what_and_why(tmp_path: Path) -> None:
     result = table.compact(strategy=CompactionStrategy(after_commits=1), where="p < 'p2'")
     report = dict(result.report())
     assert report["service"] == "full compaction"
-    assert report["due"] == "after_commits >= 1: 2"
+    assert report["due"] == "logs of at least 1 commit (2 buckets)"
     assert report["merged"] == "2 base files, 2 log blocks"
     assert report["written"].startswith("2 files, 20 rows, ")
     assert report["commits"] == f"2, the table is at version {table.version}"

@@ -64,7 +64,7 @@ def test_one_sorted_run_with_the_version_of_each_record(tmp_path: Path) -> None:
     assert result.phases.keys() == {"plan", "merge", "commit"}
     told = dict(result.report())
     assert told["merged"] == "3 commits, 3 files, 5 records"
-    assert told["written"].startswith("1 files, 5 records, ")
+    assert told["written"].startswith("1 file, 5 records, ")
     assert repr(result).startswith("LogCompactionResult(version=5, commits=3, records=5, rows=5, ")
     assert state_of(path) == before
     entry = table.history(limit=1)[0]

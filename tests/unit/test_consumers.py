@@ -233,5 +233,5 @@ def test_a_vacuum_that_overtakes_a_follower_says_so(tmp_path: Path) -> None:
     following = table.follow(since=0, poll=None)
     assert next(following).column("_commit_version").to_pylist() == [1]
     table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
-    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*Begin anew from the present rows"):
+    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*Start again from the present rows"):
         list(following)

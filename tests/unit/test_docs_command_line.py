@@ -31,14 +31,6 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert rows == {1: ("paid", 10.0), 2: ("new", 25.5), 3: ("new", None)}
 
 
-def test_the_readmes_commands_are_those_of_the_guide() -> None:
-    (block,) = guides.blocks("../../README.md", "sh")
-    told = [shlex.split(line, comments=True) for line in block.splitlines()]
-    known = [shlex.split(line) for line in "".join(blocks("sh")).splitlines()]
-    assert told[:3] == [words for words in known if words[:2] in (["lakemerge", "init"], ["lakemerge", "upsert"])]
-    assert told[3][:3] == ["lakemerge", "query", "orders"]
-
-
 def test_what_each_command_prints_with_json_is_told() -> None:
     rows = re.findall(
         r"^\| (one document|an object a line) \| (.*) \|$", guides.text_of("command-line.md"), re.MULTILINE

@@ -64,10 +64,34 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 75
+    assert len(text.split()) <= 700
     links = re.findall(r"\]\(([^)#]+)", text)
-    assert len(links) > 20
+    assert len(links) > 15
     assert [link for link in links if not (ROOT / link).exists()] == []
+    assert len(re.findall(r"^!\[", text, flags=re.MULTILINE)) == 1, "one plot"
+
+
+@pytest.mark.parametrize(("page", "count"), [("../../README.md", 1), ("../index.md", 3)])
+def test_the_first_example_prints_what_stands_below_it(
+    page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block of code is followed by its output."""
+    monkeypatch.chdir(tmp_path)
+    code, shown = blocks(page), blocks(page, "text")
+    assert len(code) == len(shown) == count
+    names: dict[str, object] = {"folder": str(tmp_path)}
+    for block, output in zip(code, shown, strict=True):
+        names = run(page, [block], **names)
+        assert capsys.readouterr().out == output
+
+
+def test_the_readmes_commands_are_commands() -> None:
+    (block,) = blocks("../../README.md", "sh")
+    known = {name for name, _ in cli_page.commands()}
+    named = [line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("lakemerge ")]
+    assert named
+    assert set(named) <= known
 
 
 def test_warnings_fail_the_build() -> None:
@@ -105,7 +129,7 @@ def test_every_property_that_can_be_set_is_told(tmp_path: Path) -> None:
         for text in re.findall(r'"((?:lakemerge|delta)\.[A-Za-z.]+)"', path.read_text())
     }
     settable = {
-        name for name in texts if not any("not one a user sets" in one for one in property_problems({name: ""}))
+        name for name in texts if not any("not one that users set" in one for one in property_problems({name: ""}))
     }
     assert len(settable) > 15
     assert settable <= told
@@ -194,6 +218,7 @@ def test_every_public_name_is_told() -> None:
         "late-events.md",
         "migration.md",
         "monitoring.md",
+        "other-engines.md",
         "partial-updates.md",
     ],
 )

@@ -369,7 +369,7 @@ def test_statistics_that_are_no_values_of_the_column(wanted: object, stats: obje
         ({"columns": "k"}, r"did you mean \['k'\]"),
         ({"columns": ["zz"]}, "unknown column.s. 'zz'; the table has k, o, v"),
         ({"columns": ["k", "K"]}, "asked for twice"),
-        ({"columns": ["k", 1]}, "columns must be a list of names, and 1 is none"),
+        ({"columns": ["k", 1]}, "columns must be a list of names, and 1 is not a name"),
         ({"filter": 5}, "SQL text or a pyarrow.compute.Expression"),
         ({"filter": "zz = 1"}, "zz"),
         ({"filter": "k = = 1"}, "k = = 1"),

@@ -206,7 +206,7 @@ def test_the_retention_is_a_table_property(tmp_path: Path) -> None:
         commit.write_text(commit.read_text().replace("interval 2 hours", "soon"))
     relink(tmp_path / "odd")
     odd = LakeTable.open(tmp_path / "odd")
-    with pytest.raises(InputError, match="'soon', which is no duration"):
+    with pytest.raises(InputError, match="'soon', which is not a duration"):
         odd.expire_tombstones()
     with pytest.raises(InputError, match="not negative"):
         odd.expire_tombstones(retention=dt.timedelta(-1))

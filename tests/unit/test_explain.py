@@ -18,7 +18,7 @@ from mergers.row import Record
 from tests.unit.faults import create, frame, open_over
 
 NOW = dt.timedelta(0)
-FORGOTTEN = "the delete of version 5 is not remembered any more"
+FORGOTTEN = "the delete of version 5 is no longer remembered"
 
 
 def told(table: LakeTable, key: int = 7, since: int | None = 0) -> list[tuple[int, str | None, str]]:
@@ -220,7 +220,7 @@ def test_a_mergers_own_class(tmp_path: Path) -> None:
         "applied: a new row, as the first write of the table left it",
         "applied: set o, v",
         "folded: o is 12, of 2 and 3",
-        "deleted: the record's values mark it as a delete; the row is gone, and nothing is remembered of it",
+        "deleted: the record's values mark it as a delete; the row is gone, and the delete is not remembered",
     ]
     assert (found.steps[2].before, found.steps[2].after) == (
         {"k": 7, "o": 2, "v": "bbb"},

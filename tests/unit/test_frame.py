@@ -92,7 +92,7 @@ def test_what_is_no_frame(thing: Any, tmp_path: Path) -> None:
 )
 def test_what_arrow_cannot_read_as_a_frame(thing: Any, tmp_path: Path) -> None:
     table = create(tmp_path)
-    with pytest.raises(FrameError, match=r"is no frame that Arrow can read"):
+    with pytest.raises(FrameError, match=r"is not a frame that Arrow can read"):
         table.upsert(thing)
     assert table.version == 0
 

@@ -188,7 +188,7 @@ def test_a_file_that_vanishes_from_a_bin_is_gone_and_the_others_wait(table: Lake
     ("limits", "problem"),
     [
         ({"min_records": 5, "max_records": 4}, "5 to 4 records"),
-        ({"max_bytes": "huge"}, "is no size"),
+        ({"max_bytes": "huge"}, "is not a size"),
         ({"max_age": "soon"}, "no duration"),
         ({"max_bins": 0}, "at least 1"),
         ({"min_records": -1}, "min_records must be a number from 0 on"),

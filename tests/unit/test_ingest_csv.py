@@ -128,7 +128,7 @@ def test_empty_files_have_no_columns() -> None:
 
 
 def test_a_header_that_is_none_is_told() -> None:
-    with pytest.raises(FileUnreadableError, match="its header is no line of CSV"):
+    with pytest.raises(FileUnreadableError, match="its header is not a line of CSV"):
         Delimited().peek(pa.BufferReader(b"\xff,b\n"), SourceFile("f", 5, "t", 0))
 
 

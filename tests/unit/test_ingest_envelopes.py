@@ -95,7 +95,7 @@ def test_a_truncate_is_refused_and_what_is_no_event_is_told(customers: LakeTable
     land(landing, "a.json", [mysql("t", 1, None, None)])
     feed = ingest(customers, landing, bad_records="quarantine", max_bad_records=None)
     assert feed.run().failed == 1
-    assert "a truncate is not taken" in str(feed.files()[0].reason)
+    assert "a truncate is not supported" in str(feed.files()[0].reason)
     events = [
         {"status": "BEGIN"},
         {"op": "d", "before": None},

@@ -320,7 +320,7 @@ def test_records_that_a_merger_refuses_fail_their_window(tmp_path: Path, landing
         ({"envelope": "debezium", "kind_column": "op"}, "kind_column is for files without one"),
         ({"after": "burn"}, "after must be"),
         ({"blocks_per_window": 0}, "blocks_per_window must be"),
-        ({"bytes_per_window": "lots"}, "is no size"),
+        ({"bytes_per_window": "lots"}, "is not a size"),
         ({"max_read_amplification": 0.5}, "max_read_amplification must be"),
         ({"format": "xml"}, "format must be one of"),
         ({"columns": "k"}, "columns must be a list of names"),
@@ -336,7 +336,7 @@ def test_what_contradicts_itself_is_refused_before_anything_is_listed(
 @pytest.mark.parametrize(
     ("format", "options", "problem"),
     [
-        ("csv", {"delimeter": ";"}, "'delimeter' is no option of csv"),
+        ("csv", {"delimeter": ";"}, "'delimeter' is not an option of csv"),
         ("csv", {"delimiter": ";;"}, "'delimiter' must be one ASCII character"),
         ("csv", {"skip_lines": -1}, "'skip_lines' must be a number from 0 on"),
         ("csv", {"encoding": "klingon"}, "is not known"),

@@ -374,7 +374,7 @@ def test_formats_mean_what_they_mean_to_python(written: str) -> None:
         ({"timestamp_format": "%Y-%m-%d %Q"}, "has %Q; it may have"),
         ({"date_format": "epoch_s"}, "counts times, and no dates"),
         ({"date_format": {"d": "%Y%Y%m%d"}}, "of column 'd': .* something twice"),
-        ({"timestamp_format": 5}, "is no text"),
+        ({"timestamp_format": 5}, "is not text"),
     ],
 )
 def test_formats_that_say_no_time_are_refused(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -543,7 +543,7 @@ def test_unlike_values_in_one_list_are_told(tmp_path: Path) -> None:
 
 def test_peeking_tells_a_header_that_is_torn() -> None:
     data = b'i,"s\n1,a\n'
-    with pytest.raises(FileUnreadableError, match="header is no line of CSV: a quote is not closed"):
+    with pytest.raises(FileUnreadableError, match="header is not a line of CSV: a quote is not closed"):
         Delimited().peek(pa.BufferReader(data), SourceFile("f", len(data), "t", 0))
 
 

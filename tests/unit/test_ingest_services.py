@@ -197,7 +197,7 @@ def test_the_command_takes_up_what_is_there(
     land(landing, "a.json", numbered(0, 3), at=1)
     assert run("ingest", table.url, landing, "--format", "json") == 0
     told = capsys.readouterr()
-    assert "1 taken up, 0 failed" in told.out
+    assert "1 loaded, 0 failed" in told.out
     assert "ingest default: window 1, 1 blocks of 1 files, 3 rows" in told.err
     assert run("ingest", "status", table.url) == 0
     out = capsys.readouterr().out
@@ -260,7 +260,7 @@ def test_options_of_the_command_are_those_of_the_call(
         (["{table}", "{landing}", "--format", "json", "--archive", "x"], "need --after archive"),
         (["{table}", "{landing}", "--format", "json", "--option", "x"], "is not NAME=VALUE"),
         (["{table}", "{landing}", "--format", "xml"], "format must be one of"),
-        (["{table}", "{landing}", "--format", "json", "--every", "often"], "is no duration"),
+        (["{table}", "{landing}", "--format", "json", "--every", "often"], "is not a duration"),
         (["status", "{table}"], "which ingest job of the table is meant? it has none"),
         (["retry", "{table}", "--name", "feed"], "the table has no ingest job 'feed'"),
     ],
@@ -288,7 +288,7 @@ def test_a_command_that_goes_on_ends_when_it_is_told_to(table: LakeTable, landin
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=120)
         assert process.returncode == 0
-        assert b"2 taken up" in out
+        assert b"2 loaded" in out
     finally:
         process.kill()
 

@@ -159,7 +159,7 @@ def test_names_that_others_keep_are_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["_row_kind", "_change_type", "_Commit_Version", "_commit_timestamp"])
 def test_a_merge_of_schemas_does_not_end_the_change_feed(name: str, tmp_path: Path) -> None:
     table = made(tmp_path / "t")
-    with pytest.raises(FrameError, match=f"'{name}': the changes of a table tell of commits by that name"):
+    with pytest.raises(FrameError, match=f"'{name}': the changes of a table use that name for commits"):
         table.upsert(pa.table({"id": [9], name: [1]}), merge_schema=True)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text(f'{{"id": 3, "{name}": 7}}\n{{"id": 4, "n": 7}}\n')

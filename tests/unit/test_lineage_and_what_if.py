@@ -37,7 +37,7 @@ def test_what_each_commit_did(tmp_path: Path) -> None:
         ("JOIN", "COMPACT"), ("FORK", "RESCALE"), ("FORK", "RESCALE"), ("RESTORE", "RESTORE"),
     ]  # fmt: skip
     assert "by nightly, number 3" in found.events[1].words
-    assert "because not merged yet" in found.events[5].words
+    assert "; reason: not merged yet" in found.events[5].words
     # What a step takes is what an earlier one made.
     made: set[str] = set()
     for event in found:

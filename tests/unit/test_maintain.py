@@ -85,7 +85,7 @@ def test_properties_are_set_changed_and_taken_away(tmp_path: Path) -> None:
     assert table.alter(properties={name: None}) == 2
     assert Schedule.of(table.view.snapshot.metadata.configuration).minor == CompactionStrategy(after_commits=10)
     assert table.history(limit=1)[0].operation == "SET PROPERTIES"
-    with pytest.raises(InputError, match=r"lakemerge\.buckets.*not one a user sets"):
+    with pytest.raises(InputError, match=r"lakemerge\.buckets.*not one that users set"):
         table.alter(properties={"lakemerge.buckets": None, "lakemerge.key": "x"})
     assert table.key == ("k",)
 

@@ -182,7 +182,7 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
         ({"buckets": 3}, SchemaError, "power of two"),
         ({"schema": "id FLOAT", "key": ["id"], "ordering": (), "partition_by": ()}, SchemaError, "key column"),
         ({"merger": "no-such-merger"}, LakeMergeError, "no-such-merger"),
-        ({"properties": {"lakemerge.key": "x"}}, SchemaError, "not one a user sets"),
+        ({"properties": {"lakemerge.key": "x"}}, SchemaError, "not one that users set"),
         ({"schema": "id", "key": ["id"]}, LakeMergeError, "."),
     ]
     for options, error, says in bad:
@@ -261,7 +261,7 @@ def test_an_object_of_the_old_table_is_refused(name: str, tmp_path: Path) -> Non
     if name in SEEN_BY_ALL:
         (test_identity.WRITES | test_identity.READS)[name](old)
     else:
-        with pytest.raises(TableReplacedError, match="Open it anew"):
+        with pytest.raises(TableReplacedError, match="Open it again"):
             (test_identity.WRITES | test_identity.READS)[name](old)
         assert listing(path) == there
     assert LakeTable.check(path).ok

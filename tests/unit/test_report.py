@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import LakeTable
+from lakemerge import CompactionStrategy, LakeTable
 from lakemerge.cli import main
 from lakemerge.ingest import Files
 from lakemerge.report import report_html
-from lakemerge.report.facts import growth_of
+from lakemerge.report.facts import due, growth_of
+from lakemerge.results.html import table_html
 from tests.unit.faults import create, frame
 
 BROWSER = next(
@@ -25,7 +26,7 @@ TITLES = [
     "State",
     "The row of k=7",
     "What maintenance would do now, and why",
-    "File groups by read amplification",
+    "Buckets by read amplification",
     "Commits and their sizes",
     "Growth",
     "Compactions and their reasons",
@@ -93,13 +94,95 @@ def test_what_is_on_the_page(table: LakeTable) -> None:
     assert "applied: set v" in text
     assert "not merged yet" in text  # why a compaction ran
     assert "key column 'k' is null" in text  # why a file failed
-    assert "2 commits with logs, due from 2" in text  # what maintenance would do
+    assert "2 commits have live logs. It starts at 2 commits." in text  # what maintenance would do
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold" in report_html(table, key={"k": 3})
     circles = page.count("<circle ")
     assert circles == len(table.history())
     bars = re.findall(r"bucket (\d): .*? base, .*? winners, .*? logs", page)
     assert sorted(bars) == ["0", "1", "2", "3"]
+
+
+class Cells(html.parser.HTMLParser):
+    """The texts of all cells."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag in ("td", "th")
+        if self.inside:
+            self.found.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False if tag in ("td", "th") else self.inside
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.found[-1] += data
+
+
+def test_every_column_is_filled_or_left_out(table: LakeTable) -> None:
+    cells = Cells(report_html(table, key={"k": 7})).found
+    assert len(cells) > 100
+    assert [cell for cell in cells if not cell.strip()] == []
+    assert table_html(("a", "b", "c"), [(1, "", "x"), ("", "", 0)]) == table_html(
+        ("a", "c"), [(1, "x"), ("\u2013", 0)]
+    ), "0 is a value"
+    assert "<th" in table_html(("a",), [])
+    for column in columns_of(report_html(table, key={"k": 7})):
+        assert set(column) - {"\u2013"}, "a column of dashes says nothing"
+
+
+def columns_of(page: str) -> list[tuple[str, ...]]:
+    """The cells of each column of each table with a head."""
+    found: list[tuple[str, ...]] = []
+    for body in re.findall(r"</thead><tbody>(.*?)</tbody>", page):
+        rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body)]
+        found += zip(*rows, strict=True)
+    return found
+
+
+def test_rules_are_sentences(tmp_path: Path) -> None:
+    """No rule is a comparison of parameters."""
+    thresholds = {"afterCommits": "3", "afterBytes": "2000000", "ratio": "0.25", "afterMinutes": "90"}
+    properties = {
+        f"lakemerge.{service}.{name}": value
+        for service in ("compaction", "minorCompaction")
+        for name, value in thresholds.items()
+    }
+    table = create(tmp_path / "t", properties={**properties, "lakemerge.logCompaction.afterCommits": "off"})
+    said = {what: (would, why) for what, would, why in due(table)}
+    nothing = (
+        "No file slice has logs of at least 3 commits or changes of at least 1.9 MiB"
+        " or changes of at least 0.25 times the size of the base file or changes that are at least 90 minutes old."
+    )
+    assert said["full compaction"] == said["minor compaction"] == ("nothing", nothing)
+    assert said["log compaction"] == ("nothing", "Table properties switch it off.")
+    for number in range(3):
+        table.upsert(frame([(k, number, "v") for k in range(100)]))
+    table.alter(properties={"lakemerge.compaction.ratio": "off", "lakemerge.compaction.afterCommits": "2"})
+    would, why = next((would, why) for what, would, why in due(table) if what == "full compaction")
+    assert would == "merge 1 bucket"
+    assert re.fullmatch(
+        r"Logs of at least 2 commits \(1 bucket\)\. It would read .+ KiB; read amplification falls from .+ to 1\.00\.",
+        why,
+    )
+    for _, would, why in due(table):
+        assert not re.search(r"[<>=]=|_", would + why)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(1440, "1 day"), (2880, "2 days"), (120, "2 hours"), (90, "90 minutes"), (0.5, "0.5 minutes")],
+)
+def test_ages_are_in_the_largest_unit_that_fits(minutes: float, words: str) -> None:
+    assert str(CompactionStrategy(after_minutes=minutes)) == (
+        f"file slices with changes that are at least {words} old, oldest first"
+    )
 
 
 def test_growth_ends_with_the_present_sizes(table: LakeTable) -> None:

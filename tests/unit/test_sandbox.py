@@ -194,7 +194,7 @@ def test_duckdb_itself_has_no_files_either(
         ("SELECT * FROM main.rows", r"it names 'main.rows'"),
         ("SELECT * FROM read_csv('x')", "it reads from read_csv"),
         ("SELECT current_setting('x')", "it calls current_setting"),
-        ("COPY self TO 'x'", "it is no SELECT"),
+        ("COPY self TO 'x'", "it is not a SELECT"),
         ("SHOW TABLES", "it shows"),
         ("SELECT 1; SELECT 2", "it is 2 statements"),
         ("SELEC k", "syntax error"),

@@ -112,7 +112,7 @@ def test_unsound_columns_are_refused(name: str, tmp_path: Path) -> None:
     rows = pa.table({"k": range(len(column)), "v": column})
     before = listing(tmp_path)
     for write in (table.upsert, lambda rows: table.upsert(rows.to_reader(max_chunksize=1))):
-        with pytest.raises(FrameError, match=rf"column 'v'.*{says}.*; (decode it|make the frame anew)") as caught:
+        with pytest.raises(FrameError, match=rf"column 'v'.*{says}.*; (decode it|make the frame again)") as caught:
             write(rows)
         assert caught.value.column == "v"
     assert (table.version, listing(tmp_path)) == (0, before)

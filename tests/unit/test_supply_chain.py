@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 
 from scripts import oldest
@@ -106,3 +108,19 @@ def test_the_licence_is_stated() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
     assert "Apache License 2.0, see [LICENSE](LICENSE)" in (ROOT / "README.md").read_text()
+
+
+def test_nothing_is_tracked_that_should_be_ignored() -> None:
+    """Caches, coverage files and build products. A source archive has no list of tracked files."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+
+    def tracked(*options: str) -> list[str]:
+        command = ["git", "ls-files", *options]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+
+    assert tracked("--cached", "--ignored", "--exclude-standard") == []
+    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+    configuration = {"Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml", "pyspark_lakemerge.py"}
+    at_the_root = {path for path in tracked() if "/" not in path and not path.startswith(".")}
+    assert at_the_root == texts | configuration

@@ -297,7 +297,7 @@ def test_a_file_of_too_many_sets_fails_by_name_and_takes_no_other_along(tmp_path
     feed = table.ingest("feed", Files(tmp_path / "l", format="json"))
     assert states(feed)["many.json"] == "failed"
     (reason,) = [file.reason for file in feed.files() if file.reason]
-    assert "many.json cannot be taken up: its records have more than 100 different sets of fields" in reason
+    assert "many.json cannot be loaded: its records have more than 100 different sets of fields" in reason
     assert [row[f"c{row['id']}"] for row in by_id(table)] == list(range(MOST_SETS + 1))
     single = SingleFile.found(str(tmp_path / "l" / "many.json"))
     with pytest.raises(InputError, match="name the columns to take"):

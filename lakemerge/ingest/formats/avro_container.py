@@ -73,7 +73,7 @@ class Container:
     @staticmethod
     def opened(data: pa.NativeFile) -> Container:
         if _exactly(data, len(_MAGIC)) != _MAGIC:
-            raise FileUnreadableError("it is no Avro file: it does not begin with 'Obj' and 1")
+            raise FileUnreadableError("it is not an Avro file: it does not begin with 'Obj' and 1")
         meta: dict[bytes, bytes] = {}
         while count := _long(data):
             if count < 0:
@@ -90,7 +90,7 @@ class Container:
         try:
             given = json.loads(meta[b"avro.schema"])
         except (KeyError, ValueError, RecursionError) as error:
-            raise FileUnreadableError("it has no schema that can be read") from error
+            raise FileUnreadableError("it has no readable schema") from error
         if nests_deeper(given, _SCHEMA_LEVELS):
             raise FileUnreadableError("its schema nests too deeply")
         walk = _Walk()
@@ -139,7 +139,7 @@ class Container:
             return None
         count, size = _long(self.data), _long(self.data)
         if count < 0:
-            raise FileUnreadableError("it is damaged: a block has less than no records")
+            raise FileUnreadableError("it is damaged: a block has a negative number of records")
         return count, size
 
     def _check_sync(self) -> None:
@@ -208,7 +208,7 @@ class _Walk:
         if isinstance(given, list):
             return self._union(given, space)
         if not isinstance(given, dict) or "type" not in given:
-            raise FileUnreadableError(f"its schema has a part that is none: {str(given)[:80]}")
+            raise FileUnreadableError(f"its schema has a part that is not a schema: {str(given)[:80]}")
         inner = given["type"]
         kept = {name: value for name, value in given.items() if name != "logicalType"}
         if inner == "array":
@@ -426,7 +426,7 @@ def _unpacked(stream: Any, data: bytes) -> bytes:
     """:param stream: an object of Python's own modules for compression."""
     found = _bounded(stream.decompress(data, _MOST_BYTES + 1))
     if not stream.eof:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return found
 
 
@@ -440,10 +440,10 @@ def _snappy(data: bytes) -> bytes:
         if byte < 0x80:
             break
     if len(check) < 4 or size > min(_SNAPPY_RATIO * len(packed), _MOST_BYTES):
-        raise ValueError("it is cut short, or too large")
+        raise ValueError("it is truncated, or too large")
     found = pa.Codec("snappy").decompress(packed, size, asbytes=True)
     if zlib.crc32(found).to_bytes(4, "big") != check:
-        raise ValueError("its check sum is another")
+        raise ValueError("its checksum does not match")
     return bytes(found)
 
 
@@ -459,7 +459,7 @@ _CODECS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
 
 def _exactly(data: Any, size: int) -> bytes:
     if size < 0 or size > data.size() - data.tell():
-        raise FileUnreadableError("it is damaged: it is no Avro file, or it was cut short")
+        raise FileUnreadableError("it is damaged: it is not an Avro file, or it was truncated")
     return bytes(data.read(size))
 
 

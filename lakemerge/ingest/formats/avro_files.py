@@ -53,7 +53,7 @@ class AvroRecords(Format):
         """Raises :class:`FileUnreadableError`, also for values that are no records and are in no envelope."""
         container = Container.opened(data)
         if self.unwrap is None and container.types.fields is None:
-            raise FileUnreadableError(f"its values are no records: {str(container.schema)[:80]}")
+            raise FileUnreadableError(f"its values are not records: {str(container.schema)[:80]}")
         return container
 
     def _rows(self, found: list[Any], first: int, frame: Frame) -> Parsed:
@@ -66,7 +66,7 @@ class AvroRecords(Format):
                     raise ValueError(f"a value in it nests more than {MAX_VALUE_LEVELS} levels deep")
                 made = (value,) if self.unwrap is None else self.unwrap(value)
                 if not all(isinstance(record, dict) for record in made):
-                    raise ValueError("it is no record")
+                    raise ValueError("it is not a record")
             except (ValueError, TypeError, ArithmeticError) as error:
                 text = json_text(value) if not nests_deeper(value, MAX_VALUE_LEVELS) else ""
                 unread.append((Origin(text, None, first + place), str(error)))

@@ -85,7 +85,7 @@ def chosen_format(
     beside = {key: "name" for key in FILE_OPTIONS if key not in known}
     given = {key: value for key, value in options.items() if unwrap is None or key not in ENVELOPE_OPTIONS}
     problems = [
-        f"{key!r} is no option of {name}; it has {', '.join(known) or 'none'} beside {', '.join(beside)}"
+        f"{key!r} is not an option of {name}; it has {', '.join(known) or 'none'} besides {', '.join(beside)}"
         for key in given
         if key not in known and key not in beside
     ]
@@ -150,7 +150,7 @@ def _wrong_times(key: str, value: Any, *, dates: bool) -> Iterator[str]:
     for column, text in given.items():
         problem = time_format_problem(text, dates=dates)
         if column is not None and not isinstance(column, str):
-            problem = f"{column!r} is no name of a column"
+            problem = f"{column!r} is not the name of a column"
         if problem is not None:
             yield f"{key!r}{'' if column is None else f' of column {column!r}'}: {problem}"
 

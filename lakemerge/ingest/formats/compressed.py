@@ -93,5 +93,7 @@ def _only_member(data: pa.NativeFile) -> Any:
     ]
     if len(names) != 1:
         told = f"{len(names)} files ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else "no file"
-        raise FileUnreadableError(f"the zip archive holds {told}; one is read: unpack it, or make an archive of each")
+        raise FileUnreadableError(
+            f"the zip archive holds {told}; it must hold one: unpack it, or make an archive of each"
+        )
     return archive.open(names[0])

@@ -85,7 +85,7 @@ class Delimited(Format):
         for head in checked_marks(portions, self.encoding):
             if len(head):
                 if head.torn[0]:
-                    raise FileUnreadableError(f"its header is no line of CSV: {self._torn}")
+                    raise FileUnreadableError(f"its header is not a line of CSV: {self._torn}")
                 return Peek(self._header(head[0]), None, head.end_of(0))
         return Peek((), None, file.size)
 
@@ -117,7 +117,7 @@ class Delimited(Format):
     def _torn(self) -> str:
         """Why a torn record cannot be read."""
         if self.multiline:
-            return "a quote is not closed, or the escape at its end escapes nothing"
+            return "a quote is not closed, or there is nothing after the last escape"
         return "a quote is not closed in the line; if values hold line breaks, set multiline (multiline=true)"
 
     def _header(self, line: bytes) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Delimited(Format):
             text = line.decode(parsed_encoding(self.encoding))
             return tuple(next(csv.reader([text], **_dialect(self))))
         except (UnicodeDecodeError, csv.Error) as error:
-            raise FileUnreadableError(f"its header is no line of CSV: {error}") from error
+            raise FileUnreadableError(f"its header is not a line of CSV: {error}") from error
 
     def _portions(self, data: pa.NativeFile, piece: Piece) -> Iterator[Lines]:
         start = 0 if piece.peek is None else piece.peek.data_start
@@ -262,7 +262,7 @@ class Delimited(Format):
         )
         if table.num_rows + len(wrong) != len(part):
             wrong.clear()
-            raise pa.ArrowInvalid("it is no record of CSV with these quotes and escapes")
+            raise pa.ArrowInvalid("it is not a record of CSV with these quotes and escapes")
         table = table.rename_columns([name for name in names if name in types]).combine_chunks()
         if infinite := [name for name in table.column_names if is_infinite(table[name])]:
             # A number that is too large, or a text that says so. Their texts tell which.

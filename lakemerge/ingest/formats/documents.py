@@ -43,7 +43,7 @@ def cut_documents(file: pa.NativeFile, *, portion_bytes: int | None = None) -> I
         if ends:
             if in_array:
                 raise FileUnreadableError(
-                    f"the array that its records are in is not closed after byte {position + cut}: was it cut short?"
+                    f"the array that its records are in is not closed after byte {position + cut}: was it truncated?"
                 )
             found += _stripped(held, cut, len(held))
             cut = len(held)

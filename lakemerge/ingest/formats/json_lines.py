@@ -123,7 +123,7 @@ class JsonLines(Format):
         if not isinstance(value, dict):
             told = "" if self.multiline else "; in json, each line is an object"
             shown = orjson.dumps(value)[:40].decode(errors="replace")
-            raise ValueError(f"the record holds {shown}, which is no object{told}")
+            raise ValueError(f"the record holds {shown}, which is not an object{told}")
         return (value,)
 
     def _hint(self, line: bytes) -> str:

@@ -478,9 +478,9 @@ def _check_torn(held: bytes, position: int, end: int, found: Bounds) -> None:
     inner = _plain(held[start:after], final=True).nexts + start
     if ((inner < after) & (inner + position > end)).any():
         raise FileUnreadableError(
-            f"the record at byte {position + start} has a line break between quotes and goes on in the next block, "
-            "where nobody can tell what is quoted: set multiline, which reads the file as one block (or quote=None, if "
-            "quotes are characters like others)",
+            f"the record at byte {position + start} has a line break between quotes and continues in the next block, "
+            "where it is unknown what is quoted: set multiline, which reads the file as one block (or quote=None, if "
+            "quotes are ordinary characters)",
             offset=position + start,
         )
 

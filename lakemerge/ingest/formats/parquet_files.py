@@ -98,7 +98,7 @@ def _footer(data: pa.NativeFile, file: SourceFile) -> pq.FileMetaData:
     if tail[-4:] == b"PARE":
         raise FileUnreadableError("its footer is encrypted, and ingest has no keys: decrypt it first")
     if tail[-4:] != b"PAR1" or length > size:
-        raise FileUnreadableError("it is no Parquet file, or it was cut short")
+        raise FileUnreadableError("it is not a Parquet file, or it was truncated")
     if length > len(tail):
         data.seek(size - length)
         tail = data.read(length)

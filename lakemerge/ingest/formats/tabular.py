@@ -89,7 +89,7 @@ def _in_zone(column: pa.Array, zone: str) -> tuple[pa.Array, Problems]:
     if not pc.any(unclear).as_py():
         return first, {}
     rows = np.flatnonzero(unclear.to_numpy(zero_copy_only=False)).tolist()
-    told = {row: f"{column[row]} is no single time in {zone}, since its clocks change there" for row in rows}
+    told = {row: f"{column[row]} is not exactly one time in {zone}, because clocks change there" for row in rows}
     return pc.if_else(unclear, pa.scalar(None, first.type), first), told
 
 

@@ -73,7 +73,7 @@ class TimeFormat:
             array, problems = cast_problems(self._iso(texts, wanted), wanted)
         lost = np.flatnonzero(pc.and_(texts.is_valid(), array.is_null()).to_numpy(zero_copy_only=False))
         for row in lost.tolist():
-            problems[row] = f"{texts[row].as_py()!r} is no time in the format {self.text!r}"
+            problems[row] = f"{texts[row].as_py()!r} is not a time in the format {self.text!r}"
         return array, problems
 
     def _iso(self, texts: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -173,7 +173,7 @@ class TimeFormats:
 def time_format_problem(text: Any, *, dates: bool) -> str | None:
     """Why a text is no format; ``None`` if it is one."""
     if not isinstance(text, str):
-        return f"{text!r} is no text"
+        return f"{text!r} is not text"
     if text in EPOCHS:
         return f"{text!r} counts times, and no dates" if dates else None
     spelled = _spelled(text)

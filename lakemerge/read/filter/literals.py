@@ -188,7 +188,7 @@ def _spelled(text: str, kind: pa.DataType, column: str) -> Value:
             value = None
     if value is None:
         raise FilterError(
-            f"column {column!r} is {kind}, and {text!r} is no such value: compare it with a value of its type",
+            f"column {column!r} is {kind}, and {text!r} is not such a value: compare it with a value of its type",
             column=column,
         )
     return value

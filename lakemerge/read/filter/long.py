@@ -206,7 +206,7 @@ class _Compiler:
             raise AssertionError("an Arrow expression is one again")
         for part in expressions_of(found.expression):
             if not pa.types.is_boolean(bind(part, self.schema)):
-                raise FilterError("the filter joins what is not a condition")
+                raise FilterError("the filter joins something that is not a condition")
         return Long(found.expression, frozenset(self.columns), found.may_match, found.points)
 
     def predicate(self, root: _Call | _Leaf) -> Predicate:
@@ -233,8 +233,8 @@ class _Compiler:
         if isinstance(node, _Call):
             if node.calls > _MOST_CALLS:
                 raise FilterError(
-                    f"the filter has a condition of {node.calls} calls of functions, and {_MOST_CALLS} are taken: join "
-                    "conditions by &, | and ~, and give long lists to isin"
+                    f"the filter has a condition of {node.calls} calls of functions, and the limit is {_MOST_CALLS}: "
+                    "join conditions by &, | and ~, and give long lists to isin"
                 )
             if (plain := self.plain(node, negate=negate)) is not None:
                 return plain

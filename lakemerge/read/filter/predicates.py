@@ -317,7 +317,7 @@ def like_regex(pattern: str, escape: str) -> tuple[str, str]:
         if character == escape:
             literal = next(characters, "")
             if literal not in _WILDCARDS | {escape}:
-                raise FilterError(f"the escape in the LIKE pattern {pattern!r} stands before no wildcard")
+                raise FilterError(f"the escape in the LIKE pattern {pattern!r} is not before a wildcard")
         elif character in _WILDCARDS:
             fixed = "".join(prefix) if prefix is not None else fixed
             prefix = None

@@ -87,7 +87,7 @@ class ParquetFiles:
         try:
             return self._known[path].checked
         except ValueError as error:
-            raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
+            raise TableDamagedError(f"file {path!r} is not a readable Parquet file: {error}", path=path) from error
 
     def stream(
         self,
@@ -166,7 +166,7 @@ class ParquetFiles:
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 if not _is_damage(error):
                     raise
-                raise TableDamagedError(f"file {path!r} is no readable Parquet file: {error}", path=path) from error
+                raise TableDamagedError(f"file {path!r} is not a readable Parquet file: {error}", path=path) from error
         return self._open[path]
 
     def _announce(self, stored: StoredFile, groups: Sequence[int], columns: Collection[str]) -> None:

@@ -68,7 +68,7 @@ def check_chunks(data: bytes, footer: pq.FileMetaData) -> None:
             for leaf, chunk in zip(leaves, chunks, strict=True):
                 leaf.check(chunk)
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the footer's row groups are none: {error!r}") from error
+        raise ValueError(f"the footer's row groups cannot be read: {error!r}") from error
 
 
 class _Leaf:

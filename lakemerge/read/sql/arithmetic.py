@@ -40,7 +40,7 @@ _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "*": lambda left, right: left * right,
 }
 _BY_ZERO = "{} {operator} {} divides by zero; NULLIF(divisor, 0) gives NULL there"
-_OVERFLOW = "the result for {} and {} is no {kind}; CAST to a wider type first"
+_OVERFLOW = "the result for {} and {} is not a valid {kind}; CAST to a wider type first"
 
 
 def arithmetic(operator: str, left: Node, right: Node, text: str) -> Node:
@@ -236,4 +236,4 @@ def _absolute(array: pa.Array) -> pa.Array:
 
 def _refuse_lowest(array: pa.Array) -> None:
     lowest = -(2 ** (array.type.bit_width - 1))
-    refuse(to_vector(array) == lowest, "the opposite of {} is no " + name(array.type), array)
+    refuse(to_vector(array) == lowest, "the opposite of {} is not a valid " + name(array.type), array)

@@ -92,7 +92,7 @@ def _converted(
     values, bad = kernel(array, kind)
     if lenient:
         return nulled(values, bad)
-    refuse(bad, "{} is no " + name(kind) + "; TRY_CAST gives NULL there", array)
+    refuse(bad, "{} is not a valid " + name(kind) + "; TRY_CAST gives NULL there", array)
     return values
 
 

@@ -120,7 +120,7 @@ def later(values: pa.Array, *, interval: Interval) -> pa.Array:
     if pa.types.is_date(values.type):
         days = months_later(ticks, interval.months) + interval.micros // _DAY
         bad = (days != days.astype(np.int32)) & known
-        refuse(bad, "{} with the interval is no DATE", values)
+        refuse(bad, "{} with the interval is not a valid DATE", values)
         return from_vector(days.astype(np.int32), known, values.type)
     days, clock = np.divmod(ticks, _DAY)
     days = months_later(days, interval.months)
@@ -128,7 +128,7 @@ def later(values: pa.Array, *, interval: Interval) -> pa.Array:
     clock = clock + more
     days = days + more_days + clock // _DAY
     bad = (np.abs(days) > 2**63 // _DAY - 1) & known
-    refuse(bad, "{} with the interval is no " + ("TIMESTAMP" if values.type.tz else "TIMESTAMP_NTZ"), values)
+    refuse(bad, "{} with the interval is not a valid " + ("TIMESTAMP" if values.type.tz else "TIMESTAMP_NTZ"), values)
     return from_vector(np.where(bad, 0, days) * _DAY + clock % _DAY, known, values.type)
 
 

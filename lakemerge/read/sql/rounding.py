@@ -86,7 +86,7 @@ def _round_decimals(values: pa.Array, *, digits: int, kind: pa.DataType) -> pa.A
     digits = max(min(digits, scale), -_MAX_DIGITS - 1)
     found = rescaled(to_unscaled(values).astype(object), precision, scale, digits)
     found = found * 10 ** (kind.scale - digits)
-    refuse(beyond(found, known, kind.precision), "{} rounded is no " + name(kind), values)
+    refuse(beyond(found, known, kind.precision), "{} rounded is not a valid " + name(kind), values)
     return from_unscaled(found, known, kind)
 
 
@@ -95,7 +95,7 @@ def _round_integers(values: pa.Array, *, digits: int) -> pa.Array:
     found = rescaled(exact, 19, 0, -min(digits, 20)) * 10 ** min(digits, 20)
     limits = np.iinfo(values.type.to_pandas_dtype())
     bad = ((found < limits.min) | (found > limits.max)).astype(np.bool_) & known
-    refuse(bad, "{} rounded is no " + name(values.type), values)
+    refuse(bad, "{} rounded is not a valid " + name(values.type), values)
     return from_vector(found.astype(limits.dtype), known, values.type)
 
 
