@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakemerge.ingest import Files
+from lakemerge.ingest.discovery import Settling, found_by
 from lakemerge.ingest.formats.choose import chosen_format
-from lakemerge.ingest.plan import Settling, found_by
-from lakemerge.ingest.scanner import listing_of
+from lakemerge.ingest.job import listing_of
 from lakemerge.ingest.windows import Gathering, Window, Windows
 from lakemerge.storage import LocalStore
 

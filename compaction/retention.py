@@ -11,7 +11,7 @@ from typing import Final
 from lakemerge.commits.retention import commit_expiry
 from lakemerge.delta import AlreadyDone, Metadata, duration_ms, tip_at
 from lakemerge.errors import InputError
-from lakemerge.format.expiry import expiries_of
+from lakemerge.format.expiries import expiries_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import byte_count

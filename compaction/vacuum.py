@@ -38,7 +38,7 @@ from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionN
 from lakemerge.feed.consumers import expire_consumers, held_version
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
-from lakemerge.format.records import records_from
+from lakemerge.format.record_retention import records_from
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references

@@ -28,7 +28,7 @@ from lakemerge.commits.compaction import commit_packed_logs
 from lakemerge.commits.provenance import Provenance
 from lakemerge.errors import InputError
 from lakemerge.format.block_index import LogCommit, write_block_index
-from lakemerge.format.expiry import expiries_of
+from lakemerge.format.expiries import expiries_of
 from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER

@@ -26,7 +26,7 @@ from lakemerge.check.ingest import check_ingest, ingest_sizes
 from lakemerge.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
-from lakemerge.delta.replay import load, own_part, read_accepted
+from lakemerge.delta.log_replay import load, own_part, read_accepted
 from lakemerge.errors import LakeMergeError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN

@@ -15,7 +15,7 @@ from lakemerge.delta.listing import Listing
 from lakemerge.errors import LakeMergeError, TableDamagedError
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX, registrations_of
-from lakemerge.format.expiry import expiries_of
+from lakemerge.format.expiries import expiries_of
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import (
     EXPIRY_DOMAIN,

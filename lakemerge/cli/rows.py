@@ -37,7 +37,7 @@ from lakemerge.cli.tables import cell, columns_of, shown_rows
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.guessing import Guess
-from lakemerge.ingest.single import SingleFile
+from lakemerge.ingest.single_file import SingleFile
 from lakemerge.schema.schema import type_ddl
 from lakemerge.storage.options import shown_name
 from lakemerge.table.table import LakeTable

@@ -23,7 +23,7 @@ from lakemerge.format.names import (
     STATE_DOMAIN,
     VACUUM_APPLICATION,
 )
-from lakemerge.format.records import RECORDS_DOMAIN
+from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.layout.view import TableView
 

@@ -20,7 +20,7 @@ from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundErr
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
-from lakemerge.format.records import RECORDS_DOMAIN
+from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references

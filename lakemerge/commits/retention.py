@@ -11,8 +11,8 @@ from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.consumers import registrations_of
-from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
-from lakemerge.format.records import RECORDS_DOMAIN, records_domain, records_from
+from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
+from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 

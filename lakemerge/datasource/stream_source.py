@@ -15,6 +15,14 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from lakemerge.datasource.feed_options import FeedOptions
+from lakemerge.datasource.read_limits import (
+    IS_LIMITED,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from lakemerge.errors import InputError, TableReplacedError
 from lakemerge.feed.changes import REMEDY, check_free_names, feed_plan
 from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
@@ -24,14 +32,6 @@ from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
-from lakemerge.spark.read_limits import (
-    IS_LIMITED,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
 from lakemerge.table.open_table import OpenTable

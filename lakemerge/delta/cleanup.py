@@ -12,7 +12,7 @@ from itertools import accumulate, takewhile
 from typing import Final
 
 from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, Listing, list_log, no_log
-from lakemerge.delta.replay import read_accepted
+from lakemerge.delta.log_replay import read_accepted
 from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import FileStat, Store
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakemerge.delta.actions import CommitInfo, decode_commit_info
 from lakemerge.delta.listing import Listing, fetch, list_log, log_exists, no_log, read_hint
-from lakemerge.delta.replay import timestamp_of
+from lakemerge.delta.log_replay import timestamp_of
 from lakemerge.errors import InputError
 from lakemerge.storage.base import Store
 from mergers.wording import argument

@@ -20,9 +20,8 @@ from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.history import HistoryEntry, read_history
 from lakemerge.delta.identity import check_same_table, holds, replaced_error
 from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
-from lakemerge.delta.moment import Moment
+from lakemerge.delta.log_replay import gap_error, is_linked, load, timestamp_of, version_at, version_near
 from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
-from lakemerge.delta.replay import gap_error, is_linked, load, timestamp_of, version_at, version_near
 from lakemerge.delta.snapshot import Replay, Snapshot
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import (
@@ -38,7 +37,8 @@ from lakemerge.storage.base import Store, is_own_failure
 from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 
-__all__ = ["DeltaLog", "HistoryEntry"]
+__all__ = ["DeltaLog", "HistoryEntry", "Moment"]
+
 
 _Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
 """Consecutive commits, oldest first: version and actions in the order of the file."""
@@ -465,3 +465,19 @@ def _checkpoint_interval(snapshot: Snapshot) -> int:
 
 def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:
     return any(isinstance(action, CommitInfo) and action.txn_id == txn_id for action in actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time, by both clocks."""
+
+    wall_ms: int
+    """UTC epoch milliseconds. Somebody may set this clock forwards or back."""
+    running_ms: int
+    """Milliseconds by a clock that nobody sets. They mean nothing to another host, and may stand still while the host
+    sleeps."""
+
+    def is_within(self, age_ms: int, now: Moment) -> bool:
+        """Whether this is surely at most so long before ``now``: by both clocks, and neither went back."""
+        ages_ms = (now.wall_ms - self.wall_ms, now.running_ms - self.running_ms)
+        return all(0 <= past_ms <= age_ms for past_ms in ages_ms)

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from lakemerge.commits.appends import commit_note
 from lakemerge.commits.base import landed
 from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenance
-from lakemerge.commits.records import commit_note
 from lakemerge.delta import Txn
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
 from lakemerge.format.ledger import Entry, FileState, absorbed, appended, rejects_tables
 from lakemerge.handle import Handle
+from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.packing import Done, write_rejects
-from lakemerge.ingest.plan import Candidate
 from lakemerge.layout.view import TableView
 from lakemerge.write.discard import discard
 from lakemerge.write.upsert import LoadFileSlices, Write, finish

@@ -27,7 +27,7 @@ from lakemerge.ingest.logical import (
     unscaled,
     zoneless,
 )
-from lakemerge.ingest.values import Literal
+from lakemerge.ingest.row_casting import Literal
 
 __all__ = ["KIND", "OP", "Debezium", "dms_kinds"]
 

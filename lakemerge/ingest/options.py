@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 from lakemerge._internal.arguments import check_fields, checked, shown
 from lakemerge.bins import BinLimits
 from lakemerge.errors import InputError
+from lakemerge.ingest.discovery import Overwrites
 from lakemerge.ingest.formats.choose import FORMATS
 from lakemerge.ingest.places import Places, whole_path
-from lakemerge.ingest.plan import Overwrites
 from lakemerge.quantities import bytes_of, milliseconds_of
 
 __all__ = ["After", "Archive", "BadRecords", "Bins", "Files", "Fragments", "Location"]

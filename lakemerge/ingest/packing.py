@@ -20,7 +20,7 @@ from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.format.ledger import REJECTS
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.formats.records import joined_fields
+from lakemerge.ingest.formats.record_rows import joined_fields
 from lakemerge.ingest.reading import BadRecordError, Reading, Rejects, reason_of
 from lakemerge.layout.placement import place_rows
 from lakemerge.storage.base import Store

@@ -18,10 +18,10 @@ from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import Problems, texts_fitted
 from lakemerge.ingest.envelopes import dms_kinds
 from lakemerge.ingest.formats.base import Format, Parsed, Piece, Reject, folder_values
-from lakemerge.ingest.formats.records import add_field
-from lakemerge.ingest.frames import WindowFrame
+from lakemerge.ingest.formats.record_rows import add_field
 from lakemerge.ingest.places import Places
 from lakemerge.ingest.source import FileUnreadableError
+from lakemerge.ingest.window_columns import WindowFrame
 from lakemerge.write.carried import CARRIED, MOST_SETS, Sets, bits_of
 from lakemerge.write.frame import KIND_WORDS
 from mergers import Merger, RowKind

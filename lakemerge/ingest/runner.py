@@ -21,17 +21,17 @@ from lakemerge.errors import (
 from lakemerge.format.config import TableConfig
 from lakemerge.format.ledger import Entry, FileState, ledger_tables
 from lakemerge.handle import Handle
-from lakemerge.ingest.after import Afterwards
+from lakemerge.ingest.archiving import Afterwards
 from lakemerge.ingest.committing import Member, Standing, WindowWork, commit_window, note, standing_of
+from lakemerge.ingest.discovery import Settling, found_by
 from lakemerge.ingest.formats.base import Peek
-from lakemerge.ingest.formats.records import joined_fields, within
-from lakemerge.ingest.frames import Shape, WindowFrame
+from lakemerge.ingest.formats.record_rows import joined_fields, within
 from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_task, split_tasks
-from lakemerge.ingest.plan import Settling, found_by
 from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading
 from lakemerge.ingest.results import IngestResult
 from lakemerge.ingest.source import FileChangedError, FileGoneError, FileUnreadableError, SourceFile
 from lakemerge.ingest.spill import Spool
+from lakemerge.ingest.window_columns import Shape, WindowFrame
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult

@@ -11,18 +11,18 @@ from compaction import compact_open, maintain_after_write, maintain_open
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.format.config import TableConfig
-from lakemerge.ingest.after import Afterwards
+from lakemerge.ingest.archiving import Afterwards
+from lakemerge.ingest.discovery import Settling
 from lakemerge.ingest.envelopes import Debezium
 from lakemerge.ingest.formats.base import Format
 from lakemerge.ingest.formats.choose import FILE_OPTIONS, chosen_format, file_columns
 from lakemerge.ingest.formats.text_lines import TextLines
-from lakemerge.ingest.frames import Envelope, Shape, rescued_problem
 from lakemerge.ingest.options import After, Archive, BadRecords, Bins, Files, Fragments, Size
 from lakemerge.ingest.packing import on_threads
 from lakemerge.ingest.places import whole_path
-from lakemerge.ingest.plan import Settling
 from lakemerge.ingest.runner import Engine, Runner
 from lakemerge.ingest.source import is_hidden
+from lakemerge.ingest.window_columns import Envelope, Shape, rescued_problem
 from lakemerge.ingest.windows import Gathering
 from lakemerge.quantities import bytes_of
 from lakemerge.results.events import observed

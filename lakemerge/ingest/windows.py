@@ -18,9 +18,9 @@ from lakemerge.bins import Bin, BinItem, BinLimits, Closed, Filling
 from lakemerge.errors import InputError
 from lakemerge.format.ledger import Entry, FileState
 from lakemerge.ingest.committing import Member
+from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.base import Format, Peek, Piece, with_folders
 from lakemerge.ingest.options import Bins, Files, Fragments
-from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.reading import readable
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.storage.clock import is_past

@@ -20,7 +20,7 @@ from lakemerge.format.names import (
     SLICE_TAG,
     STATE_DOMAIN,
 )
-from lakemerge.format.records import RECORDS_DOMAIN
+from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]

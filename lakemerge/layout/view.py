@@ -21,7 +21,7 @@ from lakemerge.errors import TableDamagedError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
-from lakemerge.format.expiry import Expiry, expiries_of
+from lakemerge.format.expiries import Expiry, expiries_of
 from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, check_kinds, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile

@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 from lakemerge.merge_source.columns import found_in
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.everything import remembered
+from lakemerge.merge_source.entity_states import strings
+from lakemerge.merge_source.full_run import remembered
 from lakemerge.merge_source.inputs import Access, open_input
-from lakemerge.merge_source.known import strings
-from lakemerge.merge_source.outcome import OldClusters
-from lakemerge.merge_source.plan import Plan
-from lakemerge.merge_source.planning import Work, plan_everything
+from lakemerge.merge_source.last_output import seen_clusters
+from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.publish import output_number, target_schema
 from lakemerge.merge_source.results import SourceCheck
 from lakemerge.merge_source.run import as_taken_up
-from lakemerge.merge_source.seen import seen_clusters
+from lakemerge.merge_source.run_effects import Plan
+from lakemerge.merge_source.run_plans import Work, plan_everything
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
 from lakemerge.results.findings import Finding

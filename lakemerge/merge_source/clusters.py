@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.ids import composite_ids
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts, spread
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, run_starts, spread
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
-from lakemerge.merge_source.values import Held
 
 __all__ = [
     "Clusters",

@@ -15,7 +15,7 @@ from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.expressions import Call, Expression, Literal, Node, Path
 from lakemerge.merge_source.rules import IDS, Rules, rules_of
-from lakemerge.merge_source.texts import kind_letter
+from lakemerge.merge_source.value_texts import kind_letter
 from mergers.logs import logger
 
 __all__ = ["found_in", "warn_of_kinds"]

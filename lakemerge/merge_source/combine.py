@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.content_hash import hash_rows
 from lakemerge.merge_source.inputs import Shape
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
-from lakemerge.merge_source.texts import plain_texts
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
 from lakemerge.merge_source.types import Property, properties_of
+from lakemerge.merge_source.value_texts import plain_texts
 from lakemerge.schema.casts import safe_cast
 from mergers.builtin.functions.equal import equality_codes
 

@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.lists import Ints, contiguous, list_array
-from lakemerge.merge_source.texts import json_strings, plain_texts
+from lakemerge.merge_source.nested_arrays import Ints, contiguous, list_array
+from lakemerge.merge_source.value_texts import json_strings, plain_texts
 
 __all__ = ["composite_ids", "ids_of", "key_texts", "keys_of"]
 

@@ -1,4 +1,7 @@
-"""The datasets of a merge source, each at one version: their columns, and how to read their rows."""
+"""The datasets of a merge source, each at one version: their columns, and how to read their rows.
+
+A plain Delta table can only be read whole: what changed in it is not known.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.delta import Snapshot
+from lakemerge.delta import AddFile, Snapshot
 from lakemerge.errors import (
     FullRunNeededError,
     InputError,
@@ -20,16 +23,20 @@ from lakemerge.errors import (
     VersionNotFoundError,
 )
 from lakemerge.format.names import REPLACE_OPERATION
+from lakemerge.handle import Handle
+from lakemerge.layout.partition import parse_partition_value
 from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.ids import ids_of, keys_of
-from lakemerge.merge_source.lists import Bools, contiguous
-from lakemerge.merge_source.plain import PlainTable
+from lakemerge.merge_source.nested_arrays import Bools, contiguous
 from lakemerge.options import Settings
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.schema.schema import from_delta_json
 from lakemerge.table.opening import open_handle
 from lakemerge.table.table import LakeTable
 from mergers import Merger
 
-__all__ = ["RESERVED", "Access", "Input", "Shape", "is_of_a_dataset", "open_input", "shape_of"]
+__all__ = ["RESERVED", "Access", "Input", "PlainTable", "Shape", "is_of_a_dataset", "open_input", "shape_of"]
+
 
 RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members"})
 """Columns that say something about an entity and are no properties."""
@@ -341,3 +348,60 @@ def _opened(dataset: Dataset, access: Access) -> LakeTable | PlainTable | None:
     except NotATableError:
         handle = open_handle(dataset.url, options, (), access.settings)
         return PlainTable.latest(handle) if handle.log.exists() else None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """A plain Delta table at one version. Features that this library cannot read, such as deletion vectors, are refused
+    by name."""
+
+    handle: Handle
+    snapshot: Snapshot
+
+    @staticmethod
+    def latest(handle: Handle) -> PlainTable:
+        return PlainTable(handle, handle.log.snapshot())
+
+    def at(self, version: int) -> PlainTable:
+        return PlainTable(self.handle, self.handle.log.snapshot(version=version))
+
+    @property
+    def url(self) -> str:
+        return self.handle.store.url
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        return from_delta_json(self.snapshot.metadata.schema_string)
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The named columns of all rows, in tables of bounded size."""
+        schema = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
+        partition = self.snapshot.metadata.partition_columns
+        stored = pa.schema([field for field in schema if field.name not in partition])
+        for add in self.snapshot.files.values():
+            # Files lack the partition columns, but a file has to be read to know how many rows it has.
+            asked = stored if len(stored) else self._any_column(partition)
+            with ParquetFiles(self.handle.store) as files:
+                file = StoredFile(add.path, add.size_bytes)
+                budget = self.handle.settings.merge_budget_bytes
+                for table, _, _ in files.stream(file, schema=asked, budget_bytes=budget):
+                    yield _with_partition(table, schema, add)
+
+    def _any_column(self, partition: Sequence[str]) -> pa.Schema:
+        return pa.schema([next(field for field in self.schema if field.name not in partition)])
+
+
+def _with_partition(table: pa.Table, schema: pa.Schema, add: AddFile) -> pa.Table:
+    columns = []
+    for column in schema:
+        if column.name in add.partition_values:
+            text = add.partition_values[column.name]
+            value = None if text is None else parse_partition_value(text, column.type)
+            columns.append(pa.array([value], column.type).take(pa.array(np.zeros(table.num_rows, dtype=np.int64))))
+        else:
+            columns.append(table.column(column.name))
+    return pa.table(columns, schema=schema)

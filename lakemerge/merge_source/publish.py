@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import OutputShape, combine
+from lakemerge.merge_source.entity_states import Fresh, assemble, strings
 from lakemerge.merge_source.inputs import Input
-from lakemerge.merge_source.known import Fresh, assemble, strings
-from lakemerge.merge_source.lists import contiguous
-from lakemerge.merge_source.outcome import OldClusters
-from lakemerge.merge_source.rows import Chunks, SoughtRows
+from lakemerge.merge_source.member_rows import Chunks, SoughtRows
+from lakemerge.merge_source.nested_arrays import contiguous
+from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.state import APPLICATION, State
 from lakemerge.merge_source.types import common_type, loosened
 from lakemerge.schema.casts import safe_cast

@@ -19,11 +19,9 @@ from lakemerge.errors import CommitConflictError, FullRunNeededError, LakeMergeE
 from lakemerge.merge_source.columns import found_in, warn_of_kinds
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.departures import is_due
+from lakemerge.merge_source.config_changes import Succession, check_missing, dataset_states, succession
 from lakemerge.merge_source.inputs import Access, Input, open_input
-from lakemerge.merge_source.leftout import left_out_now, new_ones, shown
-from lakemerge.merge_source.plan import Plan
-from lakemerge.merge_source.planning import LastOutput, Work, plan_changes, plan_everything
+from lakemerge.merge_source.oversize_values import left_out_now, new_ones, shown
 from lakemerge.merge_source.publish import (
     output_number,
     publish,
@@ -31,10 +29,12 @@ from lakemerge.merge_source.publish import (
     unpublished_removals,
     unpublished_rows,
 )
+from lakemerge.merge_source.removed_entities import is_due
 from lakemerge.merge_source.results import RunResult
+from lakemerge.merge_source.run_effects import Plan
+from lakemerge.merge_source.run_plans import LastOutput, Work, plan_changes, plan_everything
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import APPLICATION, RETIRED, DatasetState, Meta, State, deletes, records, write_rows
-from lakemerge.merge_source.succession import Succession, check_missing, dataset_states, succession
 from lakemerge.table.table import LakeTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger

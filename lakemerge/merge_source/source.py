@@ -19,15 +19,14 @@ from lakemerge.merge_source.check import check
 from lakemerge.merge_source.columns import found_in, warn_of_kinds
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.departures import is_due
-from lakemerge.merge_source.entities import entities_of
-from lakemerge.merge_source.explain import explain, report
+from lakemerge.merge_source.config_changes import shape_taken_up, taken_up
+from lakemerge.merge_source.explain import entities_of, explain, report
 from lakemerge.merge_source.inputs import Access, Input, is_of_a_dataset, open_input
 from lakemerge.merge_source.publish import output_number
+from lakemerge.merge_source.removed_entities import is_due
 from lakemerge.merge_source.results import Explanation, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
-from lakemerge.merge_source.succession import shape_taken_up, taken_up
 from lakemerge.options import Settings
 from lakemerge.quantities import milliseconds_of
 from lakemerge.storage import absolute_location, location_of

@@ -24,7 +24,7 @@ import orjson
 import pyarrow as pa
 
 from lakemerge.merge_source.combine import MEMBER
-from lakemerge.merge_source.lists import Ints, contiguous
+from lakemerge.merge_source.nested_arrays import Ints, contiguous
 from lakemerge.options import Settings
 from lakemerge.table.table import LakeTable
 

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from lakemerge.commits.past import PastCommit
 from lakemerge.format.config import TableConfig
-from lakemerge.format.expiry import Expiry, expiries_of
+from lakemerge.format.expiries import Expiry, expiries_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.provenance.explanation import Explanation, Step
+from lakemerge.provenance.key_records import KeyRecord, KeyState, nullable, read_records, read_state
 from lakemerge.provenance.origins import UNKNOWN, find_commits, source_of
-from lakemerge.provenance.records import KeyRecord, KeyState, nullable, read_records, read_state
 from lakemerge.provenance.retained import Retained, retained, unpacked
 from lakemerge.provenance.short import in_words, of_load, shorts
 from lakemerge.provenance.verdicts import Change, Verdict, judged

@@ -1,6 +1,7 @@
 """The way of rows from source files to base files, read from the commits of the table.
 
-The events are those of NiFi's provenance that a table can have (:data:`lakemerge.provenance.events.KINDS`). Events
+The events are those of NiFi's provenance that a table can have
+(:data:`lakemerge.provenance.lineage_events.KINDS`). Events
 stay known after the content that they name is gone. What went to consumers of the change feed is told by their
 positions, and by the commits that dropped them.
 """
@@ -25,9 +26,9 @@ from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAI
 from lakemerge.handle import Handle
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView
-from lakemerge.provenance.events import Event, Lineage
 from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.explanation import Step
+from lakemerge.provenance.lineage_events import Event, Lineage
 from lakemerge.provenance.notes import ADDINFO_OPERATION, SEND_OPERATION, keys_of
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.search import Search

@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 
 from lakemerge._internal.arguments import shown
+from lakemerge.commits.appends import commit_note
 from lakemerge.commits.provenance import Provenance
-from lakemerge.commits.records import commit_note
 from lakemerge.delta import check_info
 from lakemerge.errors import InputError
 from lakemerge.format.keys import Key, key_from_json, key_to_json, keys_at

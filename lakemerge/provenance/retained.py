@@ -16,9 +16,9 @@ from lakemerge.delta import DomainMetadata, Metadata
 from lakemerge.errors import InputError, VersionNotFoundError
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.config import TableConfig
-from lakemerge.format.expiry import Expiry, expiries_of, expiry_domain
+from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
 from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX
-from lakemerge.format.records import records_from
+from lakemerge.format.record_retention import records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from mergers.interrupts import is_foreign

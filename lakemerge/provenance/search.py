@@ -14,7 +14,7 @@ from lakemerge._internal.arguments import items, shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import InputError
 from lakemerge.layout.travel import epoch_ms
-from lakemerge.provenance.events import KINDS, Event
+from lakemerge.provenance.lineage_events import KINDS, Event
 from mergers.wording import argument
 
 __all__ = ["Search"]

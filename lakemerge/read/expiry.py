@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.format.expiry import Expiry
+from lakemerge.format.expiries import Expiry
 from mergers import Frame, Merger, TableShape, fold
 from mergers.contract import Bools
 from mergers.kernel import VERSION_COLUMN

@@ -3,25 +3,31 @@
 It reads local files. On S3 it needs Hadoop's S3A on the class path. Each read gives S3A the options of the store, so
 the session is not changed. To find out whether this works, the first read of a table in an application has Spark plan a
 scan of one file.
+
+A scan of many files is made so that Spark does not ask the store for each of them.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
+import orjson
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from lakemerge.layout.view import FileSlice
 from lakemerge.spark.sessions import jvm_session
-from lakemerge.spark.transport.listing import scan_of_listed
 from lakemerge.storage import LocalStore, S3Store, Store
 from mergers.logs import logger
 
-__all__ = ["parquet_files", "why_through_arrow"]
+__all__ = ["parquet_files", "scan_of_listed", "why_through_arrow"]
+
 
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet"
 """Spark's Parquet reader of its first source API, even if ``parquet`` means the second
@@ -99,3 +105,42 @@ def _scan(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
     session = cast("Any", reader)._spark
     array = session._jvm.java.util.regex.Pattern.compile("\0").split("\0".join(patterns))
     return DataFrame(java.format(_FORMAT).load(array), session)
+
+
+_BLOCK_BYTES = 32 * 1024 * 1024  # Hadoop's for file systems without blocks; Spark splits files by settings of its own
+
+
+def scan_of_listed(reader: DataFrameReader, urls: Sequence[str], sizes: Sequence[int]) -> DataFrame | None:
+    """The rows of files whose sizes in bytes the caller knows.
+
+    :param reader: a reader for a format of Spark's first source API.
+
+    ``None`` if the session does not take the list: a session of Spark Connect, which may be on another host, or one
+    that is set to ignore such logs.
+    """
+    if not hasattr(reader, "_jreader"):
+        return None
+    lines = [b"v1", *(_line(url, size) for url, size in zip(urls, sizes, strict=True))]
+    with tempfile.TemporaryDirectory(prefix="lakemerge-files-") as folder:
+        log = Path(folder) / "_spark_metadata"
+        log.mkdir()
+        (log / "0").write_bytes(b"\n".join(lines))
+        # Otherwise Spark would look for partitions in the files' paths.
+        frame = reader.option("recursiveFileLookup", "true").load(Path(folder).as_uri())
+        location = cast("Any", frame)._jdf.queryExecution().analyzed().relation().location()
+        return frame if location.allFiles().size() == len(urls) else None
+
+
+def _line(url: str, size: int) -> bytes:
+    scheme, _, path = url.partition("://")
+    return orjson.dumps(
+        {
+            "path": f"{scheme}://{quote(path)}",
+            "size": size,
+            "isDir": False,
+            "modificationTime": 0,
+            "blockReplication": 1,
+            "blockSize": _BLOCK_BYTES,
+            "action": "add",
+        }
+    )

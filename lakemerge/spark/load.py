@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge.commits.records import NotEmptyError, commit_load
+from lakemerge.commits.appends import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError
 from lakemerge.format.base_file import BaseFile
@@ -29,7 +29,7 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_arrow_schema, type_ddl
 from lakemerge.spark.fitting import fitting, small
 from lakemerge.spark.names import quoted, sql_names
-from lakemerge.spark.session_settings import session_settings
+from lakemerge.spark.sessions import session_settings
 from lakemerge.spark.transport.jobs import map_in_tasks
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.discard import ROWS_FOLDERS

@@ -3,32 +3,38 @@
 Spark's own Parquet reader, if it reaches the store, reads file slices without live logs. It also reads file slices with
 small logs, which are premerged. Other dirty file slices go through the merge kernel in Python tasks of even size. All
 see the same version, however long the query runs.
+
+The settings of the session say what the text of a filter means (``PARSED``, ``COMPUTED``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.read.filter.filter import Filter, parse_filter
+from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
-from lakemerge.spark.dialect import understood
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
 from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
 
-__all__ = ["Ways", "read_dataframe", "ways_of"]
+__all__ = ["COMPUTED", "PARSED", "Ways", "read_dataframe", "understood", "ways_of"]
+
 
 _MOST_JOINTS = 399
 """Spark 4.2's optimizer makes chains nest as deep as they are long. With a driver's stack of 1 MiB, as Java has it by
@@ -140,3 +146,63 @@ def _check_length(filter: str | Column | None) -> None:
             "one list (column IN (...)), look keys up (table.get), join with a frame of keys, or use table.to_arrow",
             parts=joints + 1,
         )
+
+
+PARSED: Final[Mapping[str, str]] = {
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+"""Settings that say what a text is: a column or a literal, of which type and value."""
+COMPUTED: Final[Mapping[str, str]] = {
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.function.concatBinaryAsString": "false",
+    "spark.sql.functionResolution.sessionOrder": "second",
+    "spark.sql.icu.caseMappings.enabled": "true",
+    "spark.sql.legacy.codingErrorAction": "false",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
+    "spark.sql.legacy.interval.enabled": "false",
+    "spark.sql.legacy.javaCharsets": "false",
+    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
+    "spark.sql.legacy.lpadRpadAlwaysReturnString": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.legacy.truncateForEmptyRegexSplit": "false",
+}
+"""Settings that change computed values. The other conditions can still prune files."""
+
+
+def understood(spark: SparkSession, text: str, schema: pa.Schema) -> Filter | None:
+    """The filter, if this library can evaluate it, too, with the same meaning as the session; ``None`` if only Spark
+    can. The filter may leave out conditions that only Spark can evaluate."""
+    changed = _changed(spark)
+    if not changed.isdisjoint(PARSED):
+        return None
+    zone = parse_zone(str(spark.conf.get("spark.sql.session.timeZone")))
+    try:
+        condition = parse_filter(text, schema, zone=zone)
+    except FilterError:
+        return None
+    if condition is None:
+        return None
+    ansi = str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+    if condition.needs_ansi and not ansi:
+        return None
+    # Computed values follow ANSI's rules here. The other conditions can still prune files.
+    return condition if ansi and changed.isdisjoint(COMPUTED) else replace(condition, computed=())
+
+
+def _changed(spark: SparkSession) -> set[str]:
+    """The settings of :data:`PARSED` and :data:`COMPUTED` that do not have the defaults of Spark 4.2 in the session."""
+    defaults = {**PARSED, **COMPUTED}
+    session = jvm_session(spark)
+    if session is None:
+        given = spark.conf.getAll
+        return {name for name, value in defaults.items() if given.get(name, value).lower() != value.lower()}
+    # Three calls into the JVM instead of one for each setting.
+    names = str(session.sessionState().conf().getAllConfs().keySet().mkString("\n")).split("\n")
+    given = {name: str(spark.conf.get(name)) for name in defaults.keys() & set(names)}
+    return {name for name, value in given.items() if value.lower() != defaults[name].lower()}

@@ -28,8 +28,7 @@ from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.access import parquet_files
 from lakemerge.spark.names import selected
-from lakemerge.spark.session_settings import session_settings
-from lakemerge.spark.sessions import jvm_session, session_id
+from lakemerge.spark.sessions import jvm_session, session_id, session_settings
 from lakemerge.spark.transport.local import local_frame
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.parquet.encoding import leaves

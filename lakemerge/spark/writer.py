@@ -26,14 +26,13 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.load import bulk_load
-from lakemerge.spark.session_settings import session_settings
-from lakemerge.spark.sessions import is_running
+from lakemerge.spark.sessions import is_running, session_settings
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
-from lakemerge.write.load import load_file_slice
+from lakemerge.write.first_load import load_file_slice
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish

@@ -17,7 +17,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import type_ddl
-from lakemerge.spark.judging import judging
+from lakemerge.spark.filter_errors import judging
 from lakemerge.spark.names import quoted
 from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.writer import upsert_dataframe

@@ -2,7 +2,7 @@
 
 An upsert packs log files and commits them. The first write into an empty table does more: it merges the records
 through the kernel into base files, and commits those instead. The records are packed first, unless they are in memory
-(:mod:`lakemerge.write.load`). If another writer was first, log files are committed after all.
+(:mod:`lakemerge.write.first_load`). If another writer was first, log files are committed after all.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import orjson
 import pyarrow as pa
 
 from lakemerge._internal.arguments import shown
+from lakemerge.commits.appends import NotEmptyError, commit_load, commit_logs
 from lakemerge.commits.base import check_not_overtaken
 from lakemerge.commits.provenance import Along, Provenance
-from lakemerge.commits.records import NotEmptyError, commit_load, commit_logs
 from lakemerge.delta import AddFile, AlreadyDone, check_info
 from lakemerge.errors import (
     FrameError,
@@ -44,8 +44,8 @@ from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.carried import without_bits
 from lakemerge.write.discard import ROWS_FOLDERS, discard, discard_packed
+from lakemerge.write.first_load import HeldRecords, hold, load_file_slice, load_held, read_ahead
 from lakemerge.write.frame import FramePlan, plan_frame
-from lakemerge.write.load import HeldRecords, hold, load_file_slice, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from mergers.wording import argument

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mergers.builtin.searches import first_from, next_below
 from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Groups, Ints, Kinds, RowKind, Status
 from mergers.ordering import order_codes
 
-__all__ = ["Events", "History", "carried", "replay", "upserts_of"]
+__all__ = ["Events", "History", "carried", "first_from", "last_above", "next_below", "replay", "upserts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +118,39 @@ def _history(segments: Segments, acting: Bools, newer: Bools, deleting: Bools, p
     newest = segments.last(live & (newer if placed is None else placed))
     winner = np.where(creator < 0, deleted, np.where(newest < 0, creator, newest))
     return History(segments, live, live & newer, creator, status, winner)
+
+
+def last_above(values: Ints, bounds: Ints, longest: int) -> Ints:
+    """For each record, the last one before it whose value is above the record's bound.
+
+    If there is none within ``longest`` records, a record that is further back, or -1.
+    """
+    blocks = [values]
+    """Entry ``i`` of block ``n``: the highest of the ``2**n`` values from ``i`` on."""
+    while 2 ** len(blocks) <= min(longest, len(values)):
+        half = 2 ** (len(blocks) - 1)
+        blocks.append(np.maximum(blocks[-1][:-half], blocks[-1][half:]))
+    end = np.arange(len(values), dtype=np.int64)
+    while blocks:
+        block = blocks.pop()
+        begin = end - 2 ** len(blocks)
+        skips = begin >= 0
+        skips[skips] = block[begin[skips]] <= bounds[skips]
+        end = np.where(skips, begin, end)
+    return end - 1
+
+
+def next_below(values: Ints, bounds: Ints, longest: int) -> Ints:
+    """For each record, the first one after it whose value is below the record's bound.
+
+    If there is none within ``longest`` records, a record that is further on, or the number of records.
+    """
+    return len(values) - 1 - last_above(~values[::-1], ~bounds[::-1], longest)[::-1]
+
+
+def first_from(mask: Bools) -> Ints:
+    """For each record, the first one in the mask from it on; the number of records if there is none. The result has one
+    more entry at its end, for the place after the last record."""
+    count = len(mask)
+    found = np.append(np.where(mask, np.arange(count, dtype=np.int64), count), count)
+    return np.asarray(np.minimum.accumulate(found[::-1])[::-1])

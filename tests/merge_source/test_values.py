@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakemerge.merge_source import known
-from lakemerge.merge_source.content import hash_rows, hash_values
+from lakemerge.merge_source import entity_states
+from lakemerge.merge_source.content_hash import hash_rows, hash_values
 from lakemerge.merge_source.expressions import ExpressionError, parse_expression, shown
 from lakemerge.merge_source.ids import composite_ids, ids_of, keys_of
+from lakemerge.merge_source.rule_values import columns_needed, held_values
 from lakemerge.merge_source.rules import parse_rules
-from lakemerge.merge_source.texts import match_texts, plain_texts
-from lakemerge.merge_source.values import columns_needed, held_values
+from lakemerge.merge_source.value_texts import match_texts, plain_texts
 
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
 
@@ -275,9 +275,9 @@ def test_hashes_tell_what_changed_and_not_how_it_is_stored() -> None:
 def test_places_of_texts(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where all hashes are the same."""
     if collide:
-        monkeypatch.setattr(known, "hash_columns", lambda columns: np.zeros(len(columns[0]), dtype=np.int64))
-    places = known.Places(pa.array(["b", "", "a"]))
+        monkeypatch.setattr(entity_states, "hash_columns", lambda columns: np.zeros(len(columns[0]), dtype=np.int64))
+    places = entity_states.Places(pa.array(["b", "", "a"]))
     assert places.of(pa.array(["a", "c", "", "b", "a"])).tolist() == [2, -1, 1, 0, 2]
     assert places.of(pa.array([], pa.string())).tolist() == []
-    assert known.Places(pa.array([], pa.string())).of(pa.array(["a"])).tolist() == [-1]
-    assert known.Places(pa.array(["b"])).of(pa.array(["a", "b"])).tolist() == [-1, 0]
+    assert entity_states.Places(pa.array([], pa.string())).of(pa.array(["a"])).tolist() == [-1]
+    assert entity_states.Places(pa.array(["b"])).of(pa.array(["a", "b"])).tolist() == [-1, 0]

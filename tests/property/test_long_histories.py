@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mergers import Groups, RowKind, Status
-from mergers.builtin.searches import first_from, last_above, next_below
+from mergers.builtin.history import first_from, last_above, next_below
 from mergers.errors import MergeOverflowError
 from tests.property.merger_configurations import Commit, Configuration, History, check
 from tests.unit.folds import build, fold_frames, shape_of

@@ -32,7 +32,7 @@ from lakemerge import (
     VersionNotFoundError,
 )
 from lakemerge.delta import DeltaLog, HistoryEntry
-from lakemerge.format.expiry import expiries_of
+from lakemerge.format.expiries import expiries_of
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version

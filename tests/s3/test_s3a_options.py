@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from lakemerge.storage import S3Store, open_store
-from lakemerge.storage.s3a import S3A
+from lakemerge.storage.s3 import S3A
 
 IMPLEMENTATION = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 SIMPLE = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"

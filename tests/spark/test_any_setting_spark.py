@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import lakemerge
 from lakemerge import LakeMergeError, LakeTable, ReadPolicy, Settings
 from lakemerge.schema.schema import to_arrow_schema
-from lakemerge.spark.dialect import COMPUTED, PARSED
+from lakemerge.spark.reader import COMPUTED, PARSED
 from tests.spark.sql_settings import FAILING, OTHER_PARTS, settings_of, values_of
 
 Answers = dict[str, Any]

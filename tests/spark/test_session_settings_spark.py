@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
-from lakemerge.spark.session_settings import session_settings
+from lakemerge.spark.sessions import session_settings
 
 TYPE = "spark.sql.parquet.outputTimestampType"
 UNSET = "spark.lakemerge.test.unset"

@@ -29,7 +29,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, Str
 from lakemerge import FrameError, LakeTable, Settings
 from lakemerge.format.names import SLICE_TAG
 from lakemerge.spark import load, writer
-from lakemerge.spark.session_settings import session_settings
+from lakemerge.spark.sessions import session_settings
 from lakemerge.spark.writer import upsert_dataframe
 from lakemerge.write.request import WriteRequest
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.cli import main
-from lakemerge.commits.records import commit_load
+from lakemerge.commits.appends import commit_load
 from lakemerge.format.consumers import Sent, advanced, joined
 from lakemerge.format.feed_offset import Offset
 from lakemerge.ingest import Files
@@ -80,7 +80,7 @@ def test_somebody_elses_info_is_no_replay(tmp_path: Path) -> None:
 
 def test_files_of_a_replay_that_another_was_faster_than(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = source(tmp_path / "t")
-    place = "lakemerge.provenance.replayed.commit_load"
+    place = "lakemerge.provenance.replay.commit_load"
 
     def late(*args: Any, **how: Any) -> object:
         monkeypatch.setattr(place, commit_load)

@@ -19,7 +19,7 @@ import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.commits.retention import commit_expiry
-from lakemerge.format.expiry import Expiry, expiries_of
+from lakemerge.format.expiries import Expiry, expiries_of
 from lakemerge.testing.faults import Call, Fault
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import assert_rows

@@ -11,8 +11,8 @@ import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
+from lakemerge.ingest.results import entries_of
 from lakemerge.ingest.source_local import LocalSource
-from lakemerge.ingest.told import entries_of
 from tests.unit.landing import FEED, land, landed, numbered, rows, states, windows_of
 
 

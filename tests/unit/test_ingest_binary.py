@@ -435,8 +435,8 @@ def test_a_refused_version_can_be_put_back_and_the_one_before_it_cannot(tmp_path
 def test_a_version_that_waits_beside_one_that_is_done_is_replaced(tmp_path: Path, landing: Path) -> None:
     """It came back under the same token, as in a bucket with the same bytes."""
     from lakemerge.format.ledger import LEDGER, FileState
+    from lakemerge.ingest.discovery import Settling, found_by
     from lakemerge.ingest.places import LISTING
-    from lakemerge.ingest.plan import Settling, found_by
 
     common = {"path": "a", "block": 0, "size": 3, "modified_ns": 1, "seen_ms": 1, "blocks": 1, "offset": 0, "rows": 0}
     entries = [

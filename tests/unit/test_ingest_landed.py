@@ -24,12 +24,11 @@ from lakemerge.ingest import Files
 from lakemerge.ingest.formats import documents, lines
 from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.formats.delimited import Delimited
-from lakemerge.ingest.formats.documents import cut_documents
-from lakemerge.ingest.formats.json_lines import JsonLines
+from lakemerge.ingest.formats.json_lines import JsonLines, cut_documents
 from lakemerge.ingest.formats.lines import MAX_RECORD_BYTES, Quoting, cut_block, cut_stream
 from lakemerge.ingest.formats.text_lines import TextLines
 from lakemerge.ingest.formats.times import EPOCHS, TimeFormat, time_format_problem
-from lakemerge.ingest.single import SingleFile
+from lakemerge.ingest.single_file import SingleFile
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from tests.unit.landing import frame_of, landed, read_blocks
 

@@ -12,13 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemerge import TableDamagedError
+from lakemerge.format import ledger as module
 from lakemerge.format.ingests import NamedFile
-from lakemerge.format.ledger import LEDGER, Entry, FileState, absorbed, appended, ledger_tables, rejects_tables
-from lakemerge.ingest import ledger as module
+from lakemerge.format.ledger import (
+    LEDGER,
+    Entry,
+    FileState,
+    absorbed,
+    appended,
+    columns_of,
+    ledger_tables,
+    rejects_tables,
+)
+from lakemerge.ingest.discovery import Candidate, Settling, found_by
 from lakemerge.ingest.places import LISTING
-from lakemerge.ingest.plan import Candidate, Settling, found_by
 from lakemerge.ingest.source import SourceFile
-from lakemerge.ingest.spill import SortedSpill, Spool, columns_of
+from lakemerge.ingest.spill import SortedSpill, Spool
 from lakemerge.storage import LocalStore
 
 STILL = Settling(0)

@@ -18,8 +18,8 @@ from lakemerge import InputError, LakeTable, TableReplacedError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.ledger import ledger_tables
 from lakemerge.ingest import Files, IngestJob
+from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.json_lines import JsonLines
-from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.windows import Gathering, Window, Windows
 from tests.unit.landing import FEED, land, landed, numbered, rows, states, windows_of
 

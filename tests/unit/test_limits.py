@@ -17,7 +17,7 @@ import pytest
 
 from lakemerge import FrameError, LakeTable, SchemaError, Settings
 from lakemerge.ingest import Files
-from lakemerge.ingest.single import SingleFile
+from lakemerge.ingest.single_file import SingleFile
 from lakemerge.schema.limits import MAX_LEVELS, leaf_count, levels_of
 
 STRUCTS: Callable[[pa.DataType], pa.DataType] = lambda kind: pa.struct([("x", kind)])  # noqa: E731
@@ -294,7 +294,7 @@ def test_a_single_file_with_a_deep_value_is_refused(times: int, tmp_path: Path) 
     file = tmp_path / "a.json"
     file.write_text('{"id": 1, "x": ' + "[" * times + "1" + "]" * times + "}\n")
     program = (
-        "import sys\nfrom lakemerge import SchemaError\nfrom lakemerge.ingest.single import SingleFile\n"
+        "import sys\nfrom lakemerge import SchemaError\nfrom lakemerge.ingest.single_file import SingleFile\n"
         "try:\n    SingleFile.found(sys.argv[1]).schema()\nexcept SchemaError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False)

@@ -20,7 +20,7 @@ from lakemerge import (
 )
 from lakemerge.commits.retention import commit_expiry
 from lakemerge.provenance import replay as replaying
-from lakemerge.provenance.replayed import commit_frame, commit_number
+from lakemerge.provenance.replay import commit_frame, commit_number
 from tests.unit.faults import create, frame, rows_of
 
 NOW = dt.timedelta(0)

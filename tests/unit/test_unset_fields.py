@@ -25,7 +25,7 @@ from lakemerge import InputError, LakeTable, Settings, TableDamagedError
 from lakemerge.ingest import Files, packing
 from lakemerge.ingest.formats.base import Frame, Piece
 from lakemerge.ingest.formats.json_lines import JsonLines
-from lakemerge.ingest.single import SingleFile
+from lakemerge.ingest.single_file import SingleFile
 from lakemerge.ingest.source import SourceFile
 from lakemerge.write import pack
 from lakemerge.write.carried import MOST_SETS, MOST_TURNS, turns_of

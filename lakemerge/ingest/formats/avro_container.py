@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lakemerge.errors import DependencyMissingError, LakeMergeError
 from lakemerge.ingest.casting import EITHER
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper
+from lakemerge.ingest.formats.record_rows import MAX_VALUE_LEVELS, nests_deeper
 from lakemerge.ingest.logical import (
     CONNECT_DECIMAL,
     CONNECT_TEXTS,

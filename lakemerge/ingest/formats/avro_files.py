@@ -12,9 +12,9 @@ import pyarrow as pa
 from lakemerge.ingest.formats.avro_container import Container
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.json_lines import Unwrap
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
+from lakemerge.ingest.formats.record_rows import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
+from lakemerge.ingest.row_casting import json_text
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
-from lakemerge.ingest.values import json_text
 
 __all__ = ["AvroRecords"]
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakemerge.ingest.casting import EITHER, Problems, fitted, unsound
 from lakemerge.ingest.formats.base import Frame
 from lakemerge.ingest.formats.times import TimeFormats
-from lakemerge.ingest.values import json_text
+from lakemerge.ingest.row_casting import json_text
 
 __all__ = ["record_text", "to_frame", "told_type"]
 

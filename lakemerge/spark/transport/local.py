@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemerge.spark.session_settings import session_settings
-from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.sessions import jvm_session, session_settings
 
 __all__ = ["local_frame"]
 

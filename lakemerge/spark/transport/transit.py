@@ -24,7 +24,7 @@ from pyspark.sql.types import DecimalType
 from lakemerge.format.base_file import BaseFile
 from lakemerge.layout.view import TableView
 from lakemerge.spark.names import sql_names
-from lakemerge.spark.session_settings import session_settings
+from lakemerge.spark.sessions import session_settings
 
 __all__ = ["Sent", "batches_by_rows", "send"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,11 @@ import pyarrow.compute as pc
 from mergers.builtin.functions.base import ColumnEvents, Function
 from mergers.builtin.functions.exact import exceeds, sum_decimals, sum_integers
 from mergers.builtin.functions.products import multiply_exactly
-from mergers.builtin.functions.steps import fold_steps
+from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Ints
 
-__all__ = ["Count", "Product", "Sum"]
+__all__ = ["Count", "Product", "Sum", "fold_steps"]
+
 
 _LIMITS = {8: 2**7, 16: 2**15, 32: 2**31, 64: 2**63}
 
@@ -132,3 +134,41 @@ class Product(Function):
             events.overflow(outside, "product")
             return pc.if_else(pa.array(begun >= 0), totals, pa.scalar(None, self.kind))
         return _integer_column(events, totals, outside, begun >= 0, "product")
+
+
+def fold_steps(
+    segments: Segments,
+    values: np.ndarray[Any, Any],
+    there: Bools,
+    step: np.ufunc,
+    *,
+    inverse: tuple[Bools, np.ufunc] | None = None,
+) -> np.ndarray[Any, Any]:
+    """The left fold of the values in the mask for each group, in their own type; 0 if there are none.
+
+    The first value of a group is taken as it is. ``inverse`` marks records that use the inverse function. The first
+    record of a group is never marked.
+    """
+    part, records, groups = segments.within(there)
+    taken = values[records]
+    back = np.zeros(len(records), dtype=np.bool_) if inverse is None else inverse[0][records]
+    folded = taken[part.starts]
+    # Records are cut into runs of one function; even runs use the one, odd runs the other. All first runs are folded
+    # at once, then all second runs, and so on. Each record is touched only in its own run.
+    turns = np.diff(back, prepend=False)
+    turns[part.starts] = False
+    run = np.cumsum(turns)
+    run -= part.spread(run[part.starts])
+    rest = np.ones(len(records), dtype=np.bool_)
+    rest[part.starts] = False
+    order = np.flatnonzero(rest)
+    if run.any():
+        order = order[np.argsort(run[order], kind="stable")]
+    with np.errstate(all="ignore"):
+        for chosen in np.split(order, np.flatnonzero(np.diff(run[order])) + 1) if len(order) else ():
+            function = inverse[1] if inverse is not None and run[chosen[0]] % 2 else step
+            # ``at`` takes one element after the other, from left to right; ``reduceat`` would add in pairs.
+            function.at(folded, part.group[chosen], taken[chosen])
+    result = np.zeros(len(segments.sizes), dtype=values.dtype)
+    result[groups] = folded
+    return result

@@ -13,12 +13,12 @@ from lakemerge.errors import IdCollisionError, MaxMergedError, MaxRetiredError
 from lakemerge.merge_source.clusters import Clusters, Link, links_of
 from lakemerge.merge_source.combine import members_of
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.content import hash_values
+from lakemerge.merge_source.content_hash import hash_values
+from lakemerge.merge_source.entity_states import Known, ints, strings
 from lakemerge.merge_source.ids import key_texts
-from lakemerge.merge_source.known import Known, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, run_starts, spread
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, run_starts, spread
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
-from lakemerge.merge_source.values import Held
 
 __all__ = [
     "Bystanders",

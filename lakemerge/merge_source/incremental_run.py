@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import LeftOut, Link, certain_holders, joining
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.entity_states import Fresh, held_of, ints, strings
 from lakemerge.merge_source.ids import ids_of, key_texts
 from lakemerge.merge_source.index import Heads, Holders, find_heads, find_holders, updated
 from lakemerge.merge_source.inputs import Input, Shape
-from lakemerge.merge_source.known import Fresh, held_of, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, run_starts
-from lakemerge.merge_source.outcome import Bystanders, too_many
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, run_starts
+from lakemerge.merge_source.output_ids import Bystanders, too_many
+from lakemerge.merge_source.rule_values import Held, columns_needed, held_values
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import State
-from lakemerge.merge_source.values import Held, columns_needed, held_values
 
 __all__ = ["Reached", "changed_entities", "fresh_of_rows", "narrow_columns", "reach"]
 

@@ -29,13 +29,13 @@ from lakemerge.ingest.formats.choose import chosen_format, file_columns
 from lakemerge.ingest.formats.compressed import ENDINGS
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines
-from lakemerge.ingest.formats.records import MAX_VALUE_LEVELS, add_field, nests_deeper
+from lakemerge.ingest.formats.record_rows import MAX_VALUE_LEVELS, add_field, nests_deeper
 from lakemerge.ingest.formats.text_lines import TextLines
-from lakemerge.ingest.frames import Shape
 from lakemerge.ingest.guessing import Guess, equal_keys, guessed_texts, settled, with_types
 from lakemerge.ingest.places import Places, whole_path
 from lakemerge.ingest.reading import Reading, Rejects, readable, refused
 from lakemerge.ingest.source import SourceFile
+from lakemerge.ingest.window_columns import Shape
 from lakemerge.options import Settings
 from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema

@@ -16,14 +16,13 @@ from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.format.ledger import FileState
 from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Member, Standing
+from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.base import Piece, with_folders
-from lakemerge.ingest.plan import Candidate
 from lakemerge.ingest.reading import readable
-from lakemerge.ingest.results import IngestResult
+from lakemerge.ingest.results import IngestResult, entries_of
 from lakemerge.ingest.runner import Runner
 from lakemerge.ingest.source import FileChangedError, FileGoneError, SourceFile
 from lakemerge.ingest.spill import SortedSpill
-from lakemerge.ingest.told import entries_of
 from lakemerge.layout.view import TableView
 from lakemerge.write.discard import discard_rejects
 from lakemerge.write.upsert import finish

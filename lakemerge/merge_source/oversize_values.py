@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.changes import Sizes
 from lakemerge.merge_source.clusters import LeftOut
 from lakemerge.merge_source.config import MergeConfig
+from lakemerge.merge_source.entity_states import Known, ints, strings
 from lakemerge.merge_source.ids import key_texts
-from lakemerge.merge_source.known import Known, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous
-from lakemerge.merge_source.outcome import shown_value
+from lakemerge.merge_source.incremental_run import Sizes
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous
+from lakemerge.merge_source.output_ids import shown_value
 from lakemerge.merge_source.results import LeftOutValue
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import State, deletes, records
-from lakemerge.merge_source.values import Held
 
 __all__ = [
     "all_left_out_records",

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge.merge_source.entity_states import Fresh, ints, strings
 from lakemerge.merge_source.ids import key_texts
-from lakemerge.merge_source.known import Fresh, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.state import State, deletes
-from lakemerge.merge_source.values import Held
 
 __all__ = ["Departures", "due_departures", "forgotten_entities", "forgotten_of", "is_due"]
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FullRunNeededError, InputError, LakeMergeError
-from lakemerge.merge_source.changes import fresh_of_rows, narrow_columns
-from lakemerge.merge_source.content import hash_rows
+from lakemerge.merge_source.content_hash import hash_rows
+from lakemerge.merge_source.entity_states import Fresh, Known, ints, strings
 from lakemerge.merge_source.ids import ids_of, key_texts
+from lakemerge.merge_source.incremental_run import fresh_of_rows, narrow_columns
 from lakemerge.merge_source.index import Heads, Holders, heads_of, rebuilt
 from lakemerge.merge_source.inputs import Input, Shape
-from lakemerge.merge_source.known import Fresh, Known, ints, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import VALUE, State, chunk_rows, deletes, records
-from lakemerge.merge_source.values import Held
 
 __all__ = [
     "all_entities",

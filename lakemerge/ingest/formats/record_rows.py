@@ -14,7 +14,7 @@ from lakemerge.ingest.casting import Problems
 from lakemerge.ingest.formats.base import Frame
 from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.logical import Day, Moment
-from lakemerge.ingest.values import Literal, Misfits, Place, column_of, json_text
+from lakemerge.ingest.row_casting import Literal, Misfits, Place, column_of, json_text
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from lakemerge.write.carried import Sets

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import Combined, OutputShape, Part, combine
-from lakemerge.merge_source.content import hash_values
-from lakemerge.merge_source.known import Places, strings
-from lakemerge.merge_source.lists import Bools, Ints, contiguous
-from lakemerge.merge_source.outcome import OldClusters
+from lakemerge.merge_source.content_hash import hash_values
+from lakemerge.merge_source.entity_states import Places, strings
+from lakemerge.merge_source.member_rows import MemberRows
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous
+from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.publish import BATCH_ROWS, publish, retired_rows
-from lakemerge.merge_source.rows import MemberRows
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import ENTITY
 from lakemerge.table.table import LakeTable

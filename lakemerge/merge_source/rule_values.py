@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.expressions import Call, Literal, Node, Path
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, list_array, run_starts, spread
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, list_array, run_starts, spread
 from lakemerge.merge_source.rules import Rules
-from lakemerge.merge_source.texts import case_changed, is_number, json_strings, match_texts, plain_texts
+from lakemerge.merge_source.value_texts import case_changed, is_number, json_strings, match_texts, plain_texts
 
 __all__ = ["Held", "columns_needed", "held_values"]
 
@@ -30,7 +30,7 @@ class Held:
     rows: Ints
     expressions: Ints
     values: pa.Array
-    """The values as :func:`lakemerge.merge_source.texts.match_texts`."""
+    """The values as :func:`lakemerge.merge_source.value_texts.match_texts`."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.combine import FIXED, OutputShape
-from lakemerge.merge_source.content import hash_rows, hash_values
-from lakemerge.merge_source.known import strings
-from lakemerge.merge_source.lists import Ints, contiguous, lengths_of, offsets_of
-from lakemerge.merge_source.outcome import OldClusters
+from lakemerge.merge_source.content_hash import hash_rows, hash_values
+from lakemerge.merge_source.entity_states import strings
+from lakemerge.merge_source.nested_arrays import Ints, contiguous, lengths_of, offsets_of
+from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.state import ENTITY
 from lakemerge.table.table import LakeTable
 

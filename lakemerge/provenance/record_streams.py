@@ -14,7 +14,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
-from lakemerge.provenance.records import nullable
+from lakemerge.provenance.key_records import nullable
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import check_keys

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.layout.xxhash64 import hash_columns
-from lakemerge.merge_source.lists import contiguous, offsets_of, spread
-from lakemerge.merge_source.texts import number_texts
+from lakemerge.merge_source.nested_arrays import contiguous, offsets_of, spread
+from lakemerge.merge_source.value_texts import number_texts
 
 __all__ = ["Hashes", "hash_rows", "hash_values"]
 

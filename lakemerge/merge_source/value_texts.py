@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.lists import Ints, contiguous, list_array, offsets_of, spread
+from lakemerge.merge_source.nested_arrays import Ints, contiguous, list_array, offsets_of, spread
 
 __all__ = ["case_changed", "is_number", "json_strings", "kind_letter", "match_texts", "number_texts", "plain_texts"]
 

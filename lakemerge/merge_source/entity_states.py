@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.ids import key_texts
-from lakemerge.merge_source.lists import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
+from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
+from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.state import ENTITY, HOLDING
-from lakemerge.merge_source.values import Held
 
 __all__ = ["Fresh", "Known", "Places", "assemble", "held_lists", "held_of", "ints", "strings"]
 

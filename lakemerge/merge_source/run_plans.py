@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.merge_source.changes import changed_entities, reach
 from lakemerge.merge_source.clusters import LeftOut, oversize
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
-from lakemerge.merge_source.departures import Departures, due_departures, forgotten_entities, forgotten_of
-from lakemerge.merge_source.emission import Emitter, LocalEmitter
-from lakemerge.merge_source.everything import (
+from lakemerge.merge_source.config_changes import shape_taken_up
+from lakemerge.merge_source.entity_states import Fresh, Known, assemble, ints, strings
+from lakemerge.merge_source.full_run import (
     all_entities,
     each_once,
     emptied_chunks,
@@ -27,17 +26,18 @@ from lakemerge.merge_source.everything import (
     remembered,
     still_there,
 )
+from lakemerge.merge_source.incremental_run import changed_entities, reach
 from lakemerge.merge_source.inputs import Input
-from lakemerge.merge_source.known import Fresh, Known, assemble, ints, strings
-from lakemerge.merge_source.leftout import all_left_out_records, left_out_of, left_out_records
-from lakemerge.merge_source.lists import Bools
-from lakemerge.merge_source.outcome import Bystanders, Left, OldClusters, collision
-from lakemerge.merge_source.plan import Plan, Settling, departures, settle
-from lakemerge.merge_source.rows import Chunks, ScannedRows, SoughtRows
-from lakemerge.merge_source.seen import confirmed, seen_clusters
+from lakemerge.merge_source.last_output import confirmed, seen_clusters
+from lakemerge.merge_source.member_rows import Chunks, ScannedRows, SoughtRows
+from lakemerge.merge_source.nested_arrays import Bools
+from lakemerge.merge_source.output_ids import Bystanders, Left, OldClusters, collision
+from lakemerge.merge_source.output_rows import Emitter, LocalEmitter
+from lakemerge.merge_source.oversize_values import all_left_out_records, left_out_of, left_out_records
+from lakemerge.merge_source.removed_entities import Departures, due_departures, forgotten_entities, forgotten_of
+from lakemerge.merge_source.run_effects import Plan, Settling, departures, settle
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import DatasetState, State, chunk_rows, deletes, redated
-from lakemerge.merge_source.succession import shape_taken_up
 from lakemerge.table.table import LakeTable
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from lakemerge.errors import FullRunNeededError
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import Part
+from lakemerge.merge_source.entity_states import Known
 from lakemerge.merge_source.ids import ids_of
 from lakemerge.merge_source.inputs import Input, Shape
-from lakemerge.merge_source.known import Known
-from lakemerge.merge_source.lists import Ints, contiguous, run_starts
+from lakemerge.merge_source.nested_arrays import Ints, contiguous, run_starts
 from lakemerge.merge_source.spool import Spool
 from lakemerge.merge_source.state import State
 
