@@ -86,7 +86,7 @@ def measure(report: Report, folder: Path, *, slices: int, commits: int, rounds: 
 
 def _problems(plan: CompactionPlan, *, slices: int, commits: int) -> list[str]:
     """How the plan differs from the expected one, in which only the last base file of each bucket has logs."""
-    found = (plan.slices, plan.tiles, sum(part.log_blocks for group in plan.groups for part in group.slices))
+    found = (plan.buckets, plan.file_slices, sum(part.log_blocks for group in plan.groups for part in group.buckets))
     expected = (slices, slices, slices * commits)
     read = slices * (_BASE_BYTES + commits * _BLOCK_BYTES)
     problems = [] if found == expected else [f"buckets, file slices and blocks are {found}, expected {expected}"]

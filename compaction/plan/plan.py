@@ -24,7 +24,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedSlice, threshold_words
+from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedBucket, threshold_words
 from mergers.wording import argument
 
 __all__ = ["plan_compaction"]
@@ -191,9 +191,9 @@ def _by_name(part: BucketId) -> tuple[list[str], int]:
     return [value or "" for value in part.partition], part.bucket
 
 
-def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedSlice:
+def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedBucket:
     loads = [load for load, _ in file_slices]
-    return PlannedSlice(
+    return PlannedBucket(
         partition=part.partition,
         bucket=part.bucket,
         files=tuple(load.file for load in loads),
@@ -207,7 +207,7 @@ def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedSlice:
     )
 
 
-def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float, ...]]:
+def _order(strategy: CompactionStrategy) -> Callable[[PlannedBucket], tuple[float, ...]]:
     """A sort key that puts the most urgent buckets first. Among equals, older buckets come first, so that none waits
     for ever."""
     match strategy.order:
@@ -221,12 +221,12 @@ def _order(strategy: CompactionStrategy) -> Callable[[PlannedSlice], tuple[float
             return lambda part: (part.oldest_version, -part.log_bytes)
 
 
-def _written(part: PlannedSlice, *, minor: bool) -> int:
+def _written(part: PlannedBucket, *, minor: bool) -> int:
     """An estimate of the most bytes that are written."""
     return part.log_bytes if minor else part.bytes_read
 
 
-def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bool) -> Sequence[PlannedSlice]:
+def _within(ordered: Sequence[PlannedBucket], max_bytes: int | None, *, minor: bool) -> Sequence[PlannedBucket]:
     """The first buckets that a run of this many bytes can do. It ends at the first bucket that does not fit. If it took
     smaller ones after that, a large one could wait for ever."""
     if max_bytes is None:
@@ -236,7 +236,7 @@ def _within(ordered: Sequence[PlannedSlice], max_bytes: int | None, *, minor: bo
     return ordered[: max(count, 1)]
 
 
-def _groups(parts: Sequence[PlannedSlice], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
+def _groups(parts: Sequence[PlannedBucket], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
     """Put the buckets, in their order, into groups that each read about this many bytes."""
     items = [
         BinItem(value=part, records=part.log_rows, bytes=part.bytes_read, at_ms=rank) for rank, part in enumerate(parts)
@@ -244,7 +244,7 @@ def _groups(parts: Sequence[PlannedSlice], target_bytes: int, *, minor: bool) ->
     bins = fill(items, BinLimits(max_bytes=target_bytes), now_ms=0, force=True).closed
     return tuple(
         CompactionGroup(
-            slices=part.values,
+            buckets=part.values,
             closed=str(part.closed),
             bytes_read=part.bytes,
             bytes_written=sum(_written(value, minor=minor) for value in part.values),

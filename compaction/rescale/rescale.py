@@ -38,7 +38,7 @@ from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.runs import Run, key_ranges
-from lakemerge.results.results import RescaleResult, SkippedTile
+from lakemerge.results.results import RescaleResult, SkippedFileSlice
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
 from lakemerge.write.discard import ROWS_FOLDERS, discard
 from mergers.failing import FAILURES
@@ -109,7 +109,7 @@ class _Run:
         self._spark = spark
         self._started = time.monotonic()
         self._done: list[tuple[_Group, list[AddFile]]] = []
-        self._skipped: dict[tuple[BucketId, ...], SkippedTile] = {}
+        self._skipped: dict[tuple[BucketId, ...], SkippedFileSlice] = {}
         self._commits = 0
         self._phases = {"merge": 0.0, "commit": 0.0}
 
@@ -143,7 +143,7 @@ class _Run:
             before=self._before,
             buckets=self._view.config.buckets or self._buckets,
             commits=self._commits,
-            slices=sum(len(group.targets) for group, _ in self._done),
+            written_buckets=sum(len(group.targets) for group, _ in self._done),
             rows=rows_of(adds),
             files=len(adds),
             bytes=sum(add.size_bytes for add in adds),
@@ -200,7 +200,7 @@ class _Run:
                 discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS, keep=kept)
             if not done:
                 return
-            parameters = {"buckets": self._buckets, "readVersion": view.version, "slices": len(done)}
+            parameters = {"buckets": self._buckets, "readVersion": view.version, "writtenBuckets": len(done)}
             with self._timed("commit"):
                 commit_compaction(
                     handle,
@@ -222,9 +222,9 @@ class _Run:
         """The groups that can be committed. Groups with a total that does not fit are noted, and stay as they are."""
         done = []
         for group, parts in outcomes:
-            skipped = next((part for part in parts if isinstance(part, SkippedTile)), None)
+            skipped = next((part for part in parts if isinstance(part, SkippedFileSlice)), None)
             if skipped is None:
-                done.append((group, [add for part in parts if not isinstance(part, SkippedTile) for add in part]))
+                done.append((group, [add for part in parts if not isinstance(part, SkippedFileSlice) for add in part]))
             else:
                 self._skipped[group.targets] = skipped
                 _logger.warning("rescale of %s skipped a bucket: %s", self._handle.store.url, skipped.reason)
@@ -288,7 +288,7 @@ def _metrics(done: Sequence[tuple[_Group, list[AddFile]]]) -> dict[str, object]:
     }
 
 
-RescaledBucket: TypeAlias = list[AddFile] | SkippedTile
+RescaledBucket: TypeAlias = list[AddFile] | SkippedFileSlice
 """The files that were written, or why there are none."""
 
 

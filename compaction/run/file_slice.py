@@ -23,7 +23,7 @@ from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import stored_streams, tombstone_stream
 from lakemerge.read.superseded import Superseded
 from lakemerge.results.failures import FailedKey
-from lakemerge.results.results import SkippedTile
+from lakemerge.results.results import SkippedFileSlice
 from lakemerge.schema.nested import settled
 from lakemerge.write.base_file import Apart, BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile
@@ -61,7 +61,7 @@ class FileSliceJob:
     """Whether the base file stays. Then there is exactly one file slice, and it has a base file."""
     first_ordinal: int
     ordinals: int
-    apart: tuple[SkippedTile, ...] = ()
+    apart: tuple[SkippedFileSlice, ...] = ()
     """Keys whose merge fails. They are in one file slice, and are written as they are stored."""
 
     @property
@@ -75,7 +75,7 @@ class Rewritten:
     """New base files, with all rows of the file slices."""
 
     adds: list[AddFile]
-    apart: tuple[SkippedTile, ...] = ()
+    apart: tuple[SkippedFileSlice, ...] = ()
     """The keys whose records they leave in the logs."""
 
 
@@ -90,7 +90,7 @@ class Merged:
     """The size of all files that were written."""
 
 
-def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedTile:
+def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedFileSlice:
     """Merge the logs of a job's file slices. If the job is skipped, it may have written some files."""
     first = job.file_slices[0]
     try:
@@ -107,12 +107,12 @@ class FailingSlice:
     """What a file slice has that cannot be merged."""
 
     file_slice: FileSlice
-    keys: tuple[SkippedTile, ...]
+    keys: tuple[SkippedFileSlice, ...]
     others: int
     """How many live records its other keys have. There is nothing to gain from a compaction if it is 0."""
 
 
-def find_failing(job: FileSliceJob, merge: MergeSpec) -> list[FailingSlice] | SkippedTile:
+def find_failing(job: FileSliceJob, merge: MergeSpec) -> list[FailingSlice] | SkippedFileSlice:
     """The keys of a job's file slices whose merge fails, for each file slice. If it cannot be told, because too many
     fail, the report on the job."""
     found = []
@@ -126,8 +126,8 @@ def find_failing(job: FileSliceJob, merge: MergeSpec) -> list[FailingSlice] | Sk
     return found
 
 
-def _skipped(file_slice: FileSlice, failed: FailedKey) -> SkippedTile:
-    return SkippedTile(
+def _skipped(file_slice: FileSlice, failed: FailedKey) -> SkippedFileSlice:
+    return SkippedFileSlice(
         partition=file_slice.bucket_id.partition,
         bucket=file_slice.bucket_id.bucket,
         key=failed.key,
@@ -138,10 +138,10 @@ def _skipped(file_slice: FileSlice, failed: FailedKey) -> SkippedTile:
     )
 
 
-def skipped_file_slice(part: BucketId, error: LakeMergeError) -> SkippedTile:
+def skipped_file_slice(part: BucketId, error: LakeMergeError) -> SkippedFileSlice:
     """The report on a file slice, or a whole bucket, in which the merge of a key fails."""
     key = error.facts.get("key")
-    return SkippedTile(
+    return SkippedFileSlice(
         partition=part.partition,
         bucket=part.bucket,
         key=key if isinstance(key, Mapping) else {},

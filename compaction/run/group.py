@@ -22,7 +22,7 @@ from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
-from lakemerge.results.results import SkippedTile
+from lakemerge.results.results import SkippedFileSlice
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard
 from mergers.logs import logger
@@ -42,10 +42,10 @@ _logger = logger(__name__)
 class Left:
     """A file slice that is left as it is, because nothing else in it could be merged."""
 
-    apart: tuple[SkippedTile, ...]
+    apart: tuple[SkippedFileSlice, ...]
 
 
-Outcome: TypeAlias = Rewritten | Merged | SkippedTile | Left
+Outcome: TypeAlias = Rewritten | Merged | SkippedFileSlice | Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GroupOutcome:
         return [
             file_slice
             for job, what in self._pairs
-            if not isinstance(what, SkippedTile | Left)
+            if not isinstance(what, SkippedFileSlice | Left)
             for file_slice in job.file_slices
         ]
 
@@ -94,10 +94,10 @@ class GroupOutcome:
         return [file_slice for job, what in self._pairs if isinstance(what, Merged) for file_slice in job.file_slices]
 
     @property
-    def skipped(self) -> list[SkippedTile]:
-        found: list[SkippedTile] = []
+    def skipped(self) -> list[SkippedFileSlice]:
+        found: list[SkippedFileSlice] = []
         for what in self.outcomes:
-            if isinstance(what, SkippedTile):
+            if isinstance(what, SkippedFileSlice):
                 found.append(what)
             elif isinstance(what, Rewritten | Left):
                 found += what.apart
@@ -169,7 +169,7 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
 
 def _merge(
     run: GroupRun, jobs: Sequence[FileSliceJob], write: BaseWriteSpec, name: str
-) -> list[Rewritten | Merged | SkippedTile]:
+) -> list[Rewritten | Merged | SkippedFileSlice]:
     """The result of each job, in their order."""
     work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
     return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
@@ -182,15 +182,15 @@ def _merge_apart(
     merged."""
     outcomes = _merge(run, jobs, write, name)
     pairs = list(zip(jobs, outcomes, strict=True))
-    failed = [job for job, what in pairs if isinstance(what, SkippedTile)]
-    done: list[tuple[FileSliceJob, Outcome]] = [pair for pair in pairs if not isinstance(pair[1], SkippedTile)]
+    failed = [job for job, what in pairs if isinstance(what, SkippedFileSlice)]
+    done: list[tuple[FileSliceJob, Outcome]] = [pair for pair in pairs if not isinstance(pair[1], SkippedFileSlice)]
     if not failed:
         return list(jobs), [what for _, what in done]
     look, sizes = partial(find_failing, merge=run.merge), [job.bytes for job in failed]
     found = run_jobs(run.handle, look, failed, sizes=sizes, name=f"compaction, {name}, failing keys", spark=run.spark)
-    again: list[tuple[FileSlice, tuple[SkippedTile, ...], int]] = []
+    again: list[tuple[FileSlice, tuple[SkippedFileSlice, ...], int]] = []
     for job, slices in zip(failed, found, strict=True):
-        if isinstance(slices, SkippedTile):
+        if isinstance(slices, SkippedFileSlice):
             done.append((job, slices))
             continue
         for part in slices:
@@ -216,7 +216,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, n
     parameters = {
         "readVersion": run.read.version,
         "mode": "minor" if run.minor else "full",
-        "tiles": len(outcome.done),
+        "fileSlices": len(outcome.done),
         "group": f"{number} of {of}",
         **run.parameters,
     }
@@ -227,7 +227,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, n
         "numOutputBytes": outcome.bytes,
         "numInputBytes": outcome.bytes_read,
         "numLogBlocks": outcome.log_blocks,
-        "numSkippedTiles": len(outcome.skipped),
+        "numSkippedFileSlices": len(outcome.skipped),
         "mergeTimeMs": round(outcome.merge_seconds * 1000),
         **run.metrics,
     }
@@ -252,7 +252,7 @@ def _written(outcome: GroupOutcome) -> Iterator[str]:
         yield from part.minor.paths
 
 
-def _warn(handle: Handle, skipped: Sequence[SkippedTile]) -> None:
+def _warn(handle: Handle, skipped: Sequence[SkippedFileSlice]) -> None:
     for file_slice in skipped:
         where = (
             f"partition {file_slice.partition}, bucket {file_slice.bucket}"

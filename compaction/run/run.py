@@ -108,7 +108,7 @@ class _Run:
             outcome = compact_group(self._run, jobs, number=number, of=count)
         except FileSlicesChangedError as error:
             group = self._plan.groups[number - 1]
-            self._lost.append(LostGroup(slices=len(group.slices), bytes_read=group.bytes_read, reason=error.message))
+            self._lost.append(LostGroup(buckets=len(group.buckets), bytes_read=group.bytes_read, reason=error.message))
             _logger.info("compaction of %s lost group %d of %d: %s", url, number, count, error.message)
             return
         self._done.append(outcome)
@@ -122,7 +122,7 @@ class _Run:
             plan=self._plan,
             version=max(versions, default=self._plan.version),
             commits=len(versions),
-            tiles=sum(len(outcome.done) for outcome in done),
+            file_slices=sum(len(outcome.done) for outcome in done),
             rows=sum(outcome.rows for outcome in done),
             files=sum(outcome.files for outcome in done),
             bytes=sum(outcome.bytes for outcome in done),
@@ -187,7 +187,7 @@ def _bytes(file_slices: Sequence[FileSlice]) -> int:
 
 
 def _file_slices(read: TableView, group: CompactionGroup) -> list[FileSlice]:
-    due = {BucketId(part.partition, part.bucket): frozenset(part.files) for part in group.slices}
+    due = {BucketId(part.partition, part.bucket): frozenset(part.files) for part in group.buckets}
     return [
         file_slice
         for part, files in due.items()

@@ -156,7 +156,6 @@ def history(
 
 
 @app.command()
-@app.command("slices", hidden=True)
 def buckets(
     path: PathArgument,
     storage_options: StorageOption = None,
@@ -164,7 +163,7 @@ def buckets(
     json: JsonLinesOption = False,
 ) -> None:
     """Show the buckets of a table, the costliest to read first."""
-    found = sorted(opened(path, storage_options).slices(), key=lambda part: -part.read_amplification)
+    found = sorted(opened(path, storage_options).buckets(), key=lambda part: -part.read_amplification)
     if json:
         lines(dataclasses.asdict(part) | {"read_amplification": part.read_amplification} for part in found[:limit])
     else:

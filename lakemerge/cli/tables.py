@@ -12,7 +12,7 @@ from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.python_values import python_values, with_text_decimals
-from lakemerge.results.plans import CompactionPlan, PlannedSlice, counted, counts, readable_bytes
+from lakemerge.results.plans import CompactionPlan, PlannedBucket, counted, counts, readable_bytes
 from lakemerge.results.results import (
     CompactionResult,
     ExpiryResult,
@@ -21,7 +21,7 @@ from lakemerge.results.results import (
     VacuumResult,
 )
 from lakemerge.schema.schema import type_ddl
-from lakemerge.table.describe import SliceInfo
+from lakemerge.table.describe import BucketInfo
 from lakemerge.table.table import LakeTable
 
 __all__ = [
@@ -56,7 +56,7 @@ def shown_detail(table: LakeTable) -> None:
         ("ordering", ", ".join(detail.ordering) or "commit order"),
         ("partitioned by", ", ".join(detail.partition_by) or "nothing"),
         ("buckets", "not chosen yet" if detail.buckets is None else str(detail.buckets)),
-        ("buckets with rows", f"{detail.slices}, {detail.dirty_slices} of them with live logs"),
+        ("buckets with rows", f"{detail.filled_buckets}, {detail.dirty_buckets} of them with live logs"),
         ("base", f"{counts(file=detail.base_files, row=detail.base_rows)}, {readable_bytes(detail.base_bytes)}"),
         (
             "winners",
@@ -84,7 +84,7 @@ def shown_history(entries: Sequence[HistoryEntry]) -> None:
     columns(("version", "time (UTC)", "operation", "what", "numbers"), rows)
 
 
-def shown_buckets(slices: Sequence[SliceInfo], *, limit: int) -> None:
+def shown_buckets(slices: Sequence[BucketInfo], *, limit: int) -> None:
     names = ("partition", "bucket", "base files", "rows", "base", "winners", "log blocks", "logs", "amplified")
     costly = sorted(slices, key=lambda part: -part.read_amplification)
     rows = (
@@ -111,7 +111,7 @@ def shown_plan(plan: CompactionPlan) -> None:
     if not plan.groups:
         return
     names = ("commit", "partition", "bucket", "base files", "base", "winners", "logs", "blocks", "why")
-    rows = [(number, part) for number, group in enumerate(plan.groups, start=1) for part in group.slices]
+    rows = [(number, part) for number, group in enumerate(plan.groups, start=1) for part in group.buckets]
     columns(names, ((str(number), *_planned(part)) for number, part in rows[:_PLANNED]))
     if len(rows) > _PLANNED:
         say(counted(len(rows) - _PLANNED, "more bucket"))
@@ -219,7 +219,7 @@ def shown_vacuum(result: VacuumResult) -> None:
         say("nothing was deleted; add --delete to delete the files")
 
 
-def _planned(part: PlannedSlice) -> Iterable[str]:
+def _planned(part: PlannedBucket) -> Iterable[str]:
     yield ", ".join("null" if value is None else value for value in part.partition)
     yield str(part.bucket)
     yield str(len(part.files))

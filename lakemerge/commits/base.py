@@ -45,7 +45,7 @@ __all__ = [
 class FileSlicesChangedError(CommitConflictError):
     """Another compaction merged one of the file slices first, so this one has read old files."""
 
-    code = "tiles-changed"
+    code = "file-slices-changed"
 
 
 def commit_to(

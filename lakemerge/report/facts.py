@@ -118,7 +118,7 @@ def due(table: LakeTable) -> list[tuple[str, str, str]]:
             rows.append((name, "nothing", _SWITCHED_OFF))
             continue
         plan = table.compact(minor=minor, strategy=strategy, dry_run=True)
-        would = f"merge {counted(plan.slices, 'bucket')}" if plan.groups else "nothing"
+        would = f"merge {counted(plan.buckets, 'bucket')}" if plan.groups else "nothing"
         rows.append((name, would, _compaction(plan) if plan.groups else f"No file slice has {_least(strategy)}."))
     commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in table.view.snapshot.domains)
     after = schedule.logs_after_commits

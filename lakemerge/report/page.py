@@ -14,7 +14,7 @@ from lakemerge.report.facts import due, failures, growth_of, reasons_of, replace
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
 from lakemerge.results.html import html_text, table_html
 from lakemerge.results.plans import counted, readable_bytes
-from lakemerge.table.describe import SliceInfo
+from lakemerge.table.describe import BucketInfo
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
     parts = [
         _section("State", _state(table)),
         _section("What maintenance would do now, and why", table_html(("when or what", "would do", "why"), due(table))),
-        _section("Buckets by read amplification", _groups(table.slices())),
+        _section("Buckets by read amplification", _groups(table.buckets())),
         _section("Commits and their sizes", _commits(history)),
         _section("Growth", _growth(table, history)),
         _section("Compactions and their reasons", _compactions(history)),
@@ -77,7 +77,7 @@ def _state(table: LakeTable) -> str:
         ("base files", f"{detail.base_files:,}, {readable_bytes(detail.base_bytes)}"),
         ("live logs", f"{detail.log_blocks:,} blocks, {readable_bytes(detail.log_bytes)}"),
         ("read amplification", f"{detail.read_amplification:.2f}"),
-        ("buckets with live logs", f"{detail.dirty_slices:,} of {detail.slices:,}"),
+        ("buckets with live logs", f"{detail.dirty_buckets:,} of {detail.filled_buckets:,}"),
         ("merger", detail.merger),
         ("key", ", ".join(detail.key)),
         ("ordering", ", ".join(detail.ordering) or "commit order"),
@@ -88,7 +88,7 @@ def _state(table: LakeTable) -> str:
     return f"<dl class='cards'>{cards}</dl>"
 
 
-def _groups(slices: Sequence[SliceInfo]) -> str:
+def _groups(slices: Sequence[BucketInfo]) -> str:
     if not slices:
         return "<p>The table has no files yet.</p>"
     costly = sorted(slices, key=lambda part: -part.read_amplification)[:_COSTLIEST]

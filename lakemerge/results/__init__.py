@@ -9,7 +9,7 @@ from lakemerge.results.plans import (
     CompactionPlan,
     CompactionStrategy,
     Order,
-    PlannedSlice,
+    PlannedBucket,
     readable_bytes,
 )
 from lakemerge.results.results import (
@@ -20,7 +20,7 @@ from lakemerge.results.results import (
     MaintenanceResult,
     RescaleResult,
     RestoreResult,
-    SkippedTile,
+    SkippedFileSlice,
     UpsertResult,
     VacuumResult,
 )
@@ -43,11 +43,11 @@ __all__ = [
     "LostGroup",
     "MaintenanceResult",
     "Order",
-    "PlannedSlice",
+    "PlannedBucket",
     "RescaleResult",
     "RestoreResult",
     "Schedule",
-    "SkippedTile",
+    "SkippedFileSlice",
     "UpsertResult",
     "VacuumResult",
     "readable_bytes",

@@ -15,7 +15,7 @@ __all__ = [
     "CompactionPlan",
     "CompactionStrategy",
     "Order",
-    "PlannedSlice",
+    "PlannedBucket",
     "counted",
     "counts",
     "readable_bytes",
@@ -93,7 +93,7 @@ class CompactionStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSlice:
+class PlannedBucket:
     """The part of a bucket that is due: base files, and the live logs in their key ranges."""
 
     partition: tuple[str | None, ...]
@@ -129,7 +129,7 @@ class PlannedSlice:
 class CompactionGroup:
     """Buckets that are compacted in one commit."""
 
-    slices: tuple[PlannedSlice, ...]
+    buckets: tuple[PlannedBucket, ...]
     closed: str
     """Why no more buckets are in it; see :class:`lakemerge.bins.Closed`."""
     bytes_read: int
@@ -137,8 +137,8 @@ class CompactionGroup:
     """Estimated, at most: what is written is compressed and has one row per key."""
 
     @property
-    def tiles(self) -> int:
-        return sum(len(part.files) for part in self.slices)
+    def file_slices(self) -> int:
+        return sum(len(part.files) for part in self.buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +160,14 @@ class CompactionPlan:
     log_bytes: int
 
     @property
-    def slices(self) -> int:
+    def buckets(self) -> int:
         """How many buckets are compacted."""
-        return sum(len(group.slices) for group in self.groups)
+        return sum(len(group.buckets) for group in self.groups)
 
     @property
-    def tiles(self) -> int:
+    def file_slices(self) -> int:
         """Base files, or buckets without one."""
-        return sum(group.tiles for group in self.groups)
+        return sum(group.file_slices for group in self.groups)
 
     @property
     def bytes_read(self) -> int:
@@ -182,7 +182,7 @@ class CompactionPlan:
     @property
     def merged_bytes(self) -> int:
         """Bytes of logs that reads need not merge any more."""
-        return sum(part.log_bytes for group in self.groups for part in group.slices)
+        return sum(part.log_bytes for group in self.groups for part in group.buckets)
 
     @property
     def amplification_before(self) -> float:
@@ -193,7 +193,7 @@ class CompactionPlan:
     def amplification_after(self) -> float:
         """The same once the plan is done, at most. A minor compaction turns logs into winner files, which
         are read without a merge but are read."""
-        planned = [part for group in self.groups for part in group.slices]
+        planned = [part for group in self.groups for part in group.buckets]
         extra = self.winner_bytes + self.log_bytes
         if self.mode == "minor":
             return _amplification(self.base_bytes, extra)
@@ -203,7 +203,7 @@ class CompactionPlan:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why buckets are due, the most frequent reason first, with how many buckets each holds for."""
-        found = Counter(reason for group in self.groups for part in group.slices for reason in part.reasons)
+        found = Counter(reason for group in self.groups for part in group.buckets for reason in part.reasons)
         return tuple(f"{reason} ({counted(count, 'bucket')})" for reason, count in found.most_common())
 
     def __str__(self) -> str:
@@ -214,7 +214,7 @@ class CompactionPlan:
         amplification = f"{self.amplification_before:.2f} -> {self.amplification_after:.2f}"
         lines = [
             (
-                f"{first}: {counted(self.slices, 'bucket')} ({counted(self.tiles, 'base file')})"
+                f"{first}: {counted(self.buckets, 'bucket')} ({counted(self.file_slices, 'base file')})"
                 f" in {counted(len(self.groups), 'commit')}"
             ),
             f"  cost: reads {readable_bytes(self.bytes_read)}, writes at most {readable_bytes(self.bytes_written)}",

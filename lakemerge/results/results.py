@@ -17,7 +17,7 @@ __all__ = [
     "MaintenanceResult",
     "RescaleResult",
     "RestoreResult",
-    "SkippedTile",
+    "SkippedFileSlice",
     "UpsertResult",
     "VacuumResult",
 ]
@@ -48,7 +48,7 @@ class UpsertResult(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedTile:
+class SkippedFileSlice:
     """A key whose merge fails, for example because its total does not fit its column. A compaction leaves its stored
     row and its records as they are. Once a later record makes the merge succeed, the next compaction takes them up."""
 
@@ -70,7 +70,7 @@ class LostGroup:
     """A group of buckets that a compaction did not commit, because another compaction had changed one of its buckets
     meanwhile. Its files were discarded. The next run plans the rest again."""
 
-    slices: int
+    buckets: int
     bytes_read: int
     """How many bytes were read in vain."""
     reason: str
@@ -86,7 +86,7 @@ class CompactionResult(Shown):
     """The version of its last commit; the version read if it made none."""
     commits: int
     """How many commits it made: one for each group of buckets."""
-    tiles: int
+    file_slices: int
     """File slices whose logs were merged."""
     rows: int
     """Rows in the files written."""
@@ -103,7 +103,7 @@ class CompactionResult(Shown):
     seconds: float
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
-    skipped: tuple[SkippedTile, ...] = ()
+    skipped: tuple[SkippedFileSlice, ...] = ()
     """Keys that could not be merged. Reads of them fail, unless they skip such keys; writes do not."""
     lost: tuple[LostGroup, ...] = ()
     """Groups that another compaction merged first."""
@@ -114,8 +114,8 @@ class CompactionResult(Shown):
         rest = {"skipped": len(self.skipped), "lost": len(self.lost), "stopped": self.stopped}
         text = "".join(f", {name}={value}" for name, value in rest.items() if value)
         return (
-            f"CompactionResult(version={self.version}, tiles={self.tiles}, rows={self.rows:,}, files={self.files}, "
-            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, commits={self.commits}, "
+            f"CompactionResult(version={self.version}, file_slices={self.file_slices}, rows={self.rows:,}, "
+            f"files={self.files}, bytes={self.bytes:,}, replaced_files={self.replaced_files}, commits={self.commits}, "
             f"seconds={self.seconds:.2f}{text})"
         )
 
@@ -125,15 +125,15 @@ class CompactionResult(Shown):
         lines = [
             ("service", f"{self.plan.mode} compaction"),
             ("due", "; ".join(self.plan.reasons) or "nothing"),
-            ("merged", counts(base_file=self.tiles, log_block=self.log_blocks)),
+            ("merged", counts(base_file=self.file_slices, log_block=self.log_blocks)),
             ("read", readable_bytes(self.bytes_read)),
             ("written", written),
             ("replaced", counted(self.replaced_files, "file")),
             ("commits", f"{self.commits}, the table is at version {self.version}"),
             ("seconds", _seconds(self.seconds, self.phases)),
         ]
-        lines += [("skipped", tile.reason) for tile in self.skipped]
-        lines += [("lost", f"{counted(group.slices, 'bucket')}: {group.reason}") for group in self.lost]
+        lines += [("skipped", part.reason) for part in self.skipped]
+        lines += [("lost", f"{counted(group.buckets, 'bucket')}: {group.reason}") for group in self.lost]
         if self.stopped:
             lines.append(("stopped", "before everything was done; the rest is still due"))
         return tuple(lines)
@@ -250,7 +250,7 @@ class RescaleResult(Shown):
     buckets: int
     """The bucket count now."""
     commits: int
-    slices: int
+    written_buckets: int
     """Buckets written."""
     rows: int
     """Rows in the files written."""
@@ -266,7 +266,7 @@ class RescaleResult(Shown):
     seconds: float
     phases: Mapping[str, float]
     """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
-    skipped: tuple[SkippedTile, ...] = ()
+    skipped: tuple[SkippedFileSlice, ...] = ()
     """Buckets that stay as they were, because a total in them does not fit its column. If buckets should be joined, the
     table then keeps its bucket count. Once the total is back in range, call rescale again."""
 
@@ -274,22 +274,23 @@ class RescaleResult(Shown):
         skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
         return (
             f"RescaleResult(version={self.version}, buckets={self.buckets}, before={self.before}, "
-            f"commits={self.commits}, slices={self.slices}, rows={self.rows:,}, files={self.files}, "
+            f"commits={self.commits}, written_buckets={self.written_buckets}, rows={self.rows:,}, files={self.files}, "
             f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
         )
 
     def report(self) -> tuple[tuple[str, str], ...]:
         """What to show to people: names and values, one a line."""
+        written = counts(bucket=self.written_buckets, file=self.files, row=self.rows)
         lines = [
             ("service", "rescale"),
             ("buckets", f"{self.before} before, {self.buckets} now"),
             ("read", readable_bytes(self.bytes_read)),
-            ("written", f"{counts(bucket=self.slices, file=self.files, row=self.rows)}, {readable_bytes(self.bytes)}"),
+            ("written", f"{written}, {readable_bytes(self.bytes)}"),
             ("replaced", counted(self.replaced_files, "file")),
             ("commits", f"{self.commits}, the table is at version {self.version}"),
             ("seconds", _seconds(self.seconds, self.phases)),
         ]
-        return (*lines, *(("skipped", tile.reason) for tile in self.skipped))
+        return (*lines, *(("skipped", part.reason) for part in self.skipped))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

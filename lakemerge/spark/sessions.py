@@ -1,5 +1,5 @@
-"""Spark sessions: how to tell them apart, whether one is still running, and how to change settings of one while a job of
-ours runs, if Spark has no option of a single job for them."""
+"""Spark sessions: how to tell them apart, whether one is still running, and how to change settings of one while our job
+runs, if Spark has no option of a single job for them."""
 
 from __future__ import annotations
 

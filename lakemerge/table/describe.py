@@ -20,12 +20,12 @@ from lakemerge.results.plans import readable_bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReadPlan", "SliceInfo", "TableDetail", "detail_of", "html_of", "plan_of", "slices_of"]
+__all__ = ["BucketInfo", "ReadPlan", "TableDetail", "buckets_of", "detail_of", "html_of", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes(Shown):
-    """What a bucket or a table holds. :class:`SliceInfo` and :class:`TableDetail` share these fields."""
+    """What a bucket or a table holds. :class:`BucketInfo` and :class:`TableDetail` share these fields."""
 
     base_files: int
     base_rows: int
@@ -49,7 +49,7 @@ class _Sizes(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceInfo(_Sizes):
+class BucketInfo(_Sizes):
     """One bucket: what it holds and what reading it costs now."""
 
     partition: Mapping[str, str | None]
@@ -68,8 +68,8 @@ class TableDetail(_Sizes):
     ordering: tuple[str, ...]
     partition_by: tuple[str, ...]
     buckets: int | None
-    slices: int
-    dirty_slices: int
+    filled_buckets: int
+    dirty_buckets: int
     """Buckets with live logs."""
     log_commits: int
     """Commits whose logs are not merged everywhere."""
@@ -81,7 +81,7 @@ class TableDetail(_Sizes):
 class ReadPlan(Shown):
     """How a read would be done, counted in file slices. A file slice is a base file and the key range that it owns."""
 
-    tiles: int
+    file_slices: int
     pruned: int
     """Not read, because statistics, partition values or the key's bucket say that no row matches."""
     clean: int
@@ -102,7 +102,7 @@ class ReadPlan(Shown):
     Spark's own Parquet reader can read those, or if the table has no session to ask."""
 
     def __str__(self) -> str:
-        lines = [f"{self.tiles - self.pruned} of {self.tiles} file slices, {self.bytes:,} bytes"]
+        lines = [f"{self.file_slices - self.pruned} of {self.file_slices} file slices, {self.bytes:,} bytes"]
         if self.clean:
             lines.append(f"  {self.clean} as they are: no log touches them")
         if self.minor:
@@ -117,14 +117,14 @@ class ReadPlan(Shown):
         return "\n".join(lines)
 
 
-def slices_of(view: TableView) -> list[SliceInfo]:
+def buckets_of(view: TableView) -> list[BucketInfo]:
     """Every bucket with files or live logs, by partition and bucket."""
     names = view.config.partition_by
     order = sorted(
         view.file_slices_by_bucket, key=lambda part: ([value or "" for value in part.partition], part.bucket)
     )
     return [
-        SliceInfo(
+        BucketInfo(
             partition=dict(zip(names, part.partition, strict=True)),
             bucket=part.bucket,
             **_totals(view.file_slices_by_bucket[part]),
@@ -134,7 +134,7 @@ def slices_of(view: TableView) -> list[SliceInfo]:
 
 
 def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> TableDetail:
-    config, slices = view.config, slices_of(view)
+    config, slices = view.config, buckets_of(view)
     return TableDetail(
         url=handle.store.url,
         version=view.version,
@@ -143,8 +143,8 @@ def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> Tabl
         ordering=config.ordering,
         partition_by=config.partition_by,
         buckets=config.buckets,
-        slices=len(slices),
-        dirty_slices=sum(part.log_blocks > 0 for part in slices),
+        filled_buckets=len(slices),
+        dirty_buckets=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
         maintenance=maintenance,
         **_totals(view.file_slices),
@@ -190,7 +190,7 @@ def plan_of(
         )
         first, through_arrow = len(ways.premerge), ways.through_arrow
     return ReadPlan(
-        tiles=len(view.file_slices),
+        file_slices=len(view.file_slices),
         pruned=len(view.file_slices) - len(file_slices),
         clean=sum(file_slice.is_clean for file_slice in file_slices),
         minor=sum(file_slice.is_merged and not file_slice.is_clean for file_slice in file_slices),

@@ -50,7 +50,7 @@ from lakemerge.results.results import (
 )
 from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
-from lakemerge.table.describe import ReadPlan, SliceInfo, TableDetail, detail_of, html_of, plan_of, slices_of
+from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.table.session import TableSession
@@ -91,7 +91,7 @@ class LakeTable:
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
         note      record_send, associate
-        look at   version, schema, key, ordering, buckets, url, detail, slices, history
+        look at   version, schema, key, ordering, bucket_count, url, detail, buckets, history
         redefine  alter, rescale
         maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
         go back   savepoint, savepoints, drop_savepoint, restore
@@ -258,7 +258,7 @@ class LakeTable:
         return self._open.standing.config.ordering
 
     @property
-    def buckets(self) -> int | None:
+    def bucket_count(self) -> int | None:
         """How many buckets each partition has. ``None`` until the first write chooses the number."""
         return self._open.view.config.buckets
 
@@ -275,9 +275,9 @@ class LakeTable:
         view = self._open.view
         return detail_of(self._open.handle, view, maintenance=told(view, on_spark=self._open.session.is_given))
 
-    def slices(self) -> list[SliceInfo]:
+    def buckets(self) -> list[BucketInfo]:
         """What each bucket holds, and what reading it costs now."""
-        return slices_of(self._open.view)
+        return buckets_of(self._open.view)
 
     def __repr__(self) -> str:
         config = self._open.standing.config

@@ -90,7 +90,7 @@ def test_rows_before_and_after_a_compaction(golden: Golden) -> None:
     assert table.view.base_files
     assert table.view.log_commits, "the table ends with logs"
     golden.check(table.to_arrow(), golden.latest, "as it was")
-    assert table.compact().tiles
+    assert table.compact().file_slices
     golden.check(LakeTable.open(golden.path).to_arrow(), golden.latest, "compacted")
 
 

@@ -99,7 +99,7 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     "rows": lambda path: LakeTable.open(path).to_arrow(),
     "filtered": lambda path: LakeTable.open(path).to_arrow(filter="at > 1 AND v > '1' AND id > 5"),
     "row": lambda path: LakeTable.open(path).get({"id": 3, "part": "a"}),
-    "slices": lambda path: LakeTable.open(path).slices(),
+    "buckets": lambda path: LakeTable.open(path).buckets(),
     "detail": lambda path: LakeTable.open(path).detail(),
     "history": lambda path: LakeTable.open(path).history(),
     "check": LakeTable.check,

@@ -68,9 +68,9 @@ def compact(path: str, stage: Stage, reports: Queue[Report]) -> None:
         except CommitConflictError as error:  # the bucket count changed
             reports.put(("lost", str(error)))
             continue
-        reports.put(("compacted", result.tiles))
+        reports.put(("compacted", result.file_slices))
         reports.put(("lost", len(result.lost)))  # the other compactor was first
-        if result.tiles:
+        if result.file_slices:
             stage.compacted.set()
 
 
@@ -87,7 +87,7 @@ def reshape(path: str, stage: Stage, reports: Queue[Report]) -> None:
                 if packed:
                     stage.packed.set()
             elif stage.compacted.is_set():
-                rescaled = table.rescale(buckets=buckets).slices
+                rescaled = table.rescale(buckets=buckets).written_buckets
                 reports.put(("rescaled", rescaled))
                 if rescaled:
                     stage.rescaled.set()

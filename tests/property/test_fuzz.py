@@ -106,7 +106,7 @@ def test_each_value_of_a_domain(tmp_path: Path, version: int, sliced: bool) -> N
             folder = shutil.copytree(whole, tmp_path / "t")
             (folder / commit).write_text("\n".join(map(json.dumps, lines)) + "\n")
             relink(folder)
-            told += len(outcome(folder, ["rows", "slices", "check", "compaction", "vacuum"]))
+            told += len(outcome(folder, ["rows", "buckets", "check", "compaction", "vacuum"]))
             shutil.rmtree(folder)
         domain["configuration"] = json.dumps(body)
     assert told > len(some(range(100)))

@@ -69,9 +69,9 @@ def test_a_life_on_s3(endpoint: Endpoint, place: str, spark: SparkSession, monke
         states[result.version] = expected()
         if number == 3:
             check()
-            assert table.compact(minor=True).tiles == 2
+            assert table.compact(minor=True).file_slices == 2
         check()
-    assert table.compact().tiles == 2
+    assert table.compact().file_slices == 2
     assert not table.view.log_commits
     check()
     for version, rows in states.items():

@@ -146,7 +146,7 @@ def test_what_needs_no_merge_is_read_by_spark(endpoint: Endpoint, place: str, ap
     assert (rows, natively(plan), why) == (table.rows, True, None)
 
     table.upsert([(key, f"{key % 3}", 60 - 20 * (key % 3)) for key in range(200, 320)])
-    assert table.table.compact(minor=True).tiles == 4
+    assert table.table.compact(minor=True).file_slices == 4
     rows, plan, why = read()
     assert (rows, natively(plan), why) == (table.rows, True, None)
     assert "row_index" in plan
@@ -173,7 +173,7 @@ def _read_merging_first(spark: SparkSession, url: str, options: dict[str, object
 def test_many_files_which_spark_is_given_a_list_of(endpoint: Endpoint, place: str, application: Application) -> None:
     table = Table(f"{place}/ma ny%/[t]*", endpoint.options, buckets=64)
     table.upsert([(key, "a", 1) for key in range(400)])
-    assert len(table.table.slices()) > 32
+    assert len(table.table.buckets()) > 32
     rows, plan, _ = application.run(_read, table.url, table.options, {})
     assert (rows, natively(plan), "MetadataLogFileIndex" in plan) == (table.rows, True, True)
 

@@ -41,7 +41,7 @@ def test_a_table_lives_on_s3(endpoint: Endpoint, place: str) -> None:
     expected = [(1, "a", 5), (2, "new", 6), (4, "d", 1)]
     assert rows_of(table.to_arrow()) == expected
     dirty_version = table.version
-    assert table.compact().tiles == 2
+    assert table.compact().file_slices == 2
     again = LakeTable.open(url.replace("s3:", "s3a:"), storage_options=endpoint.options)
     assert rows_of(again.to_arrow()) == expected
     again.upsert(pa.table({"id": [3], "name": ["late"], "ts": [4]}))

@@ -83,7 +83,7 @@ def test_overflow_is_skipped_and_reported_by_tasks(spark: SparkSession, tmp_path
     # The first write overflows already, so that it stays a log.
     assert table.upsert(frame(spark, (wide, 1, 100), (wide, 2, 100), (other, 1, 1))).mode == "append"
     result = table.compact()
-    assert (result.tiles, result.rows) == (1, 1)
+    assert (result.file_slices, result.rows) == (1, 1)
     [skipped] = result.skipped
     assert (skipped.bucket, skipped.key, skipped.column) == (0, {"id": wide}, "n")
     with pytest.raises(PythonException, match=rf"sum of column 'n' for key \{{'id': {wide}\}}"):
@@ -92,6 +92,6 @@ def test_overflow_is_skipped_and_reported_by_tasks(spark: SparkSession, tmp_path
     back = spark.createDataFrame([(wide, 2, 100, "-U")], f"{DDL}, op STRING")
     table.upsert(back, kind_column="op")
     result = table.compact()
-    assert (result.tiles, result.skipped) == (1, ())
+    assert (result.file_slices, result.skipped) == (1, ())
     assert rows(table.to_df(columns=["id", "n"])) == sorted([(wide, 100), (other, 1)])
     assert all(file_slice.is_clean for file_slice in table.view.file_slices)

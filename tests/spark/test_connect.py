@@ -51,11 +51,11 @@ said["premerged"] = [table.explain_read().first > 0, table.explain_read().merged
 said["places"] = look()
 twice = table.to_df(columns=["id", "at"])
 said["joined"] = twice.join(table.to_df(), "id").count()
-said["minor compaction"] = [table.compact(minor=True).tiles > 0, table.explain_read().merged]
+said["minor compaction"] = [table.compact(minor=True).file_slices > 0, table.explain_read().merged]
 said["minor"] = look()
 process = map_evenly(spark, lambda _: os.getpid(), [None], sizes=[1], settings=Settings())
 said["by the cluster"] = [process != [os.getpid()]]
-said["compacted"] = [table.compact().tiles > 0, table.compact().tiles]
+said["compacted"] = [table.compact().file_slices > 0, table.compact().file_slices]
 said["clean"] = look()
 door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
 door.write.format("lakemerge").mode("append").save(path)

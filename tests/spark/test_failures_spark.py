@@ -166,7 +166,7 @@ def upsert(spark: SparkSession, path: Path, fault: Fault | None = None) -> Upser
 
 
 def compact(spark: SparkSession, path: Path, fault: Fault | None = None) -> int:
-    return opened(spark, path, fault).compact().tiles
+    return opened(spark, path, fault).compact().file_slices
 
 
 def failing(spark: SparkSession, path: Path, fault: Fault) -> str:

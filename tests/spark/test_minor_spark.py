@@ -49,7 +49,7 @@ def played(spark: SparkSession, path: Path) -> tuple[LakeTable, Rows]:
         gone = [number, number + 50]
         table.delete(spark.createDataFrame([(i, 9) for i in gone], "id BIGINT, at INT"))
         rows = {i: row for i, row in rows.items() if i not in gone}
-        assert table.compact(minor=True).tiles
+        assert table.compact(minor=True).file_slices
     return table, rows
 
 

@@ -35,7 +35,7 @@ def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
     assert result.mode == "load"
     if request.param == "compacted":
         made.upsert(pa.table({"id": [1], "f": [1.0]}))
-        assert made.compact().tiles == 1
+        assert made.compact().file_slices == 1
     return made
 
 
@@ -64,7 +64,7 @@ def test_minus_zero_is_found_as_zero(writer: str, spark: SparkSession, tmp_path:
     assert table.upsert(spark.createDataFrame(frame) if writer == "loaded by Spark" else frame).mode == "load"
     if writer == "compacted":
         table.delete(pa.table({"id": [0]}))
-        assert table.compact().tiles == 1
+        assert table.compact().file_slices == 1
     expected = 499 if writer == "compacted" else 500
     for condition in ("f = 0D", "f IN (0D, 8D)", "f <=> 0D", "g = 0F", "s.f = 0D"):
         assert table.to_df().where(condition).count() == expected, condition

@@ -46,7 +46,7 @@ def played(
         table.delete(spark.createDataFrame([(i, 99) for i in gone], "id BIGINT, at INT"))
         rows = {i: row for i, row in rows.items() if i not in gone}
         if minor and number == 1:
-            assert table.compact(minor=True).tiles == 4
+            assert table.compact(minor=True).file_slices == 4
     return table, rows
 
 

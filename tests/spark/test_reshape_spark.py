@@ -71,7 +71,7 @@ def test_spark_reads_slices_of_two_bucket_counts(spark: SparkSession, tmp_path: 
     table.upsert(spark.createDataFrame([(5, 2, "too late"), (7, 9, "newer")], "k BIGINT, o BIGINT, v STRING"))
     expected = sorted([(7, 9, "newer"), *(row for row in expected if row[0] != 7)], key=repr)
     assert both_doors(spark, table) == expected
-    assert table.rescale(buckets=8).slices == 4
+    assert table.rescale(buckets=8).written_buckets == 4
     assert {base.buckets for base in table.view.base_files} == {8}
     assert both_doors(spark, table) == expected
     table.rescale(buckets=1)

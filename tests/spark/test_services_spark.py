@@ -42,9 +42,9 @@ def test_groups_are_committed_one_by_one_and_a_lost_one_is_reported(spark: Spark
     # The tasks' stores count for themselves; the second commit of the driver is that of the first group.
     store_over, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2), settings=ONE_BY_ONE)
     table = LakeTable(store_over.handle, store_over.view.snapshot, pinned=False, spark=spark)
-    assert [len(group.slices) for group in table.compact(dry_run=True).groups] == [1, 1, 1]
+    assert [len(group.buckets) for group in table.compact(dry_run=True).groups] == [1, 1, 1]
     result = table.compact()
-    assert (result.commits, result.tiles, len(result.lost)) == (2, 2, 1)
+    assert (result.commits, result.file_slices, len(result.lost)) == (2, 2, 1)
     assert state_of(path) == expected
     assert not LakeTable.open(path).view.log_commits
 
@@ -55,7 +55,7 @@ def test_maintenance_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     expected = state_of(path)
     result = LakeTable.open(path, spark=spark, settings=IN_TASKS).maintain()
     assert result.minor is not None
-    assert result.minor.tiles == 3
+    assert result.minor.file_slices == 3
     assert result.vacuum is not None
     assert LakeTable.open(path, spark=spark).maintain().done == ()
     assert state_of(path) == expected
@@ -75,7 +75,7 @@ def test_small_work_stays_on_the_driver(spark: SparkSession, tmp_path: Path) -> 
 
 
 def minor(table: LakeTable) -> None:
-    assert table.compact(minor=True).tiles == 3
+    assert table.compact(minor=True).file_slices == 3
 
 
 def test_how_much_is_small(spark: SparkSession) -> None:

@@ -62,11 +62,11 @@ def dirty_table(path: Path, spark: SparkSession | None, settings: Settings = IN_
 def a_life(table: LakeTable) -> list[object]:
     """What each step came to, from 120 rows on."""
     steps: list[object] = [table.to_df().count(), table.delete_where("id = 5").rows, table.to_df().count()]
-    steps += [table.compact(minor=True).tiles, table.to_df(filter="at = 2").count()]
+    steps += [table.compact(minor=True).file_slices, table.to_df(filter="at = 2").count()]
     table.upsert(table.to_df().where("id < 10").selectExpr("id", "3 AS at"))
     table.delete(rows(range(7, 8), 4))
     steps += [table.compact_logs(size_ratio=math.inf).commits, table.explain_read().log_blocks]
-    steps += [table.compact().tiles, table.to_df().count(), table.to_df(filter="at = 3").count()]
+    steps += [table.compact().file_slices, table.to_df().count(), table.to_df(filter="at = 3").count()]
     return steps
 
 
@@ -92,7 +92,7 @@ def restart(spark: SparkSession, folder: Path) -> Told:
         tables["found"].explain_read().merged,
         tables["found"].to_arrow().num_rows,
         tables["given"].to_arrow().num_rows,
-        pickle.loads(sent).compact(minor=True).tiles,
+        pickle.loads(sent).compact(minor=True).file_slices,
     ]
 
     again = start_session(folder / "again", "local[2]", {})

@@ -50,7 +50,7 @@ def write_and_compact(spark: SparkSession, path: str, application: int, signals:
         modes.append(result.mode)
         if number % 2:
             meet(f"compacts {number}")
-        compacted += table.compact(minor=application == 1).tiles
+        compacted += table.compact(minor=application == 1).file_slices
     return Told(versions, modes, compacted)
 
 

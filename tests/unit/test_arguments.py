@@ -226,7 +226,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.open": Call(lambda folder: at_path(LakeTable.open, folder / "t")),
     "LakeTable.check": Call(lambda folder: at_path(LakeTable.check, folder / "t")),
     "LakeTable.detail": of_table("detail"),
-    "LakeTable.slices": of_table("slices"),
+    "LakeTable.buckets": of_table("buckets"),
     "LakeTable.upsert": of_table("upsert", True, frame=FRAME),
     "LakeTable.delete": of_table("delete", True, keys=FRAME.select(["id"])),
     "LakeTable.delete_where": of_table("delete_where", True, condition="id = 1"),

@@ -29,7 +29,7 @@ def test_it_sees_a_wrong_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         if wrong == "a group less":
             return replace(plan, groups=plan.groups[1:])
         (group,) = plan.groups
-        return replace(plan, groups=(replace(group, slices=tuple(replace(p, log_blocks=0) for p in group.slices)),))
+        return replace(plan, groups=(replace(group, buckets=tuple(replace(p, log_blocks=0) for p in group.buckets)),))
 
     monkeypatch.setattr(LakeTable, "compact", compact)
     report = Report(Console(quiet=True))

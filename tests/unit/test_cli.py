@@ -63,7 +63,7 @@ def test_history(path: str, capsys: Captured) -> None:
     assert [line[0] for line in lines_of(capsys)] == ["version", "3"]
 
 
-@pytest.mark.parametrize("command", ["buckets", "slices"], ids=["name", "earlier name"])
+@pytest.mark.parametrize("command", ["buckets"])
 def test_buckets(path: str, capsys: Captured, command: str) -> None:
     assert main([command, path]) == 0
     lines = lines_of(capsys)

@@ -19,7 +19,7 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, thr
 """Every row is a range of its own, and every range may begin a new base file."""
 
 
-def tiles_of(table: LakeTable) -> list[FileSlice]:
+def file_slices_of(table: LakeTable) -> list[FileSlice]:
     """The file slices of the only bucket, in key order."""
     file_slices = sorted(
         table.view.file_slices, key=lambda file_slice: () if file_slice.lower is None else file_slice.lower
@@ -53,7 +53,7 @@ def tiled(path: Path) -> LakeTable:
 def test_base_files_tile_the_keys(tmp_path: Path) -> None:
     """The first is open below, the last above, each holds the keys between its bound and the next."""
     table = tiled(tmp_path / "t")
-    file_slices = tiles_of(table)
+    file_slices = file_slices_of(table)
     assert (file_slices[0].lower, file_slices[-1].upper) == (None, None)
     assert [file_slice.upper for file_slice in file_slices[:-1]] == [file_slice.lower for file_slice in file_slices[1:]]
     found = [keys_in(tmp_path / "t", file_slice) for file_slice in file_slices]
@@ -66,19 +66,19 @@ def test_base_files_tile_the_keys(tmp_path: Path) -> None:
     assert len(set(ordinals)) == len(file_slices)
 
 
-def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None:
+def test_a_second_compaction_rewrites_only_touched_file_slices(tmp_path: Path) -> None:
     table = tiled(tmp_path / "t")
-    before = tiles_of(table)
+    before = file_slices_of(table)
     touched = before[2]
     key = keys_in(tmp_path / "t", touched)[0]
     table.upsert(frame([(key, 2, "changed"), (key + 1, 2, "new")]))
-    assert [file_slice.lower for file_slice in tiles_of(table) if not file_slice.is_clean] == [touched.lower]
+    assert [file_slice.lower for file_slice in file_slices_of(table) if not file_slice.is_clean] == [touched.lower]
     result = table.compact()
-    assert (result.tiles, result.replaced_files) == (1, 1)
+    assert (result.file_slices, result.replaced_files) == (1, 1)
     kept = {
         file_slice.base.add.path for file_slice in before if file_slice.base is not None and file_slice is not touched
     }
-    after = {file_slice.base.add.path for file_slice in tiles_of(table) if file_slice.base is not None}
+    after = {file_slice.base.add.path for file_slice in file_slices_of(table) if file_slice.base is not None}
     assert kept < after
     assert touched.base is not None
     assert touched.base.add.path not in after
@@ -87,7 +87,7 @@ def test_a_second_compaction_rewrites_only_touched_tiles(tmp_path: Path) -> None
     assert {row[0]: row[2] for row in state_of(tmp_path / "t")} == expected
 
 
-def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> None:
+def test_a_log_lives_on_in_the_file_slices_that_were_not_compacted(tmp_path: Path) -> None:
     """The log of an append that lands during a compaction stays live in all file slices, while the earlier
     log, merged everywhere it reached, is dropped."""
     path = tmp_path / "t"
@@ -100,11 +100,11 @@ def test_a_log_lives_on_in_the_tiles_that_were_not_compacted(tmp_path: Path) -> 
 
     table, _ = open_over(path, Fault(action=append, method="open_output", path="base/"), settings=TINY)
     result = table.compact()
-    assert result.tiles == 2
+    assert result.file_slices == 2
     assert [commit.version for commit in table.view.log_commits] == [5]
     live = {
         file_slice.lower: [block.version for block in file_slice.blocks]
-        for file_slice in tiles_of(table)
+        for file_slice in file_slices_of(table)
         if file_slice.blocks
     }
     assert set(map(tuple, live.values())) == {(5,)}
@@ -123,7 +123,7 @@ def test_tombstones_land_in_the_tile_of_their_key(tmp_path: Path) -> None:
     table.delete(frame([(k, 3) for k in deleted], ["k", "o"]))
     table.compact()
     found = []
-    for file_slice in tiles_of(table):
+    for file_slice in file_slices_of(table):
         for key, ordering, version in tombstones_in(path, file_slice):
             assert file_slice.lower is None or file_slice.lower <= (key,)
             assert file_slice.upper is None or (key,) < file_slice.upper
@@ -157,7 +157,9 @@ def test_tombstones_are_written_as_they_come(tmp_path: Path, minor: bool) -> Non
     )
     if not minor:
         empty = [
-            file_slice for file_slice in tiles_of(table) if file_slice.base is not None and not file_slice.base.rows
+            file_slice
+            for file_slice in file_slices_of(table)
+            if file_slice.base is not None and not file_slice.base.rows
         ]
         assert len(empty) > 1, "the deletes beyond the rows fill several files"
         assert all(file_slice.stored_bytes >= file_slice.tombstone_bytes > 0 for file_slice in empty)
@@ -238,7 +240,7 @@ def test_of_two_compactions_the_loser_leaves_nothing(tmp_path: Path) -> None:
 
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2), settings=TINY)
     result = table.compact()
-    assert (result.tiles, result.commits, result.version) == (0, 0, 3)
+    assert (result.file_slices, result.commits, result.version) == (0, 0, 3)
     (lost,) = result.lost
     assert "compacted by somebody else" in lost.reason
     assert state_of(path) == before
@@ -250,7 +252,7 @@ def test_of_two_compactions_the_loser_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_clean_table_needs_no_compaction(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
-    assert table.compact().tiles == 0
+    assert table.compact().file_slices == 0
     table.upsert(frame([(1, 1, "x")]))
     before = listing(tmp_path / "t")
     result = table.compact()
@@ -271,7 +273,7 @@ def test_a_column_added_meanwhile_stops_a_compaction(tmp_path: Path) -> None:
     with pytest.raises(CommitConflictError, match="schema or bucket count changed"):
         table.compact()
     assert state_of(path) == [(1, 1, "x", None), (2, 1, "y", None)]
-    assert LakeTable.open(path).compact().tiles == 1
+    assert LakeTable.open(path).compact().file_slices == 1
     assert state_of(path) == [(1, 1, "x", None), (2, 1, "y", None)]
 
 
@@ -283,16 +285,16 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     result = table.compact()
     assert (result.version, result.rows, result.files, result.replaced_files) == (4, 3, 1, 1)
     assert result.bytes == sum(base.add.size_bytes for base in table.view.base_files)
-    assert repr(result).startswith("CompactionResult(version=4, tiles=1, rows=3, files=1, ")
+    assert repr(result).startswith("CompactionResult(version=4, file_slices=1, rows=3, files=1, ")
     entry = table.history(limit=1)[0]
     assert entry.operation == "COMPACT"
     assert entry.parameters == {
-        "readVersion": "2", "tiles": "1", "mode": "full", "group": "1 of 1", "due": "everything, oldest first",
+        "readVersion": "2", "fileSlices": "1", "mode": "full", "group": "1 of 1", "due": "everything, oldest first",
         "why": "not merged yet (1 bucket)",
     }  # fmt: skip
     counts = {name: value for name, value in entry.metrics.items() if not name.endswith("TimeMs")}
     assert counts == {
         "numAddedFiles": "1", "numRemovedFiles": "1", "numOutputRows": "3", "numOutputBytes": str(result.bytes),
-        "numInputBytes": str(result.bytes_read), "numLogBlocks": "1", "numSkippedTiles": "0",
+        "numInputBytes": str(result.bytes_read), "numLogBlocks": "1", "numSkippedFileSlices": "0",
     }  # fmt: skip
     assert {"planTimeMs", "mergeTimeMs"} == entry.metrics.keys() - counts.keys()

@@ -29,7 +29,7 @@ def test_neighbours_are_joined(tmp_path: Path) -> None:
     table.upsert(frame([(k, 1, "new") for k in KEYS if k != 4]))
     table.delete(frame([(4, 9)], ["k", "o"]))
     result = table.compact()
-    assert (result.tiles, result.replaced_files, result.files) == (6, 6, 1)
+    assert (result.file_slices, result.replaced_files, result.files) == (6, 6, 1)
     assert bounds(table) == [None]
     expected = [(k, 1, "new") for k in KEYS if k != 4]
     assert state_of(tmp_path) == expected
@@ -65,7 +65,7 @@ def test_small_neighbours_of_what_is_rewritten_come_along(tmp_path: Path) -> Non
     plan = table.compact(dry_run=True)
     assert set(plan.reasons) == {"not merged yet (1 bucket)", "small, and next to a file that is rewritten (1 bucket)"}
     result = table.compact()
-    assert (result.tiles, result.replaced_files, result.files) == (3, 3, 1)
+    assert (result.file_slices, result.replaced_files, result.files) == (3, 3, 1)
     assert bounds(table) == [None, lower[1], lower[4], lower[5]]
     table.delete(frame([(2, 9)], ["k", "o"]))
     assert table.compact().replaced_files == 3

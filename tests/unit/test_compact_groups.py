@@ -84,7 +84,7 @@ def test_a_killed_run_keeps_what_it_committed_and_the_next_does_the_rest(
     assert state_of(path) == expected
     table = LakeTable.open(path, settings=ONE_BY_ONE)
     result = table.compact()
-    assert (result.commits, result.tiles, result.lost) == (PARTS - done, PARTS - done, ())
+    assert (result.commits, result.file_slices, result.lost) == (PARTS - done, PARTS - done, ())
     assert state_of(path) == expected
     assert not table.view.log_commits
     assert [entry.operation for entry in table.history()].count("COMPACT") == PARTS
@@ -100,7 +100,7 @@ def test_a_group_that_another_run_was_first_with_is_reported_and_the_others_go_o
 
     table, _ = open_over(path, Fault(action=overtake, method="open_output", path="base/", at=2), settings=ONE_BY_ONE)
     result = table.compact()
-    assert (result.commits, result.tiles, len(result.lost), result.stopped) == (PARTS - 1, PARTS - 1, 1, False)
+    assert (result.commits, result.file_slices, len(result.lost), result.stopped) == (PARTS - 1, PARTS - 1, 1, False)
     assert "compacted by somebody else" in result.lost[0].reason
     assert "lost=1" in repr(result)
     assert ("lost", f"1 bucket: {result.lost[0].reason}") in result.report()
@@ -124,7 +124,7 @@ def test_a_change_of_the_definition_ends_the_run_and_keeps_what_was_committed(tm
     with pytest.raises(CommitConflictError, match="schema or bucket count changed"):
         table.compact()
     assert compacted(path) == ["p4"]
-    assert LakeTable.open(path).compact().tiles == PARTS - 1
+    assert LakeTable.open(path).compact().file_slices == PARTS - 1
     assert len(state_of(path)) == PARTS * 10
 
 
@@ -192,7 +192,7 @@ def test_recent_keys_cost_in_proportion_to_the_files_they_touch(tmp_path: Path) 
     )
     store.reset()
     result = counted.compact()
-    assert (result.tiles, result.replaced_files) == (1, 1)
+    assert (result.file_slices, result.replaced_files) == (1, 1)
     read = store.counts().bytes_read
     assert read < base_bytes * 2 / len(file_slices)
     assert result.bytes < base_bytes * 1.5 / len(file_slices)
@@ -210,7 +210,8 @@ settings = Settings(merge_budget_bytes=budget, row_group_rows=2000, threads=1)
 table = LakeTable.open(sys.argv[1], settings=settings)
 before = pa.total_allocated_bytes()
 result = table.compact()
-print(json.dumps({"peak": pa.default_memory_pool().max_memory() - before, "rows": result.rows, "tiles": result.tiles}))
+peak = pa.default_memory_pool().max_memory() - before
+print(json.dumps({"peak": peak, "rows": result.rows, "parts": result.file_slices}))
 """
 
 
@@ -233,7 +234,7 @@ def test_memory_is_bounded_by_the_budget_not_by_the_slice(tmp_path: Path) -> Non
             [sys.executable, "-c", MEASURED, str(copy), str(size)], cwd=ROOT, check=True, capture_output=True, text=True
         )
         found = json.loads(done.stdout)
-        assert (found["tiles"], found["rows"]) == (1, keys)
+        assert (found["parts"], found["rows"]) == (1, keys)
         peaks[name] = found["peak"]
     # Fetched, decoded, merged and encoded: what is held at a time is there in several forms.
     assert peaks["bounded"] < 8 * budget
@@ -263,5 +264,5 @@ def test_what_counts_is_the_size_in_memory_not_in_parquet(tmp_path: Path) -> Non
         [sys.executable, "-c", measured, str(path), str(budget)], cwd=ROOT, check=True, capture_output=True, text=True
     )
     found = json.loads(done.stdout)
-    assert (found["tiles"], found["rows"]) == (1, keys)
+    assert (found["parts"], found["rows"]) == (1, keys)
     assert found["peak"] < 8 * budget

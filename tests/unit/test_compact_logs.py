@@ -266,7 +266,7 @@ def test_a_compaction_that_began_before_lands_after_it(merger: str, minor: bool,
 
     expected: list[Row] = []
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2))
-    assert table.compact(minor=minor).tiles == 1
+    assert table.compact(minor=minor).file_slices == 1
     assert before != expected == state_of(path)
     (file_slice,) = LakeTable.open(path).view.file_slices
     (block,) = file_slice.blocks
@@ -276,7 +276,7 @@ def test_a_compaction_that_began_before_lands_after_it(merger: str, minor: bool,
         (row[2],) for row in expected if row[0] == 1
     ]
     for _ in range(2):
-        assert LakeTable.open(path).compact(minor=minor).tiles in (0, 1)
+        assert LakeTable.open(path).compact(minor=minor).file_slices in (0, 1)
         assert state_of(path) == expected
 
 

@@ -219,7 +219,7 @@ def age(path: Path, *, hours: float) -> None:
         os.utime(file, (seconds, seconds))
 
 
-def test_expiries_that_all_tiles_have_folded_become_one(tmp_path: Path) -> None:
+def test_expiries_that_all_file_slices_have_folded_become_one(tmp_path: Path) -> None:
     table = deleted(tmp_path / "t")
     made = []
     for number in range(4):

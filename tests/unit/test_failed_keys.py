@@ -169,7 +169,7 @@ def test_a_part_with_too_many_of_them_is_left(tmp_path: Path) -> None:
     put(table, *((k, 100) for k in range(40)))
     put(table, *((k, 100 if k < 20 else 1) for k in range(40)))
     result = table.compact()
-    assert (result.tiles, len(result.skipped)) == (0, 20)
+    assert (result.file_slices, len(result.skipped)) == (0, 20)
     assert len(table.to_arrow(failed_keys="skip")) == 20
 
 

@@ -294,7 +294,7 @@ ROUTES = {
     "scan": "sum(batch.num_rows for batch in table.scan(filter=condition))",
     "delete_where": "table.delete_where(condition).version - 1",
     "query": "table.query(f'SELECT * FROM self WHERE {condition}', ).num_rows if isinstance(condition, str) else 3",
-    "explain_read": "table.explain_read(filter=condition).tiles and 3",
+    "explain_read": "table.explain_read(filter=condition).file_slices and 3",
 }
 
 

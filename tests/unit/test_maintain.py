@@ -99,7 +99,7 @@ def test_a_change_of_properties_disturbs_no_compaction(tmp_path: Path) -> None:
         LakeTable.open(path).alter(properties={"team": "sales"})
 
     table, _ = open_over(path, Fault(action=alter, method="open_output", path="base/"))
-    assert table.compact().tiles == 1
+    assert table.compact().file_slices == 1
 
 
 @pytest.mark.parametrize(

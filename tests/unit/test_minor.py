@@ -71,7 +71,7 @@ def test_changed_rows_stand_beside_the_base_file(tmp_path: Path) -> None:
     table.delete(frame([(3, 20)], ["k", "o"]))
     result = table.compact(minor=True)
     file_slice, minor = only_tile(table), minor_of(table)
-    assert (result.tiles, result.rows, result.files, result.replaced_files) == (1, 2, 1, 0)
+    assert (result.file_slices, result.rows, result.files, result.replaced_files) == (1, 2, 1, 0)
     assert file_slice.base == before, "the base file stays"
     assert file_slice.is_merged
     assert not file_slice.is_clean
@@ -162,7 +162,7 @@ def test_records_that_change_nothing_move_only_the_watermark(tmp_path: Path) -> 
     before = set(listing(tmp_path / "t"))
     table.upsert(frame([(1, 5, "late")]))
     result = table.compact(minor=True)
-    assert (result.tiles, result.rows, result.files, result.bytes) == (1, 0, 0, 0)
+    assert (result.file_slices, result.rows, result.files, result.bytes) == (1, 0, 0, 0)
     minor = minor_of(table)
     assert (minor.positions, minor.winners, minor.tombstones) == (None, (), None)
     assert not [name for name in set(listing(tmp_path / "t")) - before if "_lakemerge/merged" in name]
@@ -175,20 +175,20 @@ def test_a_full_one_takes_up_what_minor_ones_merged(tmp_path: Path) -> None:
     table.upsert(frame([(1, 20, "new")]))
     table.compact(minor=True)
     expected = state_of(path)
-    assert table.compact().tiles == 1, "although no log is live"
+    assert table.compact().file_slices == 1, "although no log is live"
     assert only_tile(table).is_clean
     assert not [name for name in table.view.snapshot.domains if name.startswith("lakemerge.minor.")]
     assert state_of(path) == expected
-    assert table.compact().tiles == 0
+    assert table.compact().file_slices == 0
 
 
 def test_with_nothing_to_merge_there_is_no_version(tmp_path: Path) -> None:
     table = loaded(tmp_path / "t")
     version = table.version
-    assert table.compact(minor=True).tiles == 0
+    assert table.compact(minor=True).file_slices == 0
     table.upsert(frame([(1, 20, "new")]))
     table.compact(minor=True)
-    assert table.compact(minor=True).tiles == 0
+    assert table.compact(minor=True).file_slices == 0
     assert table.version == version + 3
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemerge import CompactFirstError, FailedRecord, LakeTable, MergeOverflowError, Settings, SkippedTile
+from lakemerge import CompactFirstError, FailedRecord, LakeTable, MergeOverflowError, Settings, SkippedFileSlice
 from lakemerge.layout.xxhash64 import buckets as buckets_of
 from tests.unit.faults import listing, rows_of
 
@@ -62,7 +62,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     before, files = table.version, data_files(path)
     with caplog.at_level(logging.WARNING):
         result = table.compact()
-    assert (result.tiles, result.rows, result.replaced_files) == (2, 3, 2), "of the wide key, the stored row"
+    assert (result.file_slices, result.rows, result.replaced_files) == (2, 3, 2), "of the wide key, the stored row"
     [skipped] = result.skipped
     assert (skipped.partition, skipped.bucket, skipped.key, skipped.column) == ((), 0, {"k": wide}, "n")
     assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
@@ -72,7 +72,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert [(record.version, record.values["n"]) for record in skipped.records] == [(2, 100), (2, 100)]
     assert table.version == before + 3, "ordinals, more of them for the key, and the compaction"
     entry = table.history(limit=1)[0]
-    assert (entry.parameters["tiles"], entry.metrics["numSkippedTiles"]) == ("2", "1")
+    assert (entry.parameters["fileSlices"], entry.metrics["numSkippedFileSlices"]) == ("2", "1")
 
     dirty = [file_slice for file_slice in table.view.file_slices if not file_slice.is_clean]
     assert [(file_slice.bucket_id.bucket, [block.rows for block in file_slice.blocks]) for file_slice in dirty] == [
@@ -97,7 +97,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     healed = sorted([(wide, 100, None), (beside, 3, "b"), (other, 3, "b")])
     assert rows_of(table.to_arrow()) == healed
     result = table.compact()
-    assert (result.tiles, result.skipped) == (2, ()), "the parts of the bucket are joined again"
+    assert (result.file_slices, result.skipped) == (2, ()), "the parts of the bucket are joined again"
     assert rows_of(table.to_arrow()) == healed
     assert not table.view.log_commits
     assert all(file_slice.is_clean for file_slice in table.view.file_slices)
@@ -110,7 +110,7 @@ def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path)
     write(table, *((key, 127, "b") for key in range(4)))
     files, live = data_files(path), table.view.log_commits
     result = table.compact()
-    assert (result.tiles, result.rows, result.files, result.bytes, result.replaced_files) == (0, 0, 0, 0, 0)
+    assert (result.file_slices, result.rows, result.files, result.bytes, result.replaced_files) == (0, 0, 0, 0, 0)
     assert {skipped.key["k"] for skipped in result.skipped} == set(range(4))
     assert table.view.log_commits == live
     assert data_files(path) == files
@@ -147,7 +147,7 @@ def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
     write(table, *((key, 1, "b") for key in range(5)))
     write(table, (3, 100, "b"))
     result = table.compact()
-    assert (result.tiles, [skipped.key for skipped in result.skipped]) == (4, [{"k": 3}])
+    assert (result.file_slices, [skipped.key for skipped in result.skipped]) == (4, [{"k": 3}])
     write(table, (3, 100, None), op="-U")
     assert rows_of(table.to_arrow()) == [(key, 101, None if key == 3 else "b") for key in range(5)] + [(5, 100, "a")]
     assert table.compact().skipped == ()
@@ -212,9 +212,9 @@ def test_partial_update_groups_and_partitions(tmp_path: Path) -> None:
     table.upsert(rows(("x", 1, 1, 100), ("y", 1, 1, 1)))
     table.upsert(rows(("x", 1, 2, 100), ("y", 1, 2, 1)))
     result = table.compact()
-    assert result.tiles == 1
+    assert result.file_slices == 1
     assert result.skipped == (
-        SkippedTile(
+        SkippedFileSlice(
             partition=("x",),
             bucket=0,
             key={"p": "x", "k": 1},

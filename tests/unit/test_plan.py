@@ -48,7 +48,7 @@ def write(path: Path, partition: str, keys: range, ordering: int = 1) -> None:
 
 def partitions_of(plan: CompactionPlan) -> list[str | None]:
     """In the order of the plan."""
-    return [part.partition[0] for group in plan.groups for part in group.slices]
+    return [part.partition[0] for group in plan.groups for part in group.buckets]
 
 
 def dirty(path: Path) -> LakeTable:
@@ -66,7 +66,7 @@ def test_everything_with_logs_is_due_by_default(tmp_path: Path) -> None:
     before = listing(tmp_path / "t")
     plan = table.compact(dry_run=True)
     assert partitions_of(plan) == ["p0", "p1", "p2"], "oldest first"
-    assert (plan.version, plan.mode, plan.slices, plan.tiles, plan.postponed) == (6, "full", 3, 3, 0)
+    assert (plan.version, plan.mode, plan.buckets, plan.file_slices, plan.postponed) == (6, "full", 3, 3, 0)
     file_slices = [file_slice for file_slice in table.view.file_slices if file_slice.blocks]
     assert plan.bytes_read == sum(file_slice.stored_bytes for file_slice in file_slices)
     assert plan.merged_bytes == sum(file_slice.log_bytes for file_slice in file_slices)
@@ -86,7 +86,7 @@ def test_orders(
     tmp_path: Path, order: Literal["oldest", "log-bytes", "log-count", "read-amplification"], first: str
 ) -> None:
     plan = dirty(tmp_path / "t").compact(dry_run=True, strategy=order)
-    parts = [part for group in plan.groups for part in group.slices]
+    parts = [part for group in plan.groups for part in group.buckets]
     assert parts[0].partition == (first,)
     ranks: dict[str, list[float]] = {
         "oldest": [part.oldest_version for part in parts],
@@ -119,7 +119,7 @@ def test_any_threshold_makes_a_base_file_due(tmp_path: Path, strategy: Compactio
     if due == ["p1"]:
         assert plan.reasons == ("logs of at least 3 commits (1 bucket)",)
     result = table.compact(strategy=strategy)
-    assert (result.tiles, result.plan) == (len(due), plan)
+    assert (result.file_slices, result.plan) == (len(due), plan)
     assert {file_slice.bucket_id.partition[0] for file_slice in table.view.file_slices if file_slice.blocks} == {
         "p0",
         "p1",
@@ -167,7 +167,7 @@ def test_partitions_are_chosen_by_a_condition(tmp_path: Path) -> None:
     table = dirty(tmp_path / "t")
     assert partitions_of(table.compact(dry_run=True, where="p IN ('p1', 'p3') OR p > 'p1'")) == ["p1", "p2"]
     assert table.compact(where="p = 'p3'").commits == 0
-    assert table.compact(where="p = 'p0'").tiles == 1
+    assert table.compact(where="p = 'p0'").file_slices == 1
     assert partitions_of(table.compact(dry_run=True)) == ["p1", "p2"]
     with pytest.raises(FilterError, match=r"names k, and the table's partition columns are: p"):
         table.compact(where="k = 1")
@@ -186,14 +186,14 @@ def test_a_run_is_bounded_and_the_next_one_goes_on(tmp_path: Path) -> None:
     table = dirty(path)
     expected = state_of(path)
     whole = table.compact(dry_run=True)
-    first_two = sum(2 * part.bytes_read for part in whole.groups[0].slices[:2])
+    first_two = sum(2 * part.bytes_read for part in whole.groups[0].buckets[:2])
     bounded = table.compact(dry_run=True, max_bytes=first_two)
     assert (partitions_of(bounded), bounded.postponed) == (["p0", "p1"], 1)
     assert "left for the next run, because of max_bytes: 1 bucket" in str(bounded)
     assert bounded.bytes_read + bounded.bytes_written == first_two
     tiny = table.compact(max_bytes=1)
-    assert (tiny.tiles, tiny.plan.postponed) == (1, 2), "the first is taken even if it needs more"
-    assert [table.compact(max_bytes=1).tiles for _ in range(3)] == [1, 1, 0]
+    assert (tiny.file_slices, tiny.plan.postponed) == (1, 2), "the first is taken even if it needs more"
+    assert [table.compact(max_bytes=1).file_slices for _ in range(3)] == [1, 1, 0]
     assert state_of(path) == expected
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(InputError, match="max_bytes"):
@@ -206,10 +206,10 @@ def test_one_commit_for_each_group_of_slices(tmp_path: Path) -> None:
     expected = state_of(path)
     table = LakeTable.open(path, settings=Settings(target_commit_bytes=1))
     plan = table.compact(dry_run=True)
-    assert [(len(group.slices), group.closed) for group in plan.groups] == [(1, "full")] * 3
+    assert [(len(group.buckets), group.closed) for group in plan.groups] == [(1, "full")] * 3
     before = table.version
     result = table.compact()
-    assert (result.commits, result.tiles, result.version) == (3, 3, before + 4), "one more reserves the ordinals"
+    assert (result.commits, result.file_slices, result.version) == (3, 3, before + 4), "one more reserves the ordinals"
     entries = table.history(limit=3)
     assert [entry.parameters["group"] for entry in reversed(entries)] == ["1 of 3", "2 of 3", "3 of 3"]
     assert state_of(path) == expected
@@ -224,9 +224,9 @@ def test_a_minor_plan_and_what_a_full_one_finds_after_it(tmp_path: Path) -> None
     table.compact(minor=True)
     assert not table.compact(minor=True, dry_run=True).groups
     full = table.compact(dry_run=True)
-    assert (full.slices, full.merged_bytes) == (3, 0)
+    assert (full.buckets, full.merged_bytes) == (3, 0)
     assert full.winner_bytes == sum(w.size_bytes for t in table.view.file_slices if t.minor for w in t.minor.winners)
-    assert {part.oldest_version for group in full.groups for part in group.slices} == {1}
+    assert {part.oldest_version for group in full.groups for part in group.buckets} == {1}
     assert partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_commits=1))) == []
     assert len(partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=1)))) == 3
 
@@ -279,7 +279,7 @@ STEP = st.sampled_from(["narrow", "narrow", "wide", "minor", "full", "part", "pa
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(STEP, max_size=6), st.booleans(), st.integers(0, 9))
-def test_loads_are_those_of_the_tiles(
+def test_loads_are_those_of_the_file_slices(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], loaded: bool, key: int
 ) -> None:
     path = tmp_path_factory.mktemp("loads") / "t"

@@ -81,7 +81,7 @@ def test_the_table_has_the_new_definition_and_no_rows(tmp_path: Path) -> None:
     table = replaced(path, name="fresh", buckets=4, properties={"mine": "new"})
     assert listing(path).keys() - files.keys() == {f"_delta_log/{before.version + 1:020d}.json"}, "only the commit"
     assert (table.version, rows_of(table.to_arrow())) == (before.version + 1, [])
-    assert (table.key, table.ordering, table.buckets) == (("id", "part"), ("x",), 4)
+    assert (table.key, table.ordering, table.bucket_count) == (("id", "part"), ("x",), 4)
     assert table.schema.names == ["id", "part", "x"]
     now = table.view.snapshot.metadata
     assert (now.name, now.partition_columns, now.configuration["mine"]) == ("fresh", ("part",), "new")
@@ -326,7 +326,7 @@ def test_what_began_before_cannot_land(same: bool, work: str, tmp_path: Path) ->
     table = LakeTable.open(path)
     assert (rows_of(table.to_arrow()), table.history(limit=1)[0].operation) == ([], "CREATE OR REPLACE TABLE")
     assert {p.name for p in table.savepoints()} == {"saved"}
-    assert table.buckets == (1 if same else None)
+    assert table.bucket_count == (1 if same else None)
     assert LakeTable.check(path).ok
     kept = listing(path)
     named = {name for name in kept if name.startswith(("base/", "_lakemerge/log", "_lakemerge/merged"))}

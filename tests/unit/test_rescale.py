@@ -56,7 +56,7 @@ def test_base_files_are_rewritten_and_logs_are_not(before: int, after: int, comm
     table = loaded(path, buckets=before)
     logs = {file: size for file, size in listing(path).items() if "/log/" in file}
     result = table.rescale(buckets=after)
-    assert (result.before, result.buckets, result.commits, result.slices) == (before, after, commits, after)
+    assert (result.before, result.buckets, result.commits, result.written_buckets) == (before, after, commits, after)
     assert (result.files, result.replaced_files, result.rows, result.skipped) == (after, before, 39, ())
     assert result.bytes == sum(file.add.size_bytes for file in table.view.base_files)
     assert result.version == table.version
@@ -184,7 +184,7 @@ def test_a_compaction_in_between_is_taken_up(minor: bool, tmp_path: Path) -> Non
         LakeTable.open(path).compact(minor=minor)
 
     table, _ = open_over(path, Fault(action=overtake, method="open_output", path="base/"), settings=GROUPWISE)
-    assert table.rescale(buckets=8).slices == 8
+    assert table.rescale(buckets=8).written_buckets == 8
     assert set(counts_of(LakeTable.open(path))) == {8}
     assert state(path) == EXPECTED
     named = {

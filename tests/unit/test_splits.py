@@ -170,7 +170,7 @@ def test_there_are_no_more_parts_than_rows(tmp_path: Path) -> None:
     assert found == [[(k,) for k in range(start, start + 10)] for start in range(0, 100, 10)]
 
 
-def test_a_log_over_many_tiles_counts_once(tmp_path: Path) -> None:
+def test_a_log_over_many_file_slices_counts_once(tmp_path: Path) -> None:
     table = hundred(tmp_path / "t")
     table.upsert(frame([(1, 2, "new")]))
     block = replace(only_tile(table).blocks[0], data_bytes=1000)
