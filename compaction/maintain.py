@@ -19,6 +19,7 @@ from lakemerge.commits.base import commit_to
 from lakemerge.delta import Attempt, Txn
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, VACUUM_APPLICATION
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
@@ -149,4 +150,4 @@ class _Maintenance:
             last = tip.snapshot.txns.get(VACUUM_APPLICATION)
             return Attempt([Txn(VACUUM_APPLICATION, 0 if last is None else last.version + 1, now_ms)])
 
-        commit_to(self._handle, self._view, build, operation="MAINTENANCE", parameters={"done": "vacuum"})
+        commit_to(self._handle, self._view, build, operation=Operation.MAINTENANCE, parameters={"done": "vacuum"})

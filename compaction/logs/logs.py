@@ -32,6 +32,7 @@ from lakemerge.format.expiries import expiries_of
 from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.bucket_counts import slices_of
 from lakemerge.layout.view import TableView
@@ -83,7 +84,9 @@ def compact_logs(
         merged = time.monotonic()
         phases = {"plan": planned - started, "merge": merged - planned}
         result = _result(read.version, runs, blocks, logs, phases)
-        provenance = Provenance("COMPACT LOGS", {"readVersion": read.version, "commits": result.commits}, transaction)
+        provenance = Provenance(
+            Operation.COMPACT_LOGS, {"readVersion": read.version, "commits": result.commits}, transaction
+        )
         replaced = [commit for run in runs for commit in run]
         committed = commit_packed_logs(handle, read, provenance, _metrics(result), replaced=replaced, packed=logs)
     except BaseException:

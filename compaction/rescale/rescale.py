@@ -32,6 +32,7 @@ from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.keys import BucketId
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
@@ -205,7 +206,7 @@ class _Run:
                 commit_compaction(
                     handle,
                     view,
-                    Provenance("RESCALE", parameters, transaction),
+                    Provenance(Operation.RESCALE, parameters, transaction),
                     _metrics(done),
                     replaced=[file_slice for group, _ in done for file_slice in (*group.file_slices, *group.vacant)],
                     adds=[add for _, adds in done for add in adds],

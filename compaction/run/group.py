@@ -19,6 +19,7 @@ from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.delta import AddFile, Transaction
 from lakemerge.format.base_file import paths_of, rows_of
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
@@ -234,7 +235,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, n
     committed = commit_compaction(
         run.handle,
         run.read,
-        Provenance("COMPACT", parameters, transaction),
+        Provenance(Operation.COMPACT, parameters, transaction),
         metrics,
         replaced=outcome.replaced,
         adds=outcome.adds,

@@ -18,6 +18,7 @@ from lakemerge.format.consumers import (
     write_position,
 )
 from lakemerge.format.feed_offset import Offset
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView
@@ -46,7 +47,7 @@ def register_consumer(
         return Attempt([made.domain()])
 
     parameters = {"name": name, "version": offset.needed_version}
-    registered = landed(commit_to(handle, begin, build, operation="REGISTER CONSUMER", parameters=parameters))
+    registered = landed(commit_to(handle, begin, build, operation=Operation.REGISTER_CONSUMER, parameters=parameters))
     # The consumer's age is counted from this file's time by the store's clock.
     write_position(
         handle.store,

@@ -13,7 +13,8 @@ from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadat
 from lakemerge.delta.actions import TXNS_UNTIL
 from lakemerge.delta.chain import CHAIN
 from lakemerge.errors import VersionNotFoundError
-from lakemerge.format.names import LOG_DOMAIN_PREFIX, REPLACE_OPERATION
+from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 
 __all__ = ["Past", "PastCommit", "definitions", "read_commits", "standing"]
@@ -67,13 +68,13 @@ class PastCommit:
     @property
     def restored(self) -> int | None:
         """The version that the commit restored; ``None`` if it is no restore."""
-        version = self.parameters.get("version") if self.operation == "RESTORE" else None
+        version = self.parameters.get("version") if self.operation == Operation.RESTORE else None
         return None if version is None else int(version)
 
     @property
     def replaces(self) -> bool:
         """Whether the table had no rows after the commit: it created the table, or replaced it by an empty one."""
-        return self.operation == REPLACE_OPERATION
+        return self.operation == Operation.REPLACE
 
     @property
     def is_load(self) -> bool:

@@ -14,6 +14,7 @@ from lakemerge.delta import (
     Snapshot,
 )
 from lakemerge.errors import CommitConflictError
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 
@@ -30,7 +31,7 @@ def reserve_ordinals(handle: Handle, begin: TableView, count: int) -> int:
         first = view.state.next_ordinal
         return Attempt([view.state.reserving(count).domain()])
 
-    commit_to(handle, begin, build, operation="RESERVE ORDINALS", parameters={"count": count})
+    commit_to(handle, begin, build, operation=Operation.RESERVE_ORDINALS, parameters={"count": count})
     return first
 
 
@@ -52,4 +53,4 @@ def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
         return Attempt([with_buckets(view.snapshot.metadata, view.config, buckets), state.domain()])
 
     parameters = {"buckets": buckets, "before": begin.config.buckets}
-    return landed(commit_to(handle, begin, build, operation="RESCALE", parameters=parameters)).snapshot
+    return landed(commit_to(handle, begin, build, operation=Operation.RESCALE, parameters=parameters)).snapshot

@@ -20,6 +20,7 @@ from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundErr
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
+from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -54,7 +55,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))
 
     parameters = {"version": target.version, "timestamp": None}
-    outcome = commit_to(handle, begin, build, operation="RESTORE", parameters=parameters)
+    outcome = commit_to(handle, begin, build, operation=Operation.RESTORE, parameters=parameters)
     adds, removes = _files_of(actions)
     return RestoreResult(
         version=outcome.version,

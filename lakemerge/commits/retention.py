@@ -12,6 +12,7 @@ from lakemerge.delta import AlreadyDone, Attempt, Committed, Snapshot
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.consumers import registrations_of
 from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
+from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
@@ -50,7 +51,7 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int)
         return Attempt([fenced.domain(), *([records_domain(kept)] if told else [])])
 
     parameters = {"oldestVersion": oldest}
-    return landed(commit_to(handle, begin, build, operation="VACUUM FENCE", parameters=parameters)).snapshot
+    return landed(commit_to(handle, begin, build, operation=Operation.VACUUM_FENCE, parameters=parameters)).snapshot
 
 
 def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committed | AlreadyDone:
@@ -67,7 +68,7 @@ def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committe
         folded = [old for old in known if old.version <= merged]
         return Attempt([expiry_domain([*folded[-1:], *(old for old in known if old not in folded), expiry])])
 
-    return commit_to(handle, begin, build, operation="EXPIRE TOMBSTONES", parameters={"horizon": horizon})
+    return commit_to(handle, begin, build, operation=Operation.EXPIRE_TOMBSTONES, parameters={"horizon": horizon})
 
 
 def merged_everywhere(view: TableView) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakemerge.commits.base import commit_to
 from lakemerge.delta import Attempt, DomainMetadata
 from lakemerge.errors import InputError
+from lakemerge.format.operations import Operation
 from lakemerge.format.savepoint import Savepoint, check_savepoint_name, savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import check_kept, check_version
@@ -33,7 +34,7 @@ def save_version(handle: Handle, begin: TableView, name: str, version: int | Non
         check_kept(saved.version, tip.snapshot)
         return Attempt([saved.domain()])
 
-    commit_to(handle, begin, build, operation="SAVEPOINT", parameters={"name": name, "version": saved.version})
+    commit_to(handle, begin, build, operation=Operation.SAVEPOINT, parameters={"name": name, "version": saved.version})
     return saved
 
 
@@ -46,4 +47,4 @@ def drop_savepoint(handle: Handle, begin: TableView, name: str) -> None:
             raise InputError(f"there is no savepoint {name!r}; there are: {', '.join(known) or 'none'}", savepoint=name)
         return Attempt([DomainMetadata(known[name].domain_name, "", True)])
 
-    commit_to(handle, begin, build, operation="DROP SAVEPOINT", parameters={"name": name})
+    commit_to(handle, begin, build, operation=Operation.DROP_SAVEPOINT, parameters={"name": name})

@@ -12,6 +12,7 @@ from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
 from lakemerge.format.consumers import Registration, advanced_ms, registrations_of, stored_position, write_position
 from lakemerge.format.feed_offset import Offset
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.storage.clock import is_past, store_time_ms
@@ -151,7 +152,7 @@ class Consumers:
         """
         begin = self._writable()
         known_consumer(begin.snapshot, name)
-        drop_consumers(self._handle, begin, [name], operation="DROP CONSUMER", due=lambda _: True)
+        drop_consumers(self._handle, begin, [name], operation=Operation.DROP_CONSUMER, due=lambda _: True)
 
 
 def _milliseconds(name: str, given: object) -> int:
@@ -172,7 +173,7 @@ def expire_consumers(handle: Handle, begin: TableView, *, age_ms: int | None = N
         return now_ms - _advanced_ms(handle, consumer, now_ms) > most_ms
 
     late = [name for name, consumer in known.items() if due(consumer)]
-    return drop_consumers(handle, begin, late, operation="EXPIRE CONSUMERS", due=due) if late else []
+    return drop_consumers(handle, begin, late, operation=Operation.EXPIRE_CONSUMERS, due=due) if late else []
 
 
 def _advanced_ms(handle: Handle, consumer: Registration, now_ms: int) -> int:

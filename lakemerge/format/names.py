@@ -15,7 +15,6 @@ __all__ = [
     "MAX_BUCKETS",
     "MERGED_FOLDER",
     "MINOR_DOMAIN_PREFIX",
-    "REPLACE_OPERATION",
     "SAVEPOINT_DOMAIN_PREFIX",
     "SLICE_TAG",
     "STATE_DOMAIN",
@@ -39,8 +38,6 @@ MINOR_DOMAIN_PREFIX: Final = "lakemerge.minor."
 """Followed by an id: a base file's winner files and superseded positions."""
 SAVEPOINT_DOMAIN_PREFIX: Final = "lakemerge.savepoint."
 """Followed by the savepoint's name."""
-REPLACE_OPERATION: Final = "CREATE OR REPLACE TABLE"
-"""The operation of a commit that creates a table, or replaces the one that was there."""
 VACUUM_APPLICATION: Final = "lakemerge.vacuum"
 """The application of the transaction that says when a schedule last asked for a vacuum."""
 SLICE_TAG: Final = "lakemerge.slice"

@@ -18,6 +18,7 @@ from lakemerge.delta import Txn
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
 from lakemerge.format.ledger import Entry, FileState, absorbed, appended, rejects_tables
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.base import Piece
@@ -136,7 +137,7 @@ def commit_window(
         about |= {} if work.reason is None else {"reason": work.reason}
         provenance = replace(
             write.provenance,
-            operation="INGEST",
+            operation=Operation.INGEST,
             info={**write.provenance.info, "ingest": about},
             along=along,
         ).with_parameters(name=standing.ingest.name, window=window)
@@ -169,7 +170,7 @@ def note(
         _, along = _along(handle, start, name, [entry._replace(window=window) for entry in entries], (), source)
         about = {"name": standing.ingest.name, "window": window, **about}
         parameters: dict[str, object] = {"name": standing.ingest.name, "window": window}
-        provenance = Provenance("INGEST", parameters, transaction, info={"ingest": about}, along=along)
+        provenance = Provenance(Operation.INGEST, parameters, transaction, info={"ingest": about}, along=along)
         committed = landed(commit_note(handle, standing.view, provenance))
     except BaseException:
         discard(handle.store, transaction, name)

@@ -14,6 +14,7 @@ from lakemerge.commits.provenance import Along
 from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.format.ledger import FileState
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Member, Standing
 from lakemerge.ingest.discovery import Candidate
@@ -138,7 +139,7 @@ def _replay(
             "Replay into another table, or pass force=True if the records are not in this one, or do no harm twice"
         )
     about = {"ingest": {"name": runner.name, "replayOf": number, "table": runner.handle.store.url}}
-    provenance = replace(write.provenance, operation="INGEST", info=about, along=along)
+    provenance = replace(write.provenance, operation=Operation.INGEST, info=about, along=along)
     try:
         finish(
             replace(write, provenance=provenance),

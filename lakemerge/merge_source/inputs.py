@@ -22,7 +22,7 @@ from lakemerge.errors import (
     NotATableError,
     VersionNotFoundError,
 )
-from lakemerge.format.names import REPLACE_OPERATION
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.merge_source.datasets import Dataset
@@ -222,9 +222,9 @@ class Input:
         # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
         # writes. What was written before the table was replaced does not.
         for entry in self.table.history():
-            if entry.operation in ("UPSERT", "DELETE", "MERGE"):
+            if entry.operation in (Operation.UPSERT, Operation.DELETE, Operation.MERGE):
                 return True
-            if entry.version == 0 or entry.operation == REPLACE_OPERATION:
+            if entry.version == 0 or entry.operation == Operation.REPLACE:
                 return False
         return True
 

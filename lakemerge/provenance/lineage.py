@@ -23,13 +23,14 @@ from lakemerge.format.consumers import Sent, registrations_of, sent_to
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.explanation import Step
 from lakemerge.provenance.lineage_events import Event, Lineage
-from lakemerge.provenance.notes import ADDINFO_OPERATION, SEND_OPERATION, keys_of
+from lakemerge.provenance.notes import keys_of
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.search import Search
 from lakemerge.python_values import python_rows
@@ -41,8 +42,8 @@ from mergers.keys import key_columns
 __all__ = ["Event", "Lineage", "lineage_of"]
 
 _MERGER = "lakemerge.merger.name"
-_CHANGES = ("ADD COLUMNS", "CHANGE COLUMNS", "CHANGE MERGER", "SET PROPERTIES")
-_CONSUMERS_GO = ("DROP CONSUMER", "EXPIRE CONSUMERS")
+_CHANGES = (Operation.ADD_COLUMNS, Operation.CHANGE_COLUMNS, Operation.CHANGE_MERGER, Operation.SET_PROPERTIES)
+_CONSUMERS_GO = (Operation.DROP_CONSUMER, Operation.EXPIRE_CONSUMERS)
 REPLAY_APPLICATION = "lakemerge.replay."
 """The beginning of a replay's application id."""
 
@@ -114,22 +115,30 @@ class _Teller:
             if version > 0:
                 said = "the table was replaced by an empty one with another definition"
                 yield Event("DROP", version, operation, inputs=taken, words=said, details=about)
-        elif operation in ("COMPACT", "COMPACT LOGS") or (operation == "RESCALE" and (made or taken)):
+        elif operation in (Operation.COMPACT, Operation.COMPACT_LOGS) or (
+            operation == Operation.RESCALE and (made or taken)
+        ):
             yield self._rewritten(commit, made, taken, about)
-        elif operation == "RESCALE":
+        elif operation == Operation.RESCALE:
             said = f"the table has {about.get('buckets')} buckets instead of {about.get('before')}"
             yield Event("FORK", version, operation, words=said, details=about)
-        elif operation == "EXPIRE TOMBSTONES" or self._expires(commit):
+        elif operation == Operation.EXPIRE_TOMBSTONES or self._expires(commit):
             said = f"deletes of versions up to {about.get('horizon')} are forgotten"
             yield Event("EXPIRE", version, operation, words=said, details=about)
-        elif operation == "VACUUM FENCE":
+        elif operation == Operation.VACUUM_FENCE:
             said = f"versions before {about.get('oldestVersion')} are dropped, with the files that only they need"
             yield Event("DROP", version, operation, words=said, details=about)
-        elif operation in (SEND_OPERATION, ADDINFO_OPERATION):
+        elif operation in (Operation.SEND, Operation.ADD_INFO):
             yield self._noted(commit, about)
         elif commit.metadata is not None and any(part in operation for part in _CHANGES):
             yield Event("CHANGE", version, operation, words=self._change(commit, about), details=about)
-        elif made or operation in ("UPSERT", "DELETE", "UPDATE", "MERGE", "INGEST"):
+        elif made or operation in (
+            Operation.UPSERT,
+            Operation.DELETE,
+            Operation.UPDATE,
+            Operation.MERGE,
+            Operation.INGEST,
+        ):
             yield from self._written(commit, made, about)
 
     @staticmethod
@@ -137,7 +146,7 @@ class _Teller:
         details = {**commit.info, **about}
         named = keys_of(about)
         of = "all rows" if named is None else "one key" if len(named) == 1 else f"{len(named)} keys"
-        if commit.operation == ADDINFO_OPERATION:
+        if commit.operation == Operation.ADD_INFO:
             uri = str(about.get("uri"))
             of = "the table" if named is None and "version" not in about else of
             at = f" of version {about['version']}" if "version" in about else ""
@@ -152,15 +161,15 @@ class _Teller:
     def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
         """The change of the definition in words."""
         said = []
-        if "ADD COLUMNS" in commit.operation:
+        if Operation.ADD_COLUMNS in commit.operation:
             said.append(f"columns were added: {about.get('columns')}")
-        if "CHANGE COLUMNS" in commit.operation:
+        if Operation.CHANGE_COLUMNS in commit.operation:
             parts = [name for name in ("nullable", "comments", "widen", "order") if name in about]
             said.append(f"columns were changed: {', '.join(f'{name} {about[name]}' for name in parts)}")
-        if "CHANGE MERGER" in commit.operation:
+        if Operation.CHANGE_MERGER in commit.operation:
             before = f" instead of {self.merger}" if self.merger not in (None, about.get("merger")) else ""
             said.append(f"the merger is {about.get('merger')}{before}, with options {about.get('mergerOptions')}")
-        if "SET PROPERTIES" in commit.operation:
+        if Operation.SET_PROPERTIES in commit.operation:
             said.append(f"properties were set: {about.get('properties')}")
         return "; ".join(said)
 
@@ -184,7 +193,7 @@ class _Teller:
         kind = "REPLAY" if txn is not None and txn.app_id.startswith(REPLAY_APPLICATION) else "CREATE"
         by = "" if txn is None else f" by {txn.app_id}, number {txn.version}"
         rows = commit.metrics.get("numSourceRows")
-        what = _of(rows, "delete" if operation == "DELETE" else "record")
+        what = _of(rows, "delete" if operation == Operation.DELETE else "record")
         were = "was" if _is_one(rows) else "were"
         said = f"{'' if rows is None else f'{rows} '}{what} {were} committed{by}"
         details = {**about, **commit.info}
@@ -200,9 +209,12 @@ class _Teller:
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
     ) -> Event:
         why = f"; reason: {about['why']}" if about.get("why") else ""
-        what = {"COMPACT": f"{about.get('mode', 'full')} compaction", "COMPACT LOGS": "log compaction"}
+        what: dict[str, str] = {
+            Operation.COMPACT: f"{about.get('mode', 'full')} compaction",
+            Operation.COMPACT_LOGS: "log compaction",
+        }
         name = what.get(commit.operation, "rescale")
-        kind = "FORK" if commit.operation == "RESCALE" and len(made) > len(taken) else "JOIN"
+        kind = "FORK" if commit.operation == Operation.RESCALE and len(made) > len(taken) else "JOIN"
         said = f"{name}: {counted(len(taken), 'file')} became {len(made)}{why}"
         return Event(kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=about)
 

@@ -16,16 +16,15 @@ from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import check_info
 from lakemerge.errors import InputError
 from lakemerge.format.keys import Key, key_from_json, key_to_json, keys_at
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.lookup import sorted_keys
 from mergers.keys import key_columns
 from mergers.wording import argument
 
-__all__ = ["ADDINFO_OPERATION", "SEND_OPERATION", "commit_association", "commit_sent", "keys_of"]
+__all__ = ["commit_association", "commit_sent", "keys_of"]
 
-SEND_OPERATION: Final = "SEND"
-ADDINFO_OPERATION: Final = "ADD INFO"
 _MOST_KEYS: Final = 1_000
 
 
@@ -46,7 +45,7 @@ def commit_sent(
     about: dict[str, object] = {"to": _place("to", to), "version": last}
     if since is not None:
         about["since"] = since
-    return _commit(handle, view, SEND_OPERATION, about, keys, info)
+    return _commit(handle, view, Operation.SEND, about, keys, info)
 
 
 def commit_association(
@@ -62,7 +61,7 @@ def commit_association(
     about: dict[str, object] = {"uri": _place("uri", uri)}
     if version is not None:
         about["version"] = _version("version", version, view)
-    return _commit(handle, view, ADDINFO_OPERATION, about, keys, info)
+    return _commit(handle, view, Operation.ADD_INFO, about, keys, info)
 
 
 def _commit(

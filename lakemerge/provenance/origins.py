@@ -15,6 +15,7 @@ from lakemerge.delta.listing import commit_path
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.ledger import FileState, ledger_tables
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 
 __all__ = ["UNKNOWN", "custody_of", "find_commits", "source_of", "window_files"]
@@ -63,7 +64,7 @@ def source_of(handle: Handle, tip: Snapshot, commit: PastCommit | None, *, is_pa
         if note is not None:
             source["note"] = note
     info = commit.info
-    if commit.operation == "REPLAY" and isinstance(told := info.get("replay"), dict):
+    if commit.operation == Operation.REPLAY and isinstance(told := info.get("replay"), dict):
         source["replayed"] = told
         info = {name: value for name, value in info.items() if name != "replay"}
     if info:

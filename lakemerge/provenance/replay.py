@@ -26,6 +26,7 @@ from lakemerge.delta import AlreadyDone, DomainMetadata
 from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.names import EXPIRY_DOMAIN, KIND_COLUMN
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.key_records import nullable
@@ -362,7 +363,7 @@ def _merging(config: TableConfig) -> tuple[str, dict[str, object]]:
     return config.merger_id, dict(config.merger_options)
 
 
-_OPERATION = "REPLAY"
+_OPERATION = Operation.REPLAY
 
 
 def commit_frame(

@@ -18,6 +18,7 @@ from lakemerge.format.block_index import log_paths
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
 from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX
+from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import records_from
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -188,7 +189,7 @@ def _original_logs(
         for log in logs:
             if not log.removed:
                 told.setdefault(log.domain, log)
-                if commit.operation == "COMPACT LOGS":
+                if commit.operation == Operation.COMPACT_LOGS:
                     made_of.setdefault(log.domain, removed)
     left = {name: domain for name, domain in domains.items() if name not in packed}
     for name in packed:

@@ -11,6 +11,7 @@ from lakemerge.delta import AddFile, DomainMetadata, HistoryEntry, RemoveFile
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.operations import Operation
 from lakemerge.results.plans import CompactionPlan, CompactionStrategy, counted, readable_bytes, threshold_words
 from lakemerge.results.schedule import Schedule
 
@@ -71,7 +72,7 @@ def reasons_of(entry: HistoryEntry) -> str:
     why = [str(about["why"])] if about.get("why") else []
     if "commits" in about:
         why.append(f"{about['commits']} commits had live logs")
-    if entry.operation == "RESCALE" and "buckets" in about:
+    if entry.operation == Operation.RESCALE and "buckets" in about:
         why.append(f"from {about.get('before')} to {about['buckets']} buckets")
     return "; ".join(why) or "a caller started it"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
 from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.format.operations import Operation
 from lakemerge.provenance.lineage_events import KINDS
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, windows_of, written_by
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
@@ -28,7 +29,7 @@ _RECENT: Final = 30
 _NAMED: Final = 3
 _LONGEST: Final = 60
 _KINDS: Final = ("writes", "ingest", "compactions", "everything else")
-_REWRITES: Final = ("COMPACT", "COMPACT LOGS", "RESCALE")
+_REWRITES: Final = (Operation.COMPACT, Operation.COMPACT_LOGS, Operation.RESCALE)
 
 
 @checked
@@ -225,9 +226,13 @@ def _failed(table: LakeTable) -> str:
 def _kind(entry: HistoryEntry) -> int:
     if entry.operation in _REWRITES:
         return 2
-    if entry.operation == "INGEST":
+    if entry.operation == Operation.INGEST:
         return 1
-    return 0 if entry.operation in ("UPSERT", "DELETE", "UPDATE", "MERGE", "REPLAY") else 3
+    return (
+        0
+        if entry.operation in (Operation.UPSERT, Operation.DELETE, Operation.UPDATE, Operation.MERGE, Operation.REPLAY)
+        else 3
+    )
 
 
 def _more(count: int) -> str:

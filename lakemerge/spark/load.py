@@ -24,6 +24,7 @@ from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
+from lakemerge.format.operations import Operation
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.results.results import UpsertResult
 from lakemerge.schema.schema import to_arrow_schema, type_ddl
@@ -80,7 +81,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
         begin.is_empty
         and begin.state.next_ordinal == 0  # Spark computes the ordinals, and gives them the buckets' numbers
         and write.frame.kind_column is None
-        and write.provenance.operation == "UPSERT"
+        and write.provenance.operation == Operation.UPSERT
         and write.frame.full
         and _casts_alike(frame, write)
         and not config.partition_by

@@ -16,6 +16,7 @@ from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import Attempt, Metadata, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
 from lakemerge.format.config import REMEMBERED, TableConfig
+from lakemerge.format.operations import Operation
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -185,18 +186,18 @@ def _described(
     parameters: dict[str, object] = {}
     operations = []
     if added := new_columns(before.schema, after.schema):
-        operations.append("ADD COLUMNS")
+        operations.append(Operation.ADD_COLUMNS)
         parameters["columns"] = added
     types = None if columns.widen is None else {name: str(kind) for name, kind in columns.widen.items()}
     changes = {"nullable": columns.nullable, "comments": columns.comments, "widen": types, "order": columns.order}
     if changed := {name: change for name, change in changes.items() if change is not None}:
-        operations.append("CHANGE COLUMNS")
+        operations.append(Operation.CHANGE_COLUMNS)
         parameters |= {name: dict(part) if isinstance(part, Mapping) else list(part) for name, part in changed.items()}
     if (after.merger_id, after.merger_options) != (before.merger_id, before.merger_options):
-        operations.append("CHANGE MERGER")
+        operations.append(Operation.CHANGE_MERGER)
         parameters |= {"merger": after.merger_name, "mergerOptions": dict(after.merger_options)}
     if properties:
-        operations.append("SET PROPERTIES")
+        operations.append(Operation.SET_PROPERTIES)
         parameters["properties"] = dict(properties)
     return ", ".join(operations), parameters
 

@@ -22,7 +22,8 @@ from lakemerge.delta import (
 )
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
-from lakemerge.format.names import REPLACE_OPERATION, WRITER_FEATURE
+from lakemerge.format.names import WRITER_FEATURE
+from lakemerge.format.operations import Operation
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
@@ -119,7 +120,7 @@ def create_table(
         "partitionBy": list(partition_by),
     }
     # As in Delta, a commit that may replace a table says so, whether there was one or not.
-    operation = REPLACE_OPERATION if replace else "CREATE TABLE"
+    operation = Operation.REPLACE if replace else Operation.CREATE
     outcome = handle.log.commit(None, build, operation=operation, parameters=parameters)
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("creating a table is never done already")

@@ -12,6 +12,7 @@ import pyarrow as pa
 from lakemerge.commits.provenance import Isolation
 from lakemerge.errors import FilterError
 from lakemerge.format.names import KIND_COLUMN
+from lakemerge.format.operations import Operation
 from lakemerge.frames import as_reader, collected, is_spark_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -63,7 +64,9 @@ def update_where(
 
     def attempt(view: TableView) -> UpsertResult:
         values = assigned_columns(assignments, view.config)
-        request = options.request("UPDATE", predicate=condition, set={name: str(v) for name, v in values.items()})
+        request = options.request(
+            Operation.UPDATE, predicate=condition, set={name: str(v) for name, v in values.items()}
+        )
         if spark is not None:
             from lakemerge.transactions.spark import update_dataframe
 
@@ -83,7 +86,7 @@ def delete_where(
     _check_condition(condition, "delete_where")
 
     def attempt(view: TableView) -> UpsertResult:
-        request = options.request("DELETE", predicate=condition)
+        request = options.request(Operation.DELETE, predicate=condition)
         columns = _remembered(handle, view)
         if spark is not None:
             from lakemerge.transactions.spark import delete_dataframe
@@ -108,7 +111,7 @@ def merge_into(
     held: pa.Table | None = None if is_spark_frame(source) else as_reader(collected(source)).read_all()
 
     def attempt(view: TableView) -> UpsertResult:
-        request = options.request("MERGE", predicate=on, clauses=[shown_clause(clause) for clause in clauses])
+        request = options.request(Operation.MERGE, predicate=on, clauses=[shown_clause(clause) for clause in clauses])
         if held is None:
             from lakemerge.transactions.spark import merge_dataframe
 

@@ -36,6 +36,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
+from lakemerge.format.operations import Operation
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
@@ -108,7 +109,7 @@ class Write:
             handle.log.make_durable(begin.version)
             return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
         transaction = handle.new_transaction()
-        operation = request.operation or ("DELETE" if deletes else "UPSERT")
+        operation = request.operation or (Operation.DELETE if deletes else Operation.UPSERT)
         parameters: dict[str, object] = {"columns": list(frame.schema.names)}
         if kind_column is not None:
             parameters["kindColumn"] = kind_column

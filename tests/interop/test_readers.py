@@ -182,7 +182,7 @@ def test_history(spark: SparkSession, tmp_path: Path) -> None:
         (1, "UPSERT"),
         (2, "UPSERT"),
         (3, "DELETE"),
-        (4, "RESERVE ORDINALS"),
+        (4, "RESERVE FILE NUMBERS"),
         (5, "COMPACT"),
     ]
     assert found[1].operationParameters["mode"] == "load"

@@ -42,7 +42,7 @@ def test_what_commits_say(tmp_path: Path) -> None:
         (6, "UPSERT"),
         (5, "DELETE"),
         (4, "COMPACT"),
-        (3, "RESERVE ORDINALS"),
+        (3, "RESERVE FILE NUMBERS"),
         (2, "DELETE"),
         (1, "UPSERT"),
         (0, "CREATE TABLE"),

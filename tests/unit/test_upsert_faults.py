@@ -93,7 +93,7 @@ State = tuple[list[Row], int]
 def whole(path: Path) -> State:
     """The rows, and how many commits made them; reservations of file ordinals change nothing."""
     operations = [entry.operation for entry in LakeTable.open(path).history()]
-    return state_of(path), len(operations) - operations.count("RESERVE ORDINALS")
+    return state_of(path), len(operations) - operations.count("RESERVE FILE NUMBERS")
 
 
 @dataclass(frozen=True)

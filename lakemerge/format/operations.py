@@ -1,0 +1,44 @@
+"""The operations of commits, as ``commitInfo`` names them and ``history`` shows them.
+
+Source: docs/table-format.md, section 4.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["Operation"]
+
+
+class Operation(StrEnum):
+    """What a commit did. A change of several parts of a definition has their names, joined by ``", "``."""
+
+    CREATE = "CREATE TABLE"
+    REPLACE = "CREATE OR REPLACE TABLE"
+    UPSERT = "UPSERT"
+    DELETE = "DELETE"
+    UPDATE = "UPDATE"
+    MERGE = "MERGE"
+    INGEST = "INGEST"
+    REPLAY = "REPLAY"
+    COMPACT = "COMPACT"
+    COMPACT_LOGS = "COMPACT LOGS"
+    RESCALE = "RESCALE"
+    RESERVE_ORDINALS = "RESERVE FILE NUMBERS"
+    """Takes ordinals for base files, before they are written."""
+    VACUUM_FENCE = "VACUUM FENCE"
+    """Says from which version on files may still be needed, before a vacuum deletes others."""
+    MAINTENANCE = "MAINTENANCE"
+    EXPIRE_TOMBSTONES = "EXPIRE TOMBSTONES"
+    RESTORE = "RESTORE"
+    SAVEPOINT = "SAVEPOINT"
+    DROP_SAVEPOINT = "DROP SAVEPOINT"
+    REGISTER_CONSUMER = "REGISTER CONSUMER"
+    DROP_CONSUMER = "DROP CONSUMER"
+    EXPIRE_CONSUMERS = "EXPIRE CONSUMERS"
+    ADD_COLUMNS = "ADD COLUMNS"
+    CHANGE_COLUMNS = "CHANGE COLUMNS"
+    CHANGE_MERGER = "CHANGE MERGER"
+    SET_PROPERTIES = "SET PROPERTIES"
+    SEND = "SEND"
+    ADD_INFO = "ADD INFO"
