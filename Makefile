@@ -207,7 +207,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,delta,test,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,test,bench]'
 	@touch $(STAMP)
 
 $(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: benchmarks/compare/requirements-%.txt $(STAMP)
@@ -223,7 +223,7 @@ $(PAIMON_STAMP): benchmarks/compare/requirements-paimon.txt $(STAMP)
 $(OLDEST_STAMP): pyproject.toml scripts/oldest.py $(STAMP)
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(BIN)/python scripts/oldest.py > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[spark,delta,test]'
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[spark,test]'
 	@touch $@
 
 $(DOCS_STAMP): scripts/docs/requirements.txt $(STAMP)

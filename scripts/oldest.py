@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("cli", "delta", "ingest", "query", "sketches", "spark", "testing")
+EXTRAS = ("cli", "ingest", "query", "sketches", "spark", "testing")
 """The extras of the product, without ``s3``: pip takes too long to find the oldest s3fs that goes with moto."""
 
 
