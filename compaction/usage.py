@@ -164,8 +164,8 @@ def _spans(handle: Handle, tip: Snapshot, since: int) -> dict[str, _Span]:
 
 
 def _records(handle: Handle, commit: PastCommit) -> Iterator[str]:
-    """The logs of a commit. For the first load of a table, the base files with its records."""
+    """The logs of a commit. For the first load of a table and for an overwrite, the base files with its records."""
     for log in commit.new_logs:
         yield from log_paths(log, handle.store)
-    if commit.is_load:
+    if commit.is_load or commit.overwrites:
         yield from references((action for action in commit.actions if isinstance(action, AddFile)), handle.store)

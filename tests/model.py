@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -360,6 +360,7 @@ class ModelTable:
         merger: str | None = None,
         options: Mapping[str, Any] | None = None,
         mergers: Mapping[str, type[Merger]] = MERGERS,
+        partition_by: Sequence[str] = (),
     ) -> None:
         name = merger or ("event-time" if ordering else "commit-time")
         if name not in mergers:
@@ -369,6 +370,7 @@ class ModelTable:
                 raise Misconfigured(f"{column!r} has no order")
         self._key = tuple(key)
         self._ordering = tuple(ordering)
+        self._partition_by = tuple(partition_by)
         self._mergers = mergers
         self._merger = mergers[name](Spec(schema, self._key, self._ordering, dict(options or {})))
         self._snapshots = [_Snapshot(schema, {}, self._merger, {})]
@@ -439,6 +441,39 @@ class ModelTable:
             else:
                 after[key] = None
         self._snapshots.append(replace(self._snapshots[-1], states=after, deleted_at=deleted_at))
+        return self.version
+
+    def overwrite(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        covers: Callable[[Mapping[str, Any]], bool] | None = None,
+        dynamic: bool = False,
+    ) -> int:
+        """Everything in the scope is forgotten, and these rows are there instead. The scope is what ``covers`` says of
+        keys, the partitions of the rows, or the table."""
+        last = self._snapshots[-1]
+        self._check_frame(set(columns), [])
+        named = [{name: row.get(name) for name in last.schema.names} for row in rows]
+        keys = [self.key_of(row) for row in named]
+        if len(set(keys)) < len(keys) or any(value is None for key in keys for value in key):
+            raise Refused("an overwrite has each key once")
+        if covers is not None and not all(covers(row) for row in named):
+            raise Refused("a row outside of the condition")
+        there = {tuple(row[name] for name in self._partition_by) for row in named}
+
+        def is_covered(key: tuple[Any, ...]) -> bool:
+            values = dict(zip(self._key, key, strict=True))
+            if covers is not None:
+                return covers(values)
+            partition = tuple(values[name] for name in self._partition_by)
+            return not (dynamic and self._partition_by) or partition in there
+
+        states = {key: state for key, state in last.states.items() if not is_covered(key)}
+        deleted_at = {key: at for key, at in last.deleted_at.items() if not is_covered(key)}
+        states |= dict(zip(keys, named, strict=True))
+        self._snapshots.append(replace(last, states=states, deleted_at=deleted_at))
         return self.version
 
     def key_of(self, row: Row) -> tuple[Any, ...]:

@@ -74,7 +74,8 @@ def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
     """The load of every file slice of the version. Reads only block index files."""
     buckets = view.config.buckets or 1
     domains = [domain for name, domain in view.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
-    file_slices = list(build_file_slices(view.base_files, (), buckets=buckets, minors=view.minors))
+    resets = view.resets
+    file_slices = list(build_file_slices(view.base_files, (), buckets=buckets, minors=view.minors, resets=resets))
     # Keys matter only if a bucket has several file slices. They are most of what there is to read.
     keys = len({file_slice.bucket_id for file_slice in file_slices}) < len(file_slices)
     with ThreadPoolExecutor(_READERS) as pool:
@@ -85,11 +86,15 @@ def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
     view.check_buckets(blocks.slices)
     with_base = {file_slice.bucket_id for file_slice in file_slices}
     bare = [part for part in blocks.slices if part not in with_base]
-    file_slices += [FileSlice(part, view.layout.buckets_of(part)) for part in bare]
+    file_slices += [
+        FileSlice(part, view.layout.buckets_of(part), reset=resets.through(part.partition)) for part in bare
+    ]
     places, rows = blocks.placed(file_slices, view.key_kinds)
     through = np.array([file_slice.merged_through for file_slice in file_slices], dtype=np.int64)
     live = blocks.versions[rows] > through[places]
-    return _loads(file_slices, blocks, places[live], rows[live], through)
+    loads = _loads(file_slices, blocks, places[live], rows[live], through)
+    # A bucket without a file, in which an overwrite left no log, is none.
+    return [load for load in loads if load.file is not None or load.log_blocks]
 
 
 def _loads(

@@ -21,9 +21,11 @@ from lakemerge.format.names import (
     EXPIRY_DOMAIN,
     LOG_DOMAIN_PREFIX,
     MINOR_DOMAIN_PREFIX,
+    RESET_DOMAIN,
     SAVEPOINT_DOMAIN_PREFIX,
     STATE_DOMAIN,
 )
+from lakemerge.format.reset import Resets
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -150,6 +152,8 @@ def _read_others(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
             State.of(one)
         elif name == EXPIRY_DOMAIN:
             expiries_of(one)
+        elif name == RESET_DOMAIN:
+            Resets.of(one.domains)
         elif name.startswith(SAVEPOINT_DOMAIN_PREFIX):
             savepoints_of(one)
         elif name.startswith(CONSUMER_DOMAIN_PREFIX):

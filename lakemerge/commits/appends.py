@@ -32,7 +32,17 @@ from lakemerge.layout.view import TableView
 from lakemerge.schema.evolution import check_columns, with_schema
 from lakemerge.schema.schema import to_delta_json
 
-__all__ = ["NotEmptyError", "commit_load", "commit_logs", "commit_note"]
+__all__ = [
+    "NotEmptyError",
+    "already_done",
+    "also",
+    "commit_load",
+    "commit_logs",
+    "commit_note",
+    "defining",
+    "grown",
+    "state_after",
+]
 
 
 class NotEmptyError(CommitConflictError):
@@ -53,19 +63,19 @@ def commit_logs(
         conflicts = Footprint(handle, begin, () if logs is None else logs.blocks, provenance.isolation)
 
     def build(before: TableView) -> Attempt | AlreadyDone:
-        if done := _already_done(before, provenance):
+        if done := already_done(before, provenance):
             return done
-        view = _grown(handle, before, begin) if provenance.merge_schema else before
+        view = grown(handle, before, begin) if provenance.merge_schema else before
         check_same_meaning(begin, view)
         if conflicts is not None:
             conflicts.check(view)
-        state = _state(before, view)
-        actions: list[Action] = _define(before, view, None if logs is None else logs.blocks[0].buckets)
+        state = state_after(before, view)
+        actions: list[Action] = defining(before, view, None if logs is None else logs.blocks[0].buckets)
         if state != before.state:
             actions.append(state.domain())
         if logs is not None:
             actions.append(logs.domain(config=view.config, state=state, version=view.version + 1))
-        return Attempt([*actions, *_also(provenance, before)], metrics)
+        return Attempt([*actions, *also(provenance, before)], metrics)
 
     return commit_records(handle, begin, build, provenance)
 
@@ -74,10 +84,10 @@ def commit_note(handle: Handle, begin: TableView, provenance: Provenance) -> Com
     """Commit the additional actions of ``provenance``, and no rows. The number of an application is never set back."""
 
     def build(view: TableView) -> Attempt | AlreadyDone:
-        if done := _already_done(view, provenance):
+        if done := already_done(view, provenance):
             return done
         check_same_meaning(begin, view)
-        return Attempt(_also(provenance, view))
+        return Attempt(also(provenance, view))
 
     return commit_records(handle, begin, build, provenance)
 
@@ -99,9 +109,9 @@ def commit_load(
     """
 
     def build(before: TableView) -> Attempt | AlreadyDone:
-        if done := _already_done(before, provenance):
+        if done := already_done(before, provenance):
             return done
-        view = _grown(handle, before, begin) if provenance.merge_schema else before
+        view = grown(handle, before, begin) if provenance.merge_schema else before
         check_same_meaning(begin, view)
         same = (begin.state.schema_epoch, begin.state.layout_epoch) == (
             view.state.schema_epoch,
@@ -110,13 +120,14 @@ def commit_load(
         reserved = view.state.next_ordinal != begin.state.next_ordinal
         if not view.is_empty or reserved or not same:
             raise NotEmptyError("the table was written to or changed while its first rows were loaded")
-        state = _state(before, view).reserving(ordinals)
-        return Attempt([*_define(before, view, buckets), state.domain(), *adds, *_also(provenance, before)], metrics)
+        state = state_after(before, view).reserving(ordinals)
+        return Attempt([*defining(before, view, buckets), state.domain(), *adds, *also(provenance, before)], metrics)
 
     return commit_records(handle, begin, build, provenance)
 
 
-def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None:
+def already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None:
+    """The outcome of a commit whose application transaction is in the table already."""
     if provenance.app_txn is None:
         return None
     app, version = provenance.app_txn
@@ -124,7 +135,7 @@ def _already_done(view: TableView, provenance: Provenance) -> AlreadyDone | None
     return AlreadyDone(view.version) if done is not None and done.version >= version else None
 
 
-def _also(provenance: Provenance, tip: TableView) -> list[Action]:
+def also(provenance: Provenance, tip: TableView) -> list[Action]:
     """The additional actions of a commit of records. Raises an error if the tip is not as they require."""
     along = list(provenance.along.at(tip.snapshot))
     if provenance.app_txn is None:
@@ -133,7 +144,7 @@ def _also(provenance: Provenance, tip: TableView) -> list[Action]:
     return [*along, Txn(app, version, Handle.now_ms())]
 
 
-def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
+def grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
     """The tip with the columns that a write brings. Raises an error if its merger cannot take them, or if these and
     the columns that others added meanwhile are too many."""
     schema = with_schema(tip.config.schema, begin.config.schema)
@@ -145,12 +156,12 @@ def _grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
     return grown
 
 
-def _state(before: TableView, after: TableView) -> State:
+def state_after(before: TableView, after: TableView) -> State:
     """The state after the schema of ``before`` is changed to that of ``after``."""
     return replace(before.state, schema_epoch=before.state.schema_epoch + (after is not before))
 
 
-def _define(before: TableView, after: TableView, buckets: int | None) -> list[Action]:
+def defining(before: TableView, after: TableView, buckets: int | None) -> list[Action]:
     """The actions that give the table the schema of ``after`` and, on its first write, the bucket count ``buckets``."""
     metadata = before.snapshot.metadata
     if buckets is not None and before.config.buckets is None:

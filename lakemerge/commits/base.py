@@ -126,7 +126,9 @@ def check_not_overtaken(handle: Handle, begin: TableView) -> None:
 
 
 def rows_changed(handle: Handle, begin: TableView, tip: TableView) -> bool:
-    """Whether records were committed between the two versions. No restore may lie between them."""
+    """Whether rows were committed between the two versions. No restore may lie between them."""
+    if begin.state.overwrite_epoch != tip.state.overwrite_epoch:
+        return True
     if any(commit.version > begin.version for commit in tip.log_commits) or (begin.is_empty and not tip.is_empty):
         return True
     merged = [*(base.merged_through for base in tip.base_files), *(minor.through for minor in tip.minors.values())]

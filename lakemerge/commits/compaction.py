@@ -19,11 +19,13 @@ from lakemerge.delta import (
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
+from lakemerge.format.keys import Partition
 from lakemerge.format.minor import Minor
+from lakemerge.format.reset import Reset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 
-__all__ = ["commit_compaction", "commit_packed_logs", "removal"]
+__all__ = ["commit_compaction", "commit_packed_logs", "removal", "without_dead_logs"]
 
 
 def commit_compaction(
@@ -39,8 +41,8 @@ def commit_compaction(
 ) -> Committed:
     """Replace logs that were read at ``read.version`` by merged rows, and drop dead logs.
 
-    Raises :class:`FileSlicesChangedError` if another compaction changed one of the file slices,
-    :class:`CommitConflictError` if merger, layout or schema changed. Log appends do not disturb it.
+    Raises :class:`FileSlicesChangedError` if another compaction changed one of the file slices or the table was
+    overwritten, :class:`CommitConflictError` if merger, layout or schema changed. Log appends do not disturb it.
 
     :param replaced: file slices whose base files are removed, with their minor entries.
     :param adds: the base files that replace them.
@@ -52,6 +54,7 @@ def commit_compaction(
         check_same_meaning(read, view)
         if (view.state.layout_epoch, view.state.schema_epoch) != (read.state.layout_epoch, read.state.schema_epoch):
             raise CommitConflictError("schema or bucket count changed while the compaction ran; run it again")
+        _check_not_overwritten(read, view)
         _check_uncompacted(view, [*replaced, *merged])
         now = handle.store_now_ms()
         removes = [removal(file_slice.base.add, now) for file_slice in replaced if file_slice.base is not None]
@@ -61,9 +64,7 @@ def commit_compaction(
         files = [base for base in view.base_files if base.add.path not in gone] + fresh
         kept = {path: minor for path, minor in view.minors.items() if path not in gone}
         kept |= {minor.base: minor for minor in minors}
-        blocks = [block for commit in view.log_commits for block in commit.blocks]
-        file_slices = list(build_file_slices(files, blocks, buckets=view.config.buckets or 1, minors=kept))
-        dead = [DomainMetadata(commit.domain_name, "", True) for commit in view.dead_log_commits(file_slices)]
+        dead = without_dead_logs(view, files, kept)
         return Attempt([*removes, *adds, *ended, *(minor.domain() for minor in minors), *dead], metrics)
 
     return landed(commit_records(handle, read, build, provenance))
@@ -80,13 +81,14 @@ def commit_packed_logs(
 ) -> Committed:
     """Replace logs that were live at ``read.version`` by consolidated logs.
 
-    Raises :class:`CommitConflictError` if one of these logs is gone, because another compaction took it up, or if the
-    merger changed. Nothing else disturbs it: each record in a consolidated log has its own version, so a record that
-    was merged into a base file meanwhile is dead there as well.
+    Raises :class:`CommitConflictError` if one of these logs is gone, because another compaction took it up, if the
+    merger changed, or if the table was overwritten. Nothing else disturbs it: each record in a consolidated log has its
+    own version, so a record that was merged into a base file meanwhile is dead there as well.
     """
 
     def build(view: TableView) -> Attempt:
         check_same_meaning(read, view)
+        _check_not_overwritten(read, view)
         names = [commit.domain_name for commit in replaced]
         if any(view.snapshot.domains.get(name) != read.snapshot.domains[name] for name in names):
             raise CommitConflictError(
@@ -97,6 +99,39 @@ def commit_packed_logs(
         return Attempt([*(DomainMetadata(name, "", True) for name in names), *domains], metrics)
 
     return landed(commit_records(handle, read, build, provenance))
+
+
+def without_dead_logs(
+    tip: TableView, files: Sequence[BaseFile], minors: Mapping[str, Minor], fresh: Sequence[Reset] = ()
+) -> list[DomainMetadata]:
+    """The actions that remove dead logs, and resets that no log needs any more, once the table has other files.
+
+    :param files: all base files after the commit.
+    :param minors: by the path of their base file.
+    :param fresh: the resets of the commit itself. They stay until a later commit: they tell what it did.
+    """
+    resets = tip.resets.with_entries(fresh)
+    blocks = [block for commit in tip.log_commits for block in commit.blocks]
+    buckets = tip.config.buckets or 1
+    file_slices = list(build_file_slices(files, blocks, buckets=buckets, minors=minors, resets=resets))
+    dead = tip.dead_log_commits(file_slices)
+    gone = dict.fromkeys(commit.domain_name for commit in dead)
+    oldest: dict[Partition, int] = {}
+    if resets.entries:
+        for block in (b for commit in tip.log_commits if commit.domain_name not in gone for b in commit.blocks):
+            version = block.version if block.packed_from is None else block.packed_from
+            partition = block.bucket_id.partition
+            oldest[partition] = min(version, oldest.get(partition, version))
+    left = resets.needed(oldest).with_entries(fresh)
+    changed = [] if left == tip.resets else [left.domain()]
+    return [*(DomainMetadata(name, "", True) for name in gone), *changed]
+
+
+def _check_not_overwritten(read: TableView, tip: TableView) -> None:
+    if read.state.overwrite_epoch != tip.state.overwrite_epoch:
+        raise FileSlicesChangedError(
+            "rows of the table were overwritten meanwhile; this run's files were discarded, nothing is lost"
+        )
 
 
 def _check_uncompacted(view: TableView, file_slices: Sequence[FileSlice]) -> None:

@@ -59,6 +59,8 @@ class Footprint:
         """
         if tip.version <= self._checked:
             return
+        if tip.state.overwrite_epoch != self._begin.state.overwrite_epoch:
+            raise RowsChangedError(f"rows of the table were overwritten after version {self._begin.version}")
         try:
             for version, actions in self._handle.log.commits(since=self._checked, until=tip.version):
                 self._check_commit(version, actions)

@@ -13,8 +13,9 @@ from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadat
 from lakemerge.delta.actions import TXNS_UNTIL
 from lakemerge.delta.chain import CHAIN
 from lakemerge.errors import VersionNotFoundError
-from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, RESET_DOMAIN
 from lakemerge.format.operations import Operation
+from lakemerge.format.reset import Reset, Resets
 from lakemerge.handle import Handle
 
 __all__ = ["Past", "PastCommit", "definitions", "read_commits", "standing"]
@@ -80,6 +81,23 @@ class PastCommit:
     def is_load(self) -> bool:
         """Whether the commit wrote its records as base files, as the first write of a table does."""
         return self.parameters.get("mode") == "load" and any(isinstance(action, AddFile) for action in self.actions)
+
+    @property
+    def overwrites(self) -> tuple[Reset, ...]:
+        """What the commit overwrote, without what earlier ones did; nothing if it is no overwrite."""
+        for action in self.actions:
+            if isinstance(action, DomainMetadata) and action.domain == RESET_DOMAIN and not action.removed:
+                entries = Resets.of({RESET_DOMAIN: action}).entries
+                return tuple(entry for entry in entries if entry.version == self.version)
+        return ()
+
+    @property
+    def overwritten(self) -> str:
+        """What the commit overwrote, in words."""
+        entries = self.overwrites
+        if any(entry.partition is None for entry in entries):
+            return "all rows"
+        return f"the rows of {len(entries)} {'partition' if len(entries) == 1 else 'partitions'}"
 
     @property
     def metadata(self) -> Metadata | None:

@@ -19,6 +19,7 @@ from lakemerge.format.names import (
     EXPIRY_DOMAIN,
     LOG_DOMAIN_PREFIX,
     MINOR_DOMAIN_PREFIX,
+    RESET_DOMAIN,
     SAVEPOINT_DOMAIN_PREFIX,
     STATE_DOMAIN,
     VACUUM_APPLICATION,
@@ -80,12 +81,13 @@ def _state(present: State) -> State:
         layout_epoch=present.layout_epoch + 1,
         schema_epoch=present.schema_epoch + 1,
         restore_epoch=present.restore_epoch + 1,
+        overwrite_epoch=present.overwrite_epoch + 1,
     )
 
 
 def _ended_domains(tip: Snapshot) -> Iterator[Action]:
     for name in tip.domains:
-        if name == EXPIRY_DOMAIN or name.startswith(_OF_ROWS):
+        if name in (EXPIRY_DOMAIN, RESET_DOMAIN) or name.startswith(_OF_ROWS):
             yield DomainMetadata(name, "", True)
         elif name.startswith("lakemerge.") and name not in _STAYS and not name.startswith(_OF_TABLE):
             raise UnsupportedFeatureError(

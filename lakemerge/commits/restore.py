@@ -154,6 +154,7 @@ def _state(present: State, earlier: State) -> DomainMetadata:
         next_ordinal=present.next_ordinal,
         fence_begin_version=present.fence_begin_version,
         oldest_version=present.oldest_version,
+        overwrite_epoch=present.overwrite_epoch,
         restore_epoch=present.restore_epoch + 1,
     ).domain()
 

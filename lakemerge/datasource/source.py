@@ -51,6 +51,13 @@ from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_table
 from lakemerge.write.discard import discard
+from lakemerge.write.overwrite import (
+    AsStates,
+    OverwriteRequest,
+    check_in_process,
+    finish_overwrite,
+    start_overwrite,
+)
 from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish, load_in_process
@@ -64,9 +71,11 @@ _TABLE_ID = "lakemerge.tableid"
 _NAMES = (
     *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", "failedKeys", *FEED_NAMES),
     *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName", "repeatedBatch"),
+    *("replaceWhere", "partitionOverwriteMode"),
 )
 _OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
+_OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
 _NO_CATALOG = (
     "Spark does not tell a Python data source where that is. Make a view of it: table.create_temp_view(name), or "
@@ -83,7 +92,8 @@ larger one stays in logs, which the next compaction merges on the executors."""
 class LakeMergeDataSource(DataSource):
     """Options: ``path``; for reads ``columns``, ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf``
     (Delta's names), ``mode``, ``failedKeys``; for writes ``kindColumn``, ``mergeSchema``, ``txnAppId`` (not one that
-    begins with ``lakemerge.``) and ``txnVersion``; for changes, as a batch or a stream, ``readChangeFeed`` and those
+    begins with ``lakemerge.``) and ``txnVersion``; for ``mode("overwrite")`` ``replaceWhere`` and
+    ``partitionOverwriteMode`` (Delta's names); for changes, as a batch or a stream, ``readChangeFeed`` and those
     that docs/streaming.md lists. All others are storage options.
 
     A DataFrame shows one version: the latest when it was loaded, unless an option says another. If the caller gives a
@@ -137,12 +147,10 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        if overwrite:
-            raise InputError(
-                'mode("overwrite") would replace the rows, and a write to a LakeMerge table is an upsert: the table at '
-                f'{self.options.get("path")} takes mode("append"). To remove rows call table.delete_where("...")'
-            )
-        return _Writer(self._open(), schema, self.options)
+        request = _overwriting(self.options) if overwrite else None
+        if request is None and (given := [name for name in _OF_OVERWRITES if name in self.options]):
+            raise InputError(f'{", ".join(given)} is for mode("overwrite"), and mode("append") is an upsert')
+        return _Writer(self._open(), schema, self.options, request)
 
     @carrying()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -242,6 +250,34 @@ class LakeMergeDataSource(DataSource):
         if _TABLE_ID in self.options:
             check_table_id(table.handle.store, self.options[_TABLE_ID], table.view.snapshot, since=table.view.version)
         return table
+
+
+def _overwriting(options: Mapping[str, str]) -> OverwriteRequest:
+    """The options of ``mode("overwrite")``, which has Delta's names. Raises :class:`InputError`."""
+    if "overwriteSchema" in options:
+        raise InputError(
+            "overwriteSchema: an overwrite keeps the table's definition; LakeTable.create(..., replace=True) gives it "
+            "a new one, and mergeSchema adds columns"
+        )
+    if "kindColumn" in options:
+        raise InputError('kindColumn: the rows of mode("overwrite") are states and have no kinds')
+    mode = options.get("partitionOverwriteMode", "static").lower()
+    if mode not in ("static", "dynamic"):
+        raise InputError(f"partitionOverwriteMode is static or dynamic, not {options['partitionOverwriteMode']!r}")
+    return OverwriteRequest(
+        where=options.get("replaceWhere"),
+        partition_mode="dynamic" if mode == "dynamic" else "static",
+        merge_schema=flag(options, "mergeSchema"),
+        txn=_txn(options),
+        zone=None,
+    )
+
+
+def _txn(options: Mapping[str, str]) -> tuple[str, int] | None:
+    app, batch = options.get("txnAppId"), number(options, "txnVersion")
+    if (app is None) != (batch is None):
+        raise InputError("txnAppId and txnVersion are given together or not at all")
+    return None if app is None or batch is None else (app, batch)
 
 
 def _check_spelling(storage: Collection[str]) -> None:
@@ -361,21 +397,22 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     """Packs on the executors, and commits on the driver. Spark pickles it to send it to both."""
 
-    def __init__(self, table: OpenTable, schema: StructType, options: Mapping[str, str]) -> None:
-        app, batch = options.get("txnAppId"), number(options, "txnVersion")
-        if (app is None) != (batch is None):
-            raise InputError("txnAppId and txnVersion are given together or not at all")
-        write = Write.start(
-            table.handle,
-            table.view,
-            frame_schema(schema),
-            WriteRequest(
+    def __init__(
+        self, table: OpenTable, schema: StructType, options: Mapping[str, str], overwrite: OverwriteRequest | None
+    ) -> None:
+        self._overwrite, self._states = overwrite, None
+        if overwrite is not None:
+            overwrite.checked(table.view.config)
+            self._states = AsStates.of(frame_schema(schema), table.view.config)
+            given = self._states.schema
+            write = start_overwrite(table.handle, table.view, given, overwrite, estimated_bytes=None)
+        else:
+            request = WriteRequest(
                 kind_column=options.get("kindColumn"),
-                txn=None if app is None or batch is None else (app, batch),
+                txn=_txn(options),
                 merge_schema=flag(options, "mergeSchema"),
-            ),
-            estimated_bytes=None,
-        )
+            )
+            write = Write.start(table.handle, table.view, frame_schema(schema), request, estimated_bytes=None)
         # Tasks need only the pack. The snapshot may be large, so the commit reads it again.
         self._handle = table.handle
         self._begin_version = table.view.version
@@ -386,7 +423,8 @@ class _Writer(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._plan is None:
             return _Message(0, Packed((), 0))
-        return _Message(*pack_rows(iterator, self._plan[0]))
+        rows = iterator if self._states is None else self._states.batches(iterator)
+        return _Message(*pack_rows(rows, self._plan[0]))
 
     @carrying()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -404,6 +442,9 @@ class _Writer(DataSourceArrowWriter):
         write = Write(self._handle, begin, pack_spec.frame, pack_spec, provenance, started)
         tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
         packed = [message.packed for message in tasks]
+        if self._overwrite is not None:
+            finish_overwrite(write, packed, self._overwrite, check=check_in_process, load=load_in_process)
+            return
         size = sum(file.size_bytes for task in packed for file in task.files)
         here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
         finish(write, packed, load_file_slices=load_in_process if here else None)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakemerge.errors import InputError
 from lakemerge.feed.difference import CHANGE_TYPE, KIND, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.planner import check_not_overtaken, unless_overtaken
-from lakemerge.feed.units import FeedUnit, units_between, units_of_commit
+from lakemerge.feed.units import FeedUnit, of_another_past, units_between, units_of_commit
 from lakemerge.feed.walk import blocks_of, changing_commits, check_not_replaced
 from lakemerge.format.config import TableConfig
 from lakemerge.format.feed_offset import Offset
@@ -92,10 +92,10 @@ def _each(handle: Handle, before: TableView, until: TableView) -> Iterator[FeedU
 
 def _net(handle: Handle, before: TableView, until: TableView) -> Iterator[FeedUnit]:
     """The difference of two versions. Only keys of the commits' records are compared, unless one of the commits is a
-    restore or a load."""
+    restore, an overwrite or a load."""
     blocks = []
     for was, now in changing_commits(handle, before.snapshot, until.version):
-        if was.state.restore_epoch != now.state.restore_epoch or (was.is_empty and now.base_files):
+        if of_another_past(was, now) or (was.is_empty and now.base_files):
             yield from units_between(handle, before, until, None)
             return
         blocks += blocks_of(now)

@@ -2,7 +2,7 @@
 
 A unit is one file slice of the version that a commit made, with the records that the commit brought to it. Units share
 no key. Their order follows from the version alone, so a stream's offset can hold the place of a unit in it.
-A restore and a net change have units of another kind: all file slices of some buckets, before and after.
+A restore, an overwrite and a net change have units of another kind: all file slices of some buckets, before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.sources import MergeSpec
 
-__all__ = ["FeedUnit", "Side", "units_between", "units_of_commit", "units_of_rows"]
+__all__ = ["FeedUnit", "Side", "of_another_past", "units_between", "units_of_commit", "units_of_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FeedUnit:
 
 def units_of_commit(handle: Handle, before: TableView, after: TableView) -> list[FeedUnit]:
     """The units that the commit ``after.version`` may have changed. ``before`` is the version before it."""
-    if before.state.restore_epoch != after.state.restore_epoch:
+    if of_another_past(before, after):
         return units_between(handle, before, after, None)
     if before.is_empty and after.base_files:
         return units_of_rows(handle, after)
@@ -115,6 +115,12 @@ def units_between(
     return units
 
 
+def of_another_past(before: TableView, after: TableView) -> bool:
+    """Whether a restore or an overwrite lies between two versions, so that records do not tell what changed."""
+    then, now = before.state, after.state
+    return (then.restore_epoch, then.overwrite_epoch) != (now.restore_epoch, now.overwrite_epoch)
+
+
 def _spec(handle: Handle, view: TableView) -> MergeSpec:
     return MergeSpec.of(handle, view)
 
@@ -142,6 +148,8 @@ def _contents(file_slice: FileSlice) -> Hashable:
         file_slice.blocks,
         file_slice.minor,
         file_slice.expiries,
+        # Only records of a consolidated log can be on both sides of an overwrite.
+        any(block.packed_from is not None and block.packed_from <= file_slice.reset for block in file_slice.blocks),
     )
 
 

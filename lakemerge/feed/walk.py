@@ -89,14 +89,15 @@ def _changes_rows(before: TableView, version: int, actions: Iterable[Action]) ->
         if isinstance(action, DomainMetadata) and not action.removed:
             if action.domain.startswith(LOG_DOMAIN_PREFIX) and log_version(action) == version:
                 return True
-            if action.domain == STATE_DOMAIN and _restores(before, action):
+            if action.domain == STATE_DOMAIN and _rewrites(before, action):
                 return True
     return False
 
 
-def _restores(before: TableView, domain: DomainMetadata) -> bool:
-    after = replace(before.snapshot, domains={STATE_DOMAIN: domain})
-    return State.of(after).restore_epoch != before.state.restore_epoch
+def _rewrites(before: TableView, domain: DomainMetadata) -> bool:
+    """Whether the state says that the commit is a restore or an overwrite."""
+    after, then = State.of(replace(before.snapshot, domains={STATE_DOMAIN: domain})), before.state
+    return (after.restore_epoch, after.overwrite_epoch) != (then.restore_epoch, then.overwrite_epoch)
 
 
 def _committed_ms(handle: Handle, version: int, actions: Iterable[Action]) -> int:

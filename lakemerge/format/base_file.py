@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -72,6 +72,11 @@ class BaseFile:
         if tombstones is not None:
             body |= {"tombstones": tombstones, "tombstoneBytes": tombstone_bytes}
         return orjson.dumps(body).decode()
+
+    def merged_to(self, version: int) -> AddFile:
+        """The same file for a commit that makes it the state after all records up to a version."""
+        tag = orjson.dumps(_body(self.add) | {"through": version}).decode()
+        return replace(self.add, tags={**self.add.tags, SLICE_TAG: tag})
 
     @staticmethod
     def of(add: AddFile, partition_by: Sequence[str]) -> BaseFile:

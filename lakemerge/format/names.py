@@ -15,6 +15,7 @@ __all__ = [
     "MAX_BUCKETS",
     "MERGED_FOLDER",
     "MINOR_DOMAIN_PREFIX",
+    "RESET_DOMAIN",
     "SAVEPOINT_DOMAIN_PREFIX",
     "SLICE_TAG",
     "STATE_DOMAIN",
@@ -32,6 +33,8 @@ STATE_DOMAIN: Final = "lakemerge.state"
 """Every version has this domain."""
 EXPIRY_DOMAIN: Final = "lakemerge.expiry"
 """Which old deletes are forgotten."""
+RESET_DOMAIN: Final = "lakemerge.reset"
+"""Which log records an overwrite made dead."""
 LOG_DOMAIN_PREFIX: Final = "lakemerge.log."
 """Followed by the id of a write: the log blocks that it added."""
 MINOR_DOMAIN_PREFIX: Final = "lakemerge.minor."

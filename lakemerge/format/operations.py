@@ -19,6 +19,7 @@ class Operation(StrEnum):
     DELETE = "DELETE"
     UPDATE = "UPDATE"
     MERGE = "MERGE"
+    OVERWRITE = "OVERWRITE"
     INGEST = "INGEST"
     REPLAY = "REPLAY"
     COMPACT = "COMPACT"

@@ -35,6 +35,8 @@ class State:
     """Versions below this one cannot be read any more, except savepoints (set by vacuum)."""
     restore_epoch: int = 0
     """Raised when an earlier version is restored."""
+    overwrite_epoch: int = 0
+    """Raised by each overwrite. It never falls, so two versions with equal ones have none between them."""
 
     def domain(self) -> DomainMetadata:
         body = {
@@ -46,6 +48,7 @@ class State:
             "fenceBeginVersion": self.fence_begin_version,
             "oldestVersion": self.oldest_version,
             "restoreEpoch": self.restore_epoch,
+            "overwriteEpoch": self.overwrite_epoch,
         }
         return DomainMetadata(STATE_DOMAIN, orjson.dumps(body).decode(), False)
 
@@ -57,6 +60,10 @@ class State:
                 "into a new table"
             )
         return replace(self, next_ordinal=self.next_ordinal + ordinals)
+
+    def overwritten(self) -> State:
+        """The state after an overwrite."""
+        return replace(self, overwrite_epoch=self.overwrite_epoch + 1)
 
     @staticmethod
     def of(snapshot: Snapshot) -> State:
@@ -81,6 +88,7 @@ class State:
                 fence_begin_version=whole_number(body["fenceBeginVersion"]),
                 oldest_version=whole_number(body.get("oldestVersion", 0)),
                 restore_epoch=whole_number(body.get("restoreEpoch", 0)),
+                overwrite_epoch=whole_number(body.get("overwriteEpoch", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {STATE_DOMAIN!r} is damaged: {error!r}") from error

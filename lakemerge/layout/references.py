@@ -16,6 +16,7 @@ from lakemerge.format.names import (
     EXPIRY_DOMAIN,
     LOG_DOMAIN_PREFIX,
     MINOR_DOMAIN_PREFIX,
+    RESET_DOMAIN,
     SAVEPOINT_DOMAIN_PREFIX,
     SLICE_TAG,
     STATE_DOMAIN,
@@ -25,7 +26,7 @@ from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]
 
-_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RECORDS_DOMAIN)
+_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RESET_DOMAIN, RECORDS_DOMAIN)
 
 
 def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:

@@ -3,7 +3,7 @@
 The unit of every merge is the *file slice*: one base file (or none), its key range, and the live log blocks that reach
 into that range. Liveness has one rule (docs/table-format.md, section 4): a log row is live iff its commit's version is
 above ``merged_through`` of the file slice whose range holds its key. This value is from the base file or, after a minor
-compaction, from its minor entry.
+compaction, from its minor entry; an overwrite of the partition raises it (:class:`lakemerge.format.reset.Resets`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, 
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
+from lakemerge.format.reset import Resets
 from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
@@ -55,6 +56,8 @@ class FileSlice:
     """The keys within ``wanted`` that a look-up wants; ``None``: all of them."""
     expiries: tuple[Expiry, ...] = ()
     """The table's tombstone expiries."""
+    reset: int = -1
+    """The version through which an overwrite made log records of its partition dead."""
 
     @property
     def is_clean(self) -> bool:
@@ -93,7 +96,7 @@ class FileSlice:
 
     @property
     def merged_through(self) -> int:
-        return _merged_through(self.base, self.minor)
+        return _merged_through(self.base, self.minor, self.reset)
 
     @property
     def tombstones(self) -> str | None:
@@ -196,6 +199,13 @@ class TableView:
         return minors
 
     @cached_property
+    def resets(self) -> Resets:
+        found = Resets.of(self.snapshot.domains)
+        if any(entry.version > self.version for entry in found.entries):
+            raise TableDamagedError(f"version {self.version} is damaged: it has an overwrite of a later version")
+        return found
+
+    @cached_property
     def file_slices(self) -> tuple[FileSlice, ...]:
         """Every file slice of every bucket that has files or live logs.
 
@@ -205,7 +215,13 @@ class TableView:
         with collector_paused():
             blocks = [block for commit in commits for block in commit.blocks]
             file_slices = tuple(
-                build_file_slices(self.base_files, blocks, buckets=self.config.buckets or 1, minors=self.minors)
+                build_file_slices(
+                    self.base_files,
+                    blocks,
+                    buckets=self.config.buckets or 1,
+                    minors=self.minors,
+                    resets=self.resets,
+                )
             )
         strange = {commit.version for commit in commits if commit.merger_epoch != self.state.merger_epoch}
         if strange and any(block.version in strange for file_slice in file_slices for block in file_slice.blocks):
@@ -256,12 +272,14 @@ def build_file_slices(
     *,
     buckets: int,
     minors: Mapping[str, Minor] = MappingProxyType({}),
+    resets: Resets = Resets(),  # noqa: B008 - a value
 ) -> Iterator[FileSlice]:
     """File slices of all buckets, in no particular order of buckets, by key within a bucket.
 
     :param blocks: in commit order.
     :param buckets: the table's count; see :class:`lakemerge.layout.bucket_counts.Layout`.
     :param minors: by the path of their base file.
+    :param resets: buckets in which nothing is left after them have no file slice.
     """
     layout = Layout.of(base_files, buckets)
     by_bucket: dict[BucketId, list[BaseFile]] = defaultdict(list)
@@ -273,7 +291,9 @@ def build_file_slices(
             logs[bucket_id].append(block)
     for bucket_id in by_bucket.keys() | logs.keys():
         count = layout.buckets_of(bucket_id)
-        yield from _file_slices_of(bucket_id, count, by_bucket.get(bucket_id, ()), logs.get(bucket_id, ()), minors)
+        reset = resets.through(bucket_id.partition)
+        files, own = by_bucket.get(bucket_id, ()), logs.get(bucket_id, ())
+        yield from _file_slices_of(bucket_id, count, files, own, minors, reset)
 
 
 def _file_slices_of(
@@ -282,16 +302,19 @@ def _file_slices_of(
     files: Sequence[BaseFile],
     blocks: Sequence[LogBlock],
     minors: Mapping[str, Minor],
+    reset: int,
 ) -> Iterator[FileSlice]:
     if not files:
-        yield FileSlice(bucket_id, buckets, blocks=tuple(blocks))
+        alive = tuple([block for block in blocks if block.version > reset])
+        if alive:
+            yield FileSlice(bucket_id, buckets, blocks=alive, reset=reset)
         return
     if len(files) == 1 and files[0].lower is None:
         (file,) = files
         minor = minors.get(file.add.path)
-        after = _merged_through(file, minor)
+        after = _merged_through(file, minor, reset)
         alive = tuple([block for block in blocks if block.version > after])
-        yield FileSlice(bucket_id, buckets, file, blocks=alive, minor=minor)
+        yield FileSlice(bucket_id, buckets, file, blocks=alive, minor=minor, reset=reset)
         return
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
     if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):
@@ -301,7 +324,7 @@ def _file_slices_of(
         )
     bounds = [file.lower for file in ordered[1:] if file.lower is not None]
     found = [minors.get(file.add.path) for file in ordered]
-    through = [_merged_through(file, minor) for file, minor in zip(ordered, found, strict=True)]
+    through = [_merged_through(file, minor, reset) for file, minor in zip(ordered, found, strict=True)]
     live: list[list[LogBlock]] = [[] for _ in ordered]
     for block in blocks:
         first = 0 if block.key_min is None else bisect_right(bounds, block.key_min)
@@ -311,10 +334,11 @@ def _file_slices_of(
                 live[place].append(block)
     for place, file in enumerate(ordered):
         upper = bounds[place] if place < len(bounds) else None
-        yield FileSlice(bucket_id, buckets, file, file.lower, upper, tuple(live[place]), found[place])
+        alive = tuple(live[place])
+        yield FileSlice(bucket_id, buckets, file, file.lower, upper, alive, found[place], reset=reset)
 
 
-def _merged_through(base: BaseFile | None, minor: Minor | None) -> int:
+def _merged_through(base: BaseFile | None, minor: Minor | None, reset: int) -> int:
     if minor is not None:
-        return minor.through
-    return -1 if base is None else base.merged_through
+        return max(minor.through, reset)
+    return reset if base is None else max(base.merged_through, reset)

@@ -52,7 +52,7 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
         return Explanation(key=named, version=tip.version, begins=known.start.version, notes=tuple(notes))
     shown_after = since or -1
     with ThreadPoolExecutor(1) as pool:
-        stored = pool.submit(read_state, handle, _start(handle, known), file_slice)
+        stored = pool.submit(read_state, handle, _start(handle, known, file_slice), file_slice)
         records = read_records(handle, file_slice, known.config_at)
     expiries = _expiries(known, file_slice)
     begun = find_commits(handle, _told_of(file_slice, records, expiries, shown_after))
@@ -129,8 +129,13 @@ def _expiries(known: _Known, file_slice: FileSlice) -> list[Expiry]:
     return [expiry for expiry in known.expiries if expiry.version > file_slice.merged_through]
 
 
-def _start(handle: Handle, known: _Known) -> TableView:
-    return TableView(known.start.snapshot, known.start.config, handle.store, handle.decoded)
+def _start(handle: Handle, known: _Known, file_slice: FileSlice) -> TableView:
+    """The version whose rows the file slice stores: where they were overwritten since the start, with the definition
+    of that commit."""
+    config, base = known.start.config, file_slice.base
+    if base is not None and base.merged_through >= known.start.version:
+        config = known.config_at(base.merged_through + 1)
+    return TableView(known.start.snapshot, config, handle.store, handle.decoded)
 
 
 def _order(event: KeyRecord | Expiry) -> tuple[int, int]:
@@ -168,7 +173,7 @@ class _Story:
         commits: Mapping[int, PastCommit],
         shown_after: int,
     ) -> _Story:
-        view = _start(handle, known)
+        view = _start(handle, known, file_slice)
         early = [expiry for expiry in known.expiries if expiry.version <= file_slice.merged_through]
         for expiry in early:
             state = _without_forgotten(state, expiry)
@@ -201,23 +206,32 @@ class _Story:
             self._fold(event)
 
     def _tell_of_load(self, file_slice: FileSlice) -> None:
-        """The first write of a table becomes base files, so its records are read from these."""
+        """The first write of a table becomes base files, so its records are read from these. So do the rows of an
+        overwrite."""
         commit = self.commits.get(file_slice.merged_through + 1)
-        if commit is None or not commit.is_load or file_slice.minor is not None or commit.version <= self.shown_after:
+        if commit is None or file_slice.minor is not None or commit.version <= self.shown_after:
+            return
+        partition = file_slice.bucket_id.partition
+        overwrites = any(reset.covers(partition) for reset in commit.overwrites)
+        if not commit.is_load and not overwrites:
             return
         row, tombstone = self.state.row, self.state.tombstone
         if row is None and tombstone is None:
             return
         self.ordered_by = f"version {commit.version}"
-        self.told_of_load = True
-        said = "a new row, as the first write of the table left it" if row is not None else "the first write deletes it"
+        self.told_of_load = not overwrites
+        if overwrites:
+            said = "a new row, as an overwrite left it"
+        else:
+            left = "a new row, as the first write of the table left it"
+            said = left if row is not None else "the first write deletes it"
         verdict = "applied" if row is not None else "deleted"
         values = row if row is not None else tombstone or {}
         self._add(
             commit.version,
             file=self.state.path or file_slice.tombstones or "",
             row_index=None,
-            kind="+U" if row is not None else "-D",
+            kind=RecordKind.SET.symbol if overwrites else "+U" if row is not None else "-D",
             values={name: value for name, value in values.items() if name != VERSION_COLUMN},
             before=None,
             after=row,

@@ -20,7 +20,7 @@ from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.consumers import Sent, registrations_of, sent_to
-from lakemerge.format.keys import BucketId, Key, keys_at
+from lakemerge.format.keys import BucketId, Key, Partition, keys_at
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
 from lakemerge.format.operations import Operation
@@ -132,6 +132,8 @@ class _Teller:
             yield self._noted(commit, about)
         elif commit.metadata is not None and any(part in operation for part in _CHANGES):
             yield Event("CHANGE", version, operation, words=self._change(commit, about), details=about)
+        elif commit.overwrites or operation == Operation.OVERWRITE:
+            yield self._overwritten(commit, made, taken, about)
         elif made or operation in (
             Operation.UPSERT,
             Operation.DELETE,
@@ -204,6 +206,19 @@ class _Teller:
                 f" of {before['table']} {were} committed again"
             )
         yield Event(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
+
+    def _overwritten(
+        self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
+    ) -> Event:
+        partitions = [reset.partition for reset in commit.overwrites]
+        whole = None in partitions
+        txn = commit.txn
+        by = "" if txn is None else f" by {txn.app_id}, number {txn.version}"
+        replayed = txn is not None and txn.app_id.startswith(REPLAY_APPLICATION)
+        kind = "DROP" if not made else "REPLAY" if replayed else "CREATE"
+        said = f"{commit.metrics.get('numSourceRows', 0)} rows were put in the place of {commit.overwritten}{by}"
+        details = {**about, **commit.info, "partitions": None if whole else [list(part or ()) for part in partitions]}
+        return Event(kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=details)
 
     def _rewritten(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
@@ -282,6 +297,8 @@ def _of_key(
                 yield event
             continue
         own = event.version in kinds or event.kind in ("RESTORE", "EXPIRE", "DROP", "CHANGE")
+        if event.kind == "DROP" and event.details.get("partitions") is not None:
+            own = list(mine.partition) in event.details["partitions"]
         if own or any(path in files or mine.may_hold(path) for path in event.paths):
             made = kinds.get(event.version) if event.kind in ("CREATE", "REPLAY") else None
             yield replace(event, words=f"{event.words}; of this key: {', '.join(made)}") if made else event
@@ -324,6 +341,12 @@ class _Mine:
         self._view, self._keys, self._bases = view, keys, bases
         (self._key,) = keys_at(key_columns(keys, view.config.key), [0])
         self._ranges: dict[tuple[BucketId, int, str], list[Key]] = {}
+
+    @property
+    def partition(self) -> Partition:
+        """The key's partition."""
+        _, (found, *_) = place_rows(self._keys, self._view.config, 1)
+        return found
 
     def is_told_by(self, event: Event, versions: Collection[int]) -> bool:
         """Whether a note, or what was sent, is about the key.

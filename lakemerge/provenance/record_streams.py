@@ -20,7 +20,7 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import check_keys
 from mergers.restart import RecordKind
 
-__all__ = ["KIND", "records_of", "with_kinds"]
+__all__ = ["KIND", "kept_rows", "records_of", "with_kinds"]
 
 KIND = "_row_kind"
 """The name of the kind column."""
@@ -82,6 +82,11 @@ def with_kinds(
 
     schema = pa.schema([*nullable(rows.schema), pa.field(KIND, pa.string())])
     return _stream(tables(), schema, where, transform)
+
+
+def kept_rows(rows: pa.RecordBatchReader, where: Filter | None) -> pa.RecordBatchReader:
+    """Rows without those that are not asked for."""
+    return _stream((pa.Table.from_batches([batch]) for batch in rows), nullable(rows.schema), where, None)
 
 
 def _symbols(kinds: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +22,17 @@ from lakemerge.commits.appends import commit_load, commit_note
 from lakemerge.commits.past import PastCommit
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.retention import commit_expiry
-from lakemerge.delta import AlreadyDone, DomainMetadata
+from lakemerge.delta import AddFile, AlreadyDone, DomainMetadata
 from lakemerge.errors import CommitConflictError, InputError, NotATableError, VersionNotFoundError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.names import EXPIRY_DOMAIN, KIND_COLUMN
+from lakemerge.format.keys import Partition
+from lakemerge.format.names import EXPIRY_DOMAIN, KIND_COLUMN, STATE_DOMAIN
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.key_records import nullable
 from lakemerge.provenance.origins import custody_of, find_commits
-from lakemerge.provenance.record_streams import KIND, records_of, with_kinds
+from lakemerge.provenance.record_streams import KIND, kept_rows, records_of, with_kinds
 from lakemerge.provenance.retained import Retained, check_since, retained
 from lakemerge.provenance.short import short_notes
 from lakemerge.read.filter.filter import Filter, parse_filter
@@ -48,9 +49,10 @@ from lakemerge.table.opening import open_handle, open_table
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
 from lakemerge.write.discard import discard
 from lakemerge.write.frame import plan_frame
+from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from lakemerge.write.pack import pack
 from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, finish, load_in_process
+from lakemerge.write.upsert import OwnTxn, Write, finish, load_in_process
 from mergers import Merger
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.restart import CLEAR, SET, RecordKind
@@ -281,8 +283,39 @@ class _Run:
                     readers = records_of(replay._handle, log, config, replay._where, replay._transform)
                     self.records += commit_frame(self.table, readers, txn, self._custody(commit))
                     self.commits += 1
+        elif commit.overwrites:
+            self._overwrite(commit)
         elif any(isinstance(a, DomainMetadata) and a.domain == EXPIRY_DOMAIN for a in commit.actions):
             self._expire(commit)
+
+    def _overwrite(self, commit: PastCommit) -> None:
+        """Put the rows of an overwrite in the place of those that it was about. They are its base files."""
+        replay, config = self.replay, self._config_at(commit.version)
+        whole = any(reset.partition is None for reset in commit.overwrites)
+        problem = None
+        if replay._transform is not None:
+            problem = "a transform is about records, and these are rows"
+        elif not whole and self.table.view.config.partition_by != config.partition_by:
+            problem = "the other table has other partitions"
+        if problem is not None:
+            raise InputError(
+                f"rows were overwritten at version {commit.version}, which cannot be replayed: {problem}. Begin there, "
+                f"with {argument('since', commit.version)} and a new table",
+                version=commit.version,
+            )
+        tip, handle = self.known.tip, replay._handle
+        adds = {action.path: action for action in commit.actions if isinstance(action, AddFile)}
+        domains = {STATE_DOMAIN: tip.snapshot.domains[STATE_DOMAIN]}
+        view = TableView(replace(tip.snapshot, files=adds, domains=domains), config, handle.store, handle.decoded)
+        rows = scan(handle, view, columns=None, filter=None)
+        self.records += commit_overwritten(
+            self.table,
+            kept_rows(rows, replay._where),
+            (replay._application, commit.version),
+            self._custody(commit),
+            None if whole else frozenset(reset.partition or () for reset in commit.overwrites),
+        )
+        self.commits += 1
 
     def _custody(self, commit: PastCommit) -> dict[str, object]:
         return custody_of(self.replay._handle, self.known.tip.snapshot, commit)
@@ -421,6 +454,26 @@ def _with_states(records: pa.RecordBatchReader) -> tuple[pa.RecordBatchReader, b
             )
 
     return pa.RecordBatchReader.from_batches(schema, coded()), True, False
+
+
+def commit_overwritten(
+    table: OpenTable,
+    rows: pa.RecordBatchReader,
+    txn: tuple[str, int],
+    told: Mapping[str, object],
+    partitions: frozenset[Partition] | None,
+) -> int:
+    """Overwrite some partitions (``None``: all) with the rows of an overwrite of the source. Returns how many there
+    were."""
+    own: Any = OwnTxn(*txn)
+    request = OverwriteRequest(
+        txn=own,
+        info={"replay": dict(told)},
+        partitions=partitions,
+        merge_schema=True,
+        operation=_OPERATION,
+    )
+    return overwrite_arrow(table.handle, table.view, rows, request).rows
 
 
 def commit_number(table: OpenTable, txn: tuple[str, int]) -> None:

@@ -1,6 +1,7 @@
 """The records that a table still has, and the version onto which they are folded.
 
 They are put together as a version of their own: the base files of an early version, and the logs of all later commits.
+Where rows were overwritten, the base files of the overwrite stand, and earlier logs do not count.
 Everything that reads tables can then read these records, too.
 """
 
@@ -12,14 +13,17 @@ from dataclasses import dataclass, replace
 import orjson
 
 from lakemerge.commits.past import Past, PastCommit, read_commits, standing
-from lakemerge.delta import DomainMetadata, Metadata
+from lakemerge.delta import AddFile, DomainMetadata, Metadata
 from lakemerge.errors import InputError, VersionNotFoundError
+from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
-from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX
+from lakemerge.format.minor import Minor
+from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, RESET_DOMAIN
 from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import records_from
+from lakemerge.format.reset import Resets
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from mergers.interrupts import is_foreign
@@ -37,7 +41,8 @@ class Retained:
     start: TableView
     """The version whose stored rows and live logs the records are folded onto."""
     view: TableView
-    """``start`` with the logs of all later commits. Merged, it gives the rows of the tip."""
+    """``start`` with the logs of all later commits, and what was overwritten in between. Merged, it gives the rows of
+    the tip."""
     commits: tuple[PastCommit, ...]
     """The commits after ``start``, without those that a restore has undone."""
     expiries: tuple[Expiry, ...]
@@ -113,14 +118,17 @@ def _assembled(
     unpack: bool,
     is_loaded: bool = False,
 ) -> Retained:
-    domains = dict(start.snapshot.domains)
+    domains, files = dict(start.snapshot.domains), dict(start.snapshot.files)
     if unpack:
         domains = dict(_original_logs(handle, start, domains) or domains)
+    notes, counts = [], [start.config.buckets or tip.config.buckets or 1]
     expiries = set(expiries_of(start.snapshot))
     epoch = tip.state.merger_epoch
     for commit in commits:
         for domain in commit.new_logs:
             domains[domain.domain] = domain
+        if commit.overwrites:
+            notes.append(_overwritten(commit, tip.config.partition_by, files, domains, counts))
         for action in commit.actions:
             if isinstance(action, DomainMetadata) and action.domain == EXPIRY_DOMAIN and not action.removed:
                 expiries.update(expiries_of(replace(start.snapshot, domains={EXPIRY_DOMAIN: action})))
@@ -132,30 +140,57 @@ def _assembled(
         domains["lakemerge.state"] = tip.snapshot.domains["lakemerge.state"]
     snapshot = replace(
         tip.snapshot,
-        files=start.snapshot.files,
+        files=files,
         domains=domains,
-        metadata=_with_buckets_of(start, tip),
+        metadata=_with_buckets(tip, max(counts)),
         fingerprint=tip.snapshot.fingerprint,
     )
     view = handle.view(snapshot)
     packed = [commit for commit in view.log_commits if commit.packed_from is not None]
-    notes = tuple(
+    notes += [
         f"the commits {commit.packed_from} to {commit.version} were consolidated: records that lost by then, and where "
         "the others came from, are not known any more"
         for commit in packed
-    )
-    return Retained(tip, start, view, commits, ordered, is_loaded, notes)
+    ]
+    return Retained(tip, start, view, commits, ordered, is_loaded, tuple(notes))
+
+
+def _overwritten(
+    commit: PastCommit,
+    partition_by: Sequence[str],
+    files: dict[str, AddFile],
+    domains: dict[str, DomainMetadata],
+    counts: list[int],
+) -> str:
+    """Apply an overwrite to files and domains. Returns a sentence on it.
+
+    :param counts: gets the bucket counts of the files that it wrote.
+    """
+    made = [BaseFile.of(action, partition_by) for action in commit.actions if isinstance(action, AddFile)]
+    gone = {
+        path
+        for path, add in files.items()
+        if any(reset.covers(tuple(add.partition_values[name] for name in partition_by)) for reset in commit.overwrites)
+    }
+    for path in gone:
+        del files[path]
+    files |= {base.add.path: base.add for base in made}
+    counts += [base.buckets for base in made]
+    for name in [name for name in domains if name.startswith(MINOR_DOMAIN_PREFIX)]:
+        if Minor.of(domains[name]).base in gone:
+            del domains[name]
+    domains[RESET_DOMAIN] = Resets.of(domains).with_entries(commit.overwrites).domain()
+    return f"{commit.overwritten} were overwritten at version {commit.version}: their history begins there"
 
 
 def _with_domains(handle: Handle, view: TableView, domains: Mapping[str, DomainMetadata]) -> TableView:
     return TableView(replace(view.snapshot, domains=domains), view.config, handle.store, handle.decoded)
 
 
-def _with_buckets_of(start: TableView, tip: TableView) -> Metadata:
-    """The tip's definition, with the bucket count of the early files. Later logs are mapped to it by hash."""
+def _with_buckets(tip: TableView, buckets: int) -> Metadata:
+    """The tip's definition, with the bucket count of the files. Later logs are mapped to it by hash."""
     metadata = tip.snapshot.metadata
-    buckets = start.config.buckets
-    if buckets is None or buckets == tip.config.buckets:
+    if tip.config.buckets is None or buckets == tip.config.buckets:
         return metadata
     entries = {**metadata.configuration, **replace(tip.config, buckets=buckets).configuration()}
     return replace(metadata, configuration=entries)
@@ -192,6 +227,10 @@ def _original_logs(
                 if commit.operation == Operation.COMPACT_LOGS:
                     made_of.setdefault(log.domain, removed)
     left = {name: domain for name, domain in domains.items() if name not in packed}
+    # Consolidated logs lack what was overwritten before, and may be the reason why its reset is gone.
+    overwritten = [reset for commit in standing(commits, first - 1).commits for reset in commit.overwrites]
+    if overwritten:
+        left[RESET_DOMAIN] = Resets.of(domains).with_entries(overwritten).domain()
     for name in packed:
         originals = _resolved(name, made_of, told)
         if originals is None or not _are_there(handle, originals):

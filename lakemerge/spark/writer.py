@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import FrameError, SchemaError
+from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.results import UpsertResult
@@ -33,12 +34,21 @@ from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.first_load import load_file_slice
+from lakemerge.write.overwrite import (
+    OverwriteRequest,
+    check_once,
+    finish_overwrite,
+    lacking_columns,
+    repeated_key_of,
+    start_overwrite,
+)
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import Write, finish
+from mergers.restart import SET
 from mergers.wording import argument
 
-__all__ = ["frame_schema", "load_on_spark", "pack_partition", "pack_rows", "upsert_dataframe"]
+__all__ = ["frame_schema", "load_on_spark", "overwrite_dataframe", "pack_partition", "pack_rows", "upsert_dataframe"]
 
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
@@ -57,13 +67,7 @@ def upsert_dataframe(
     request: WriteRequest,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
-    if not is_running(frame.sparkSession):
-        raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
-    if frame.isStreaming:
-        raise FrameError(
-            "the frame is a stream, and this call takes frames that end: write it with "
-            f"table.write_stream(frame, {argument('checkpoint', '...')})"
-        )
+    _check_frame(frame)
     frame = _without_void(frame, begin, request.merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(
@@ -78,6 +82,54 @@ def upsert_dataframe(
     loaded = bulk_load(write, frame, estimated_bytes)
     if loaded is not None:
         return loaded
+    packed = _packed(write, begin, frame)
+    return finish(write, packed, load_file_slices=partial(load_on_spark, frame.sparkSession))
+
+
+def overwrite_dataframe(handle: Handle, begin: TableView, frame: DataFrame, request: OverwriteRequest) -> UpsertResult:
+    """Overwrite with a Spark DataFrame; see :meth:`lakemerge.LakeTable.overwrite`."""
+    _check_frame(frame)
+    request.checked(begin.config)
+    frame = _without_void(frame, begin, request.merge_schema)
+    estimated_bytes = _estimated_bytes(frame) if begin.config.buckets is None else None
+    lacking = lacking_columns(frame_schema(frame.schema), begin.config)
+    nulls = {field.name: functions.lit(None).cast(type_ddl(field.type)) for field in lacking}
+    states = frame.withColumns({**nulls, KIND_COLUMN: functions.lit(SET).cast("tinyint")})
+    write = start_overwrite(handle, begin, frame_schema(states.schema), request, estimated_bytes=estimated_bytes)
+    if isinstance(write, UpsertResult):
+        return write
+    packed = _packed(write, begin, states)
+    spark = frame.sparkSession
+    check, load = partial(_check_on_spark, spark), partial(load_on_spark, spark)
+    return finish_overwrite(write, packed, request, check=check, load=load)
+
+
+def _check_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileSlice]) -> None:
+    """A :data:`lakemerge.write.overwrite.CheckFileSlices` in tasks of Spark."""
+    settings, spec = write.pack.settings, write.pack
+    found = map_in_tasks(
+        spark,
+        lambda file_slice: repeated_key_of(spec, file_slice),
+        list(file_slices),
+        sizes=[file_slice.stored_bytes for file_slice in file_slices],
+        target_bytes=settings.target_task_bytes,
+    )
+    check_once(found)
+
+
+def _check_frame(frame: DataFrame) -> None:
+    """Raises :class:`FrameError` for a frame that cannot be written as a whole."""
+    if not is_running(frame.sparkSession):
+        raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
+    if frame.isStreaming:
+        raise FrameError(
+            "the frame is a stream, and this call takes frames that end: write it with "
+            f"table.write_stream(frame, {argument('checkpoint', '...')})"
+        )
+
+
+def _packed(write: Write, begin: TableView, frame: DataFrame) -> list[Packed]:
+    """What tasks of Spark packed of a frame, in the order of its partitions."""
     prepare_workers(frame.sparkSession)
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
     wanted, sent = send(frame, [*write.frame.sources, *kind])
@@ -92,8 +144,7 @@ def upsert_dataframe(
     except BaseException:
         write.discard()
         raise
-    ordered = [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
-    return finish(write, ordered, load_file_slices=partial(load_on_spark, frame.sparkSession))
+    return [packed for _, packed in sorted(tasks, key=lambda task: task[0])]
 
 
 def frame_schema(schema: StructType) -> pa.Schema:

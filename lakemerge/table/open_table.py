@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,10 +13,12 @@ from lakemerge.errors import InputError
 from lakemerge.feed.consumers import Consumers
 from lakemerge.frames import is_spark_frame
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.spark.installed import check_installed
 from lakemerge.table.session import TableSession
+from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 
@@ -124,6 +127,21 @@ class OpenTable:
             result = upsert_dataframe(self.handle, begin, frame, request)
         else:
             result = upsert_arrow(self.handle, begin, frame, request)
+        self.follow()
+        return result
+
+    def overwrite(self, frame: Any, request: OverwriteRequest) -> UpsertResult:
+        """Put the frame's rows in the place of those that the request names. No maintenance follows."""
+        begin = self.writable()
+        with unless_vacuumed(self.handle.log, begin.snapshot):
+            if is_spark_frame(frame):
+                check_installed()
+                from lakemerge.spark.writer import overwrite_dataframe
+
+                # The session's zone may be another one than UTC.
+                result = overwrite_dataframe(self.handle, begin, frame, replace(request, zone=None))
+            else:
+                result = overwrite_arrow(self.handle, begin, frame, request)
         self.follow()
         return result
 

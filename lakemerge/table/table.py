@@ -58,6 +58,7 @@ from lakemerge.transactions.attempts import RETRIES
 from lakemerge.transactions.builder import MergeBuilder
 from lakemerge.transactions.changing import TransactionOptions, delete_where, merge_into, update_where
 from lakemerge.transactions.clauses import Clause
+from lakemerge.write.overwrite import OverwriteRequest
 from lakemerge.write.request import WriteRequest
 from mergers import Merger
 from mergers.logs import logger
@@ -421,6 +422,48 @@ class LakeTable:
             )
 
         return MergeBuilder(run)
+
+    @observed
+    @checked
+    def overwrite(
+        self,
+        frame: Any,
+        where: str | None = None,
+        *,
+        partition_mode: Literal["static", "dynamic"] = "static",
+        merge_schema: bool = False,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+    ) -> UpsertResult:
+        """Put the rows of a frame in the place of everything that the table has, or that some of its partitions have.
+
+        Rows, remembered deletes and orderings there are forgotten: the new rows stand whatever their ordering, and no
+        merger is called for them (docs/merge-semantics.md, section 12). What another writer commits before the
+        overwrite lands is overwritten, too; what lands after it is newer.
+
+        :param frame: as for :meth:`upsert`. It has one row of each key. Columns that it lacks are null.
+        :param where: a SQL condition on partition columns: only the partitions for which it holds are overwritten. The
+            frame has no rows of others. Times without a zone are in UTC; with a Spark frame they are refused.
+        :param partition_mode: ``"dynamic"`` overwrites only the partitions that the frame has rows of. A table without
+            partitions is overwritten as a whole all the same.
+        :param merge_schema: see :meth:`upsert`.
+        :param txn: see :meth:`upsert`.
+        :param info: additional entries of ``commitInfo``.
+        :raises lakemerge.FrameError: the frame does not fit the table, has a key twice, or rows outside of ``where``.
+            Nothing was committed.
+        :raises lakemerge.FilterError: ``where`` is not understood, or reads columns that are no partition columns.
+        :raises lakemerge.CommitConflictError: the definition or the number of buckets changed meanwhile. No row was
+            written.
+        :raises lakemerge.OutcomeUnknownError: the store did not say whether the commit landed.
+        """
+        request = OverwriteRequest(
+            where=where, partition_mode=partition_mode, merge_schema=merge_schema, txn=txn, info=info or {}
+        )
+        from compaction import maintain_after_write
+
+        result = self._open.overwrite(frame, request)
+        maintain_after_write(self._open, result.version)
+        return result
 
     def _transact(self, run: Callable[[TableView, SparkSession | None], UpsertResult]) -> UpsertResult:
         from compaction import maintain_after_write

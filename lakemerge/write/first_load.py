@@ -28,7 +28,8 @@ from lakemerge.write.pack import PackSpec, joined
 from mergers import Frame, fold
 from mergers.contract import Ints, Kinds
 from mergers.kernel import tombstone_schema
-from mergers.portions import plain_bytes, together
+from mergers.keys import key_columns, sort_order
+from mergers.portions import gather, plain_bytes, together
 
 __all__ = ["HeldRecords", "hold", "load_file_slice", "load_held", "read_ahead"]
 
@@ -128,7 +129,8 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
 
 def load_held(held: HeldRecords, spec: PackSpec, begin_version: int, first_ordinal: int) -> list[AddFile]:
     """Write the base files of a first load: one for each bucket of which anything is stored. Their ordinals count from
-    ``first_ordinal`` on, in the order of the buckets."""
+    ``first_ordinal`` on, in the order of the buckets. The records of an overwrite are sets, with each key once: they
+    are the rows."""
     base = BaseWriteSpec(
         store=spec.store,
         config=spec.config,
@@ -148,15 +150,19 @@ def _load_bucket(
 ) -> list[AddFile]:
     rows, kinds = held.of(number)
     shape = spec.config.shape
-    folded = fold(
-        spec.merger,
-        shape,
-        base=pa.schema([field.with_nullable(True) for field in shape.schema]).empty_table(),
-        tombstones=tombstone_schema(shape).empty_table(),
-        frames=[Frame(rows, kinds, base.merged_through + 1)],
-        columns=shape.schema.names,
-    )
-    merged = MergedRange(settled(folded.rows), folded.tombstones)
+    none = tombstone_schema(shape).empty_table()
+    if spec.frame.states:
+        merged = MergedRange(gather(rows, sort_order(key_columns(rows, shape.key))), none)
+    else:
+        folded = fold(
+            spec.merger,
+            shape,
+            base=pa.schema([field.with_nullable(True) for field in shape.schema]).empty_table(),
+            tombstones=none,
+            frames=[Frame(rows, kinds, base.merged_through + 1)],
+            columns=shape.schema.names,
+        )
+        merged = MergedRange(settled(folded.rows), folded.tombstones)
     if not merged.rows.num_rows and not merged.tombstones.num_rows:
         return []
     own = [first_ordinal + number]

@@ -288,7 +288,7 @@ def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list
 
 
 def _there(schema: pa.Schema) -> str:
-    return f"; the frame has {', '.join(schema.names) or 'no columns'}"
+    return f"; the frame has {', '.join(name for name in schema.names if name != KIND_COLUMN) or 'no columns'}"
 
 
 def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:

@@ -55,6 +55,8 @@ class PackSpec:
     settings: Settings
     name: str
     """Begin version and transaction id. It is unique to this write, and part of file names."""
+    combines: bool = True
+    """Whether records may be left out that others of their key make irrelevant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,7 @@ def _arrange(
     slots = slots[order]
     kinds = None if kinds is None else kinds[order]
     full = table.num_columns == len(spec.config.schema)
-    keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=full)
+    keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=full) if spec.combines else None
     if keep is not None and not keep.all():
         table, slots = table.filter(pa.array(keep)), slots[keep]
         kinds = None if kinds is None else kinds[keep]

@@ -56,7 +56,9 @@ __all__ = [
     "OwnTxn",
     "Write",
     "choose_buckets",
+    "discarding",
     "finish",
+    "frame_bytes",
     "load_in_process",
     "upsert_arrow",
 ]
@@ -83,6 +85,8 @@ class Write:
     pack: PackSpec
     provenance: Provenance
     started: float
+    reserved: int | None = None
+    """The first ordinal that was reserved for the write's base files; ``None``: none was."""
 
     @staticmethod
     def start(
@@ -145,8 +149,8 @@ class Write:
 
     @property
     def first_ordinal(self) -> int:
-        """The ordinal of the first file of a load."""
-        return self.begin.state.next_ordinal
+        """The ordinal of the write's first base file."""
+        return self.begin.state.next_ordinal if self.reserved is None else self.reserved
 
     def discard(self, folders: Collection[str] | None = None) -> None:
         """Delete the write's files, or only those in some folders, unless its commit may land."""
@@ -185,7 +189,7 @@ def upsert_arrow(
 ) -> UpsertResult:
     """Upsert a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     frame = collected(frame)
-    reader, size = as_reader(frame), _size(frame)
+    reader, size = as_reader(frame), frame_bytes(frame)
     write = Write.start(handle, begin, reader.schema, request, estimated_bytes=size)
     if isinstance(write, UpsertResult):
         return write
@@ -215,7 +219,7 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
     files = list(dict.fromkeys(block.file for block in blocks))
     metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
     size = sum(file.size_bytes for file in files)
-    with _undone(write):
+    with discarding(write):
         if blocks and load_file_slices is not None and write.may_load:
             loaded = _load(write, blocks, rows, load_file_slices)
             if loaded is not None:
@@ -233,7 +237,7 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
 
 
 @contextmanager
-def _undone(write: Write) -> Iterator[None]:
+def discarding(write: Write) -> Iterator[None]:
     """Deletes the write's files after an error, unless its commit may land."""
     try:
         yield
@@ -268,7 +272,7 @@ def _load(write: Write, blocks: Sequence[LogBlock], rows: int, load_file_slices:
 def _load_held(write: Write, held: HeldRecords) -> UpsertResult | None:
     """Load a frame that is in memory. Returns ``None`` if the table is not empty any more, if a total does not fit its
     column, or if there is nothing to store; then no file is left."""
-    with _undone(write):
+    with discarding(write):
         try:
             adds = load_held(held, write.pack, write.begin.version, write.first_ordinal)
         except MergeOverflowError:
@@ -342,7 +346,7 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
     )
 
 
-def _size(frame: object) -> int | None:
+def frame_bytes(frame: object) -> int | None:
     """The Arrow bytes of a frame that is in memory."""
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame.nbytes

@@ -80,6 +80,8 @@ READS: Final[Mapping[str, str]] = {
 WRITES: Final[Mapping[str, str]] = {
     "kindColumn": "The column with the kind of each row: `+I`, `+U`, `-U`, `-D`.",
     "mergeSchema": "`true`: columns that only the frame has are added to the table.",
+    "replaceWhere": 'For `mode("overwrite")`: a condition on partition columns, which says what is overwritten.',
+    "partitionOverwriteMode": "`static`, or `dynamic`: an overwrite is of the partitions that the frame has rows of.",
     "txnAppId": "With `txnVersion`: a write that was committed before is passed over.",
     "txnVersion": "The number of the write within `txnAppId`.",
     "checkpointLocation": "Spark's own, for streams.",

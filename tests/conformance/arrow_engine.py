@@ -55,6 +55,7 @@ class ArrowEngine:
             ordering=list(table.ordering),
             merger=table.merger,
             options=dict(table.options),
+            partition_by=list(table.partition_by),
             buckets=buckets,
             settings=settings,
             mergers=CUSTOM_MERGERS,
@@ -96,6 +97,11 @@ class ArrowHandle:
         if insert:
             merge = merge.whenNotMatchedInsert(values=values)
         return merge.execute().version
+
+    def overwrite(self, frame: pa.Table, where: Filter | None, *, dynamic: bool, spread: bool) -> int:
+        data = pa.RecordBatchReader.from_batches(frame.schema, frame.to_batches(max_chunksize=1)) if spread else frame
+        condition = None if where is None else where.sql()
+        return self.table.overwrite(data, condition, partition_mode="dynamic" if dynamic else "static").version
 
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)

@@ -32,6 +32,7 @@ class ModelEngine:
                 merger=table.merger,
                 options=table.options,
                 mergers=self._mergers,
+                partition_by=table.partition_by,
             )
         )
 
@@ -68,6 +69,11 @@ class ModelHandle:
             elif key not in there and insert:
                 states[key] = {name: row.get(name) for name in self.model.schema.names}
         return self.model.transact(states)
+
+    def overwrite(self, frame: pa.Table, where: Filter | None, *, dynamic: bool, spread: bool) -> int:
+        rows = frame.to_pylist()
+        covers = None if where is None else (lambda row: where.keeps(row[where.column]))
+        return self.model.overwrite(frame.column_names, rows, covers=covers, dynamic=dynamic)
 
     def _rows(self, where: Filter | None) -> list[dict[str, Any]]:
         return [row for row in self.model.rows() if where is None or where.keeps(row[where.column])]

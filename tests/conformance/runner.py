@@ -75,6 +75,7 @@ class TableCase:
     ordering: tuple[str, ...]
     merger: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,7 +125,18 @@ class Transact:
     insert: bool = False
 
 
-Step = Write | AddColumns | Compact | Expect | Transact
+@dataclass(frozen=True)
+class Overwrite:
+    """An overwrite of the table, of the partitions that meet ``where``, or of those of the rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    where: tuple[Any, ...] | None = None
+    dynamic: bool = False
+    is_refused: bool = False
+
+
+Step = Write | AddColumns | Compact | Expect | Transact | Overwrite
 
 
 @dataclass(frozen=True)
@@ -224,6 +236,8 @@ class Handle(Protocol):
         """``matched``: what becomes of rows that the source has too: ``update``, ``delete``, or nothing. ``insert``:
         whether the others are inserted."""
 
+    def overwrite(self, frame: pa.Table, where: Filter | None, *, dynamic: bool, spread: bool) -> int: ...
+
     def add_columns(self, ddl: str) -> None: ...
 
     def compact(self, kind: Compaction) -> None: ...
@@ -265,7 +279,12 @@ def load_cases(*, supported: frozenset[str | None] | None = None) -> dict[str, l
 def _case(file: str, raw: Mapping[str, Any]) -> Case:
     given = raw["table"]
     table = TableCase(
-        given["schema"], tuple(given["key"]), tuple(given["ordering"]), given.get("merger"), given["options"]
+        given["schema"],
+        tuple(given["key"]),
+        tuple(given["ordering"]),
+        given.get("merger"),
+        given["options"],
+        tuple(given.get("partition_by", ())),
     )
     names, steps, number = table.schema.names, list[Step](), 0
     for step in raw.get("steps", ()):
@@ -285,6 +304,16 @@ def _case(file: str, raw: Mapping[str, Any]) -> Case:
                     rows=tuple(map(tuple, step.get("merge", ()))),
                     matched=step.get("matched"),
                     insert="not_matched" in step,
+                )
+            )
+        elif "overwrite" in step:
+            steps.append(
+                Overwrite(
+                    tuple(step.get("columns", names)),
+                    tuple(map(tuple, step["overwrite"])),
+                    tuple(step["where"]) if "where" in step else None,
+                    step.get("dynamic", False),
+                    "error" in step,
                 )
             )
         elif "expect" in step:
@@ -345,7 +374,7 @@ def _compacted(steps: Sequence[Step], mode: Mode, rng: random.Random) -> list[St
     result: list[Step] = []
     for step in steps:
         result.append(step)
-        changes = isinstance(step, AddColumns | Transact) or (
+        changes = isinstance(step, AddColumns | Transact | Overwrite) or (
             isinstance(step, Write) and step.refused != "write-or-read"
         )
         if changes and (mode.compaction != "random" or rng.random() < 0.5):
@@ -368,7 +397,8 @@ def applies(case: Case, mode: Mode, *, base: Mode) -> bool:
     if steps != plan(case, base) or mode.reads != base.reads:
         return True
     writes = [step for step in steps if isinstance(step, Write)]
-    if mode.spread != base.spread and any(len(step.rows) > 1 for step in writes):
+    many = [step for step in steps if isinstance(step, Write | Overwrite) and len(step.rows) > 1]
+    if mode.spread != base.spread and many:
         return True
     return any(_calls(step, mode) != _calls(step, base) for step in writes)
 
@@ -393,6 +423,8 @@ def run_case(case: Case, mode: Mode, engine: Engine) -> None:
                     versions[step.number] = (version, schema)
             case Transact():
                 _transact(handle, schema, step)
+            case Overwrite():
+                _overwrite(handle, engine, schema, step, mode, about)
             case AddColumns():
                 handle.add_columns(step.ddl)
                 schema = pa.schema([*schema, *arrow_schema(step.ddl)])
@@ -430,6 +462,18 @@ def _transact(handle: Handle, schema: pa.Schema, step: Transact) -> None:
         handle.delete_where(where)
     else:
         handle.merge(frame_of(schema, step.columns, step.rows, {}), step.matched, insert=step.insert)
+
+
+def _overwrite(handle: Handle, engine: Engine, schema: pa.Schema, step: Overwrite, mode: Mode, about: str) -> None:
+    where = None if step.where is None else _filter(step.where, schema)
+    frame = frame_of(schema, step.columns, step.rows, {})
+    if not step.is_refused:
+        handle.overwrite(frame, where, dynamic=step.dynamic, spread=mode.spread)
+        return
+    version = handle.version()
+    with pytest.raises(engine.errors):
+        handle.overwrite(frame, where, dynamic=step.dynamic, spread=mode.spread)
+    assert handle.version() == version, f"{about}: a refused overwrite made a version"
 
 
 def _filter(condition: Sequence[Any], schema: pa.Schema) -> Filter:

@@ -25,6 +25,7 @@ CASES_PER_FILE = {
     "first_row.json": 4,
     "frame_types.json": 4,
     "ordering.json": 9,
+    "overwrite.json": 31,
     "partial_frames.json": 9,
     "partial_update.json": 14,
     "sequence_groups.json": 25,

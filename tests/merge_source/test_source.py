@@ -106,6 +106,17 @@ def test_a_change_that_changes_nothing_in_the_output_emits_nothing(tmp_path: Pat
     assert source.pending().datasets == {}
 
 
+def test_a_dataset_that_is_overwritten(world: World) -> None:
+    """Its entities change as by the difference of its rows."""
+    source = source_of(world)
+    source.run()
+    world.table("A").overwrite(pa.table({"_id": ["a2", "a3"], "x": [1, 7]}))
+    source.run()
+    rows = source.table.to_arrow(columns=["_id", "_deleted", "$replaced"]).to_pylist()
+    assert {row["_id"] for row in rows if not row["_deleted"] and not row["$replaced"]} == {"0|a2|1|b1", "0|a3"}
+    assert source.check().ok
+
+
 def test_a_dry_run_tells_and_writes_nothing(world: World) -> None:
     source = source_of(world)
     before = listing(world.folder)

@@ -18,7 +18,18 @@ from tests.conformance.model_engine import ModelEngine, ModelHandle
 from tests.conformance.runner import COMPACTIONS, Compaction, Engine, Filter, Handle, TableCase
 from tests.conformance.values import assert_rows, rows_of
 
-__all__ = ["AddColumn", "Compact", "History", "Probe", "Reopen", "Transact", "Write", "check_history", "histories"]
+__all__ = [
+    "AddColumn",
+    "Compact",
+    "History",
+    "Overwrite",
+    "Probe",
+    "Reopen",
+    "Transact",
+    "Write",
+    "check_history",
+    "histories",
+]
 
 KIND = "_op"
 _VALUES: dict[str, Sequence[Any]] = {
@@ -71,7 +82,18 @@ class Transact:
     """Of an update, one row: the new values."""
 
 
-Action = Write | Compact | AddColumn | Reopen | Transact
+@dataclass(frozen=True)
+class Overwrite:
+    """An overwrite. A condition, and partitions of the rows, mean something only to tables with partitions."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    where: Filter | None
+    dynamic: bool
+    spread: bool
+
+
+Action = Write | Compact | AddColumn | Reopen | Transact | Overwrite
 
 
 @dataclass(frozen=True)
@@ -106,6 +128,7 @@ def _tables(draw: st.DrawFn) -> TableCase:
         ordering=tuple(part.split()[0] for part in ordered),
         merger=merger,
         options={} if marker is None else {"delete_when": marker},
+        partition_by=draw(st.sampled_from([(), ("k2",)])) if "k2 INT" in keys else (),
     )
 
 
@@ -175,10 +198,42 @@ def _transactions(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) ->
 
 
 @st.composite
+def _overwrites(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> Overwrite:
+    """Now and then with a key twice, or with rows outside of the condition."""
+    others = [name for name in columns if name not in table.key]
+    names = (*table.key, *draw(st.lists(st.sampled_from(others), unique=True)))
+    row = st.tuples(*(_kind_of(columns, name, key=name in table.key) for name in names))
+    unique = None if draw(st.integers(0, 4)) == 4 else (lambda values: values[: len(table.key)])
+    rows = draw(st.lists(row, max_size=5, unique_by=unique))
+    where, dynamic = None, draw(st.booleans())
+    if table.partition_by and not dynamic and draw(st.integers(0, 2)):
+        (column,) = table.partition_by
+        how = draw(st.sampled_from(["=", "!=", "<", ">="]))
+        where = Filter(column, how, draw(_kind_of(columns, column, key=True)))
+        if draw(st.integers(0, 3)):
+            place = names.index(column)
+            rows = [values for values in rows if where.keeps(values[place])]
+    return Overwrite(names, tuple(rows), where, dynamic, draw(st.booleans()))
+
+
+@st.composite
 def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[Action, Probe]:
     what = draw(
         st.sampled_from(
-            ["write", "write", "write", "write", "compact", "compact", "transact", "transact", "add", "reopen"]
+            [
+                "write",
+                "write",
+                "write",
+                "write",
+                "compact",
+                "compact",
+                "transact",
+                "transact",
+                "overwrite",
+                "overwrite",
+                "add",
+                "reopen",
+            ]
         )
     )
     action: Action
@@ -189,6 +244,8 @@ def _steps(draw: st.DrawFn, table: TableCase, columns: dict[str, str]) -> tuple[
             action = Compact(draw(st.sampled_from(COMPACTIONS)))
         case "transact":
             action = draw(_transactions(table, columns))
+        case "overwrite":
+            action = draw(_overwrites(table, columns))
         case "add":
             action = AddColumn(draw(st.sampled_from(_ADDED)))
         case _:
@@ -214,7 +271,7 @@ def _settled(steps: Sequence[tuple[Action, Probe]], absent: set[str], key: str) 
             name = action.ddl.split()[0]
             settled = action if name in absent else Reopen()
             absent = absent - {name}
-        elif isinstance(action, Write):
+        elif isinstance(action, Write | Overwrite):
             kept = [i for i, name in enumerate(action.columns) if name not in absent]
             rows = tuple(tuple(row[i] for i in kept) for row in action.rows)
             settled = replace(action, columns=tuple(action.columns[i] for i in kept), rows=rows)
@@ -248,6 +305,8 @@ def check_history(history: History, engine: Engine) -> None:
             case Transact():
                 _transact(action, actual, expected.model.schema)
                 _transact(action, expected, expected.model.schema)
+            case Overwrite():
+                _overwrite_both(action, actual, expected, engine, about)
             case Compact():
                 actual.compact(action.kind)
             case AddColumn():
@@ -289,6 +348,22 @@ def _write_both(write: Write, actual: Handle, expected: ModelHandle, engine: Eng
             raise AssertionError(f"{about}: not refused, although {refusal}") from refusal
     else:
         _write(write, frame, actual)
+
+
+def _overwrite_both(action: Overwrite, actual: Handle, expected: ModelHandle, engine: Engine, about: str) -> None:
+    frame = _frame(Write(action.columns, action.rows, None, False, False), expected.model.schema)
+    before = actual.version()
+    try:
+        expected.overwrite(frame, action.where, dynamic=action.dynamic, spread=action.spread)
+    except ModelEngine.errors as refusal:
+        try:
+            actual.overwrite(frame, action.where, dynamic=action.dynamic, spread=action.spread)
+        except engine.errors:
+            assert actual.version() == before, f"{about}: a refused overwrite made a version"
+        else:
+            raise AssertionError(f"{about}: not refused, although {refusal}") from refusal
+    else:
+        actual.overwrite(frame, action.where, dynamic=action.dynamic, spread=action.spread)
 
 
 def _frame(write: Write, schema: pa.Schema) -> pa.Table:

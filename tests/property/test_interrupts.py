@@ -93,6 +93,8 @@ DEEDS = [
     Deed("streamed load", _empty, lambda f: _opened(f).upsert(_streamed())),
     Deed("append", _dirty, lambda f: _opened(f).upsert(frame([(1, 9, "c")]))),
     Deed("delete_where", _dirty, lambda f: _opened(f).delete_where("v = 'a'")),
+    Deed("overwrite", _dirty, lambda f: _opened(f).overwrite(frame([(1, 1, "n")]))),
+    Deed("streamed overwrite", _dirty, lambda f: _opened(f).overwrite(_streamed())),
     Deed("compaction", _dirty, lambda f: _opened(f).compact()),
     Deed("minor compaction", _dirty, lambda f: _opened(f).compact(minor=True)),
     Deed("log compaction", _dirty, lambda f: _opened(f).compact_logs()),

@@ -34,7 +34,7 @@ TABLES: dict[str, dict[str, Any]] = {
 _record = st.tuples(st.sampled_from(KEYS), st.integers(1, 9), st.sampled_from(["+U", "+U", "-D"]))
 _steps = st.one_of(
     st.lists(_record, min_size=1, max_size=3),
-    st.sampled_from(["full", "minor", "logs", "rescale", "expire", "vacuum", "grow"]),
+    st.sampled_from(["full", "minor", "logs", "rescale", "expire", "vacuum", "grow", "overwrite"]),
     st.integers(1, 6),
 )
 """Records to write, a service to run, or how many versions to go back."""
@@ -48,6 +48,8 @@ def play(table: LakeTable, step: Any, number: int) -> None:
     elif isinstance(step, int):
         with contextlib.suppress(VersionNotFoundError, InputError):
             table.restore(version=max(0, table.version - step))
+    elif step == "overwrite":
+        table.overwrite(frame([(k, 5, f"{number}") for k in KEYS[number % 4 :]]))
     elif step in ("full", "minor"):
         table.compact(minor=step == "minor")
     elif step == "logs":

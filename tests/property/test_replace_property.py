@@ -32,6 +32,7 @@ OPERATIONS: dict[str, Callable[[LakeTable], object]] = {
     "append with a number": lambda table: table.upsert(frame([(7, 1, "late")]), txn=("app", 8)),
     "grow": lambda table: table.upsert(frame([(7, 1, "late", "w")], ["k", "o", "v", "w"]), merge_schema=True),
     "delete_where": lambda table: table.delete_where("k = 3"),
+    "overwrite": lambda table: table.overwrite(frame([(3, 1, "n")])),
     "compact": lambda table: table.compact(),
     "minor": lambda table: table.compact(minor=True),
     "logs": lambda table: table.compact_logs(size_ratio=float("inf")),

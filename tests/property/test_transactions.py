@@ -43,6 +43,8 @@ OTHERS: Mapping[str, Callable[[LakeTable], object]] = {
         table.upsert(frame([(1, 6, "z")])), table.compact_logs(size_ratio=float("inf")),
     ),
     "rescale": lambda table: table.rescale(buckets=4),
+    "overwrite": lambda table: table.overwrite(frame([(1, 1, "a"), (9, 1, "a")])),
+    "overwrite with the same keys": lambda table: table.overwrite(frame([(1, 1, "q"), (2, 5, "q"), (3, 9, "q")])),
 }  # fmt: skip
 
 

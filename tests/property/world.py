@@ -93,6 +93,7 @@ def works(draw: st.DrawFn) -> Work:
                 "write",
                 "write",
                 "write",
+                "overwrite",
                 "full",
                 "minor",
                 "logs",
@@ -107,7 +108,7 @@ def works(draw: st.DrawFn) -> Work:
         )
     )
     one = st.tuples(st.integers(1, 4), st.integers(1, 9), st.sampled_from(["+U", "+U", "-D"]))
-    records = tuple(draw(st.lists(one, min_size=1, max_size=3))) if kind == "write" else ()
+    records = tuple(draw(st.lists(one, min_size=1, max_size=3))) if kind in ("write", "overwrite") else ()
     return Work(kind, records, draw(st.integers(0, 9)))
 
 
@@ -213,7 +214,7 @@ class World:
             # A listing that lags may tell a reader of a savepoint that is dropped; its files are there a while.
             assert not gone or (work.kind == "read" and troubled), f"version {version} was gone"
             done = True
-        if work.kind == "write":
+        if work.kind in ("write", "overwrite"):
             names = [entry.info.get("step") for entry in self.news()]
             right = {1} if done else {0, 1} if name in self.unsure else {0}
             assert names.count(name) in right, f"{name} is {names.count(name)} times in the log, not {right} times"
@@ -231,6 +232,7 @@ class World:
         version = self.version_of(work)
         does: dict[str, Callable[[], object]] = {
             "write": lambda: self.write(table, work, name),
+            "overwrite": lambda: self.overwrite(table, work, name),
             "full": table.compact,
             "minor": lambda: table.compact(minor=True),
             "logs": lambda: table.compact_logs(size_ratio=math.inf),
@@ -250,6 +252,11 @@ class World:
         self.written[name] = [dict(zip(NAMES, row, strict=True)) for row in rows]
         marked = [(*row, kind) for row, kind in zip(rows, self.kinds[name], strict=True)]
         table.upsert(frame(marked, [*NAMES, "op"]), kind_column="op", info={"step": name}, txn=(name, 0))
+
+    def overwrite(self, table: LakeTable, work: Work, name: str) -> None:
+        rows = {k: (k, o, f"{name}.{i}") for i, (k, o, _) in enumerate(work.records)}
+        self.written[name] = [dict(zip(NAMES, row, strict=True)) for row in rows.values()]
+        table.overwrite(frame(list(rows.values())), info={"step": name}, txn=(name, 0))
 
     def drop(self, table: LakeTable, choice: int) -> None:
         saved = table.savepoints()
@@ -289,6 +296,8 @@ class World:
             if entry.operation == "UPSERT":
                 name = str(entry.info["step"])
                 number = self.model.write(NAMES, self.written[name], self.kinds[name])
+            elif entry.operation == "OVERWRITE":
+                number = self.model.overwrite(NAMES, self.written[str(entry.info["step"])])
             elif entry.operation == "RESTORE":
                 number = self.model.restore(self.numbers[int(str(entry.parameters["version"]))])
             elif entry.operation == "EXPIRE TOMBSTONES":

@@ -89,6 +89,10 @@ class SparkHandle:
             merge = merge.whenNotMatchedInsert(values=values)
         return merge.execute().version
 
+    def overwrite(self, frame: pa.Table, where: Filter | None, *, dynamic: bool, spread: bool) -> int:
+        given, condition = self.frame(frame, spread=spread), None if where is None else where.sql()
+        return self.table.overwrite(given, condition, partition_mode="dynamic" if dynamic else "static").version
+
     def add_columns(self, ddl: str) -> None:
         self.table.alter(add_columns=ddl)
 
@@ -154,6 +158,7 @@ class SparkEngine:
             ordering=list(table.ordering),
             merger=table.merger,
             options=dict(table.options),
+            partition_by=list(table.partition_by),
             buckets=buckets,
             settings=settings_for(spread=spread),
             mergers=CUSTOM_MERGERS,
@@ -172,7 +177,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (166, 11, 33)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (197, 11, 33)
 
 
 @pytest.mark.parametrize("case", some(PLAYED), ids=str)

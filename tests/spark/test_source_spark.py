@@ -135,7 +135,7 @@ def test_refused_writes(spark: SparkSession, tmp_path: Path) -> None:
     save(good, tmp_path)
     before = objects(tmp_path)
     for frame, mode, options, message in (
-        (good, "overwrite", {}, r'takes mode\("append"\)'),
+        (good, "append", {"replaceWhere": "id = 1"}, r'replaceWhere is for mode\("overwrite"\)'),
         (good, "ignore", {}, "cannot be written in the .Ignore. mode"),
         (good.selectExpr("bigint(null) AS id", "at", "v"), "append", {}, "key column 'id' is null in 1 row"),
         (good.selectExpr("*", "1 AS z"), "append", {}, "unknown column 'z'; the table has id, at, v"),

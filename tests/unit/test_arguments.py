@@ -231,6 +231,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.delete": of_table("delete", True, keys=FRAME.select(["id"])),
     "LakeTable.delete_where": of_table("delete_where", True, condition="id = 1"),
     "LakeTable.update_where": of_table("update_where", True, condition="id = 1", set={"v": "v"}),
+    "LakeTable.overwrite": of_table("overwrite", True, frame=FRAME),
     "LakeTable.merge": of_table("merge", False, source=None, on="target.id = source.id"),
     "LakeTable.ingest": of_table("ingest", name="job"),
     "LakeTable.to_arrow": of_table("to_arrow"),

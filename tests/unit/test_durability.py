@@ -75,6 +75,7 @@ ROUTES: dict[str, Callable[[LakeTable], object]] = {
     "append": lambda table: table.upsert(frame([(0, 0, "older")])),
     "delete": lambda table: table.delete(pa.table({"k": [99]})),
     "delete where": lambda table: table.delete_where("k = 99"),
+    "overwrite": lambda table: table.overwrite(table.to_arrow()),
     "compact": lambda table: table.compact(),
     "minor compaction": lambda table: table.compact(minor=True),
     "log compaction": lambda table: table.compact_logs(),

@@ -50,6 +50,7 @@ WRITES: dict[str, Callable[[LakeTable], object]] = {
     "upsert with txn": lambda table: table.upsert(row(5, "late"), txn=("app", 1)),
     "delete": lambda table: table.delete(pa.table({"id": [5]})),
     "delete_where": lambda table: table.delete_where("id = 5"),
+    "overwrite": lambda table: table.overwrite(table.to_arrow()),
     "alter": lambda table: table.alter(add_columns="note STRING"),
     "compact": lambda table: table.compact(),
     "compact_logs": lambda table: table.compact_logs(),

@@ -84,6 +84,8 @@ DEEDS = [
     Deed("compaction", _dirty, lambda table: table.compact(), MERGED),
     Deed("minor compaction", _dirty, lambda table: table.compact(minor=True), MERGED),
     Deed("delete_where", _dirty, lambda table: table.delete_where("v = 'old'"), [(1, 20, "new"), (7, 20, "new")]),
+    Deed("overwrite", _dirty, lambda table: table.overwrite(frame(OLD)), OLD),
+    Deed("streamed overwrite", _dirty, lambda table: table.overwrite(streamed(NEW)), NEW),
 ]
 
 
