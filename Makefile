@@ -56,7 +56,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-ingest bench-merge-source test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -88,6 +88,7 @@ help:
 	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
 	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
+	@echo "  make bench-transactions updates and merges of rows, against reads and upserts, and Delta's MERGE (ARGS='--rows 300000')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "Tidy up"
@@ -122,6 +123,9 @@ bench-growth: $(STAMP)
 
 bench-provenance: $(STAMP)
 	$(BIN)/python -m benchmarks.provenance $(ARGS)
+
+bench-transactions: java $(STAMP)
+	$(BIN)/python -m benchmarks.transactions $(ARGS)
 
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)

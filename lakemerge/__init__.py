@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lakemerge.results.events import Event, listen
     from lakemerge.results.failures import FailedKey, FailedKeys, FailedRecord
     from lakemerge.results.findings import CheckResult, Finding
-    from lakemerge.results.plans import CompactionPlan, CompactionStrategy
+    from lakemerge.results.plans import CompactionPlan, CompactionStrategy, TransactionPlan
     from lakemerge.results.results import (
         CompactionResult,
         ExpiryResult,
@@ -133,6 +133,7 @@ __all__ = [
     "TableExistsError",
     "TableReplacedError",
     "Traits",
+    "TransactionPlan",
     "UnsupportedFeatureError",
     "UpsertResult",
     "VacuumResult",
@@ -193,7 +194,7 @@ if not TYPE_CHECKING:
             "lakemerge.results.events": ("Event", "listen"),
             "lakemerge.results.failures": ("FailedKey", "FailedKeys", "FailedRecord"),
             "lakemerge.results.findings": ("CheckResult", "Finding"),
-            "lakemerge.results.plans": ("CompactionPlan", "CompactionStrategy"),
+            "lakemerge.results.plans": ("CompactionPlan", "CompactionStrategy", "TransactionPlan"),
             "lakemerge.results.results": (
                 "CompactionResult",
                 "ExpiryResult",

@@ -10,7 +10,7 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import find_flaw
 from mergers.wording import in_python
 
-__all__ = ["as_reader", "check_sound", "collected", "is_spark_frame"]
+__all__ = ["as_reader", "check_sound", "collected", "is_spark_column", "is_spark_frame"]
 
 _FROM_PYTHON: dict[type, str] = {
     list: in_python(". pyarrow.Table.from_pylist(rows, schema=table.schema) makes one"),
@@ -82,6 +82,13 @@ def _reader(frame: object) -> pa.RecordBatchReader:
 def is_spark_frame(frame: object) -> bool:
     """Whether it is a Spark DataFrame. The class is known by its name, so that pyspark is not imported for other
     frames."""
-    return any(
-        base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
-    )
+    return _is_of_spark(frame, "DataFrame")
+
+
+def is_spark_column(value: object) -> bool:
+    """Whether it is a Column of Spark, known by its class's name, too."""
+    return _is_of_spark(value, "Column")
+
+
+def _is_of_spark(value: object, name: str) -> bool:
+    return any(base.__module__.startswith("pyspark.sql") and base.__name__ == name for base in type(value).__mro__)

@@ -34,7 +34,7 @@ from benchmarks.measure import usable_cores
 __all__ = ["compared", "main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_CORE_CASES = ("history", "sizes", "longevity")
+_CORE_CASES = ("history", "sizes", "merge", "longevity")
 _TAIL_LINES = 15
 _JAVA_FRAME = "\tat "
 

@@ -82,6 +82,23 @@ def sizes(arena: Arena) -> Sequence[Row]:
     return book.rows()
 
 
+def merge(arena: Arena) -> Sequence[Row]:
+    """Merges of 1 %: the rows are read, a condition decides, and all is one transaction."""
+    work, book = arena.workload, Book(arena)
+    if "merge" in arena.engine.cannot:
+        book.cannot("merge", arena.engine.cannot["merge"])
+        return book.rows()
+    frames = [work.small(number) for number in range(1, work.parameters.rounds + 2)]
+    place, appended = new_places(arena, LINEITEM, work.initial)
+    arena.engine.load(place, work.initial)
+    for number, frame in enumerate(frames):
+        act, floor = partial(arena.engine.merge, place, frame), partial(arena.floor.upsert, appended, frame)
+        both = Both("merge", act, floor, place.path, appended.path)
+        book.run(both, engine_first=number % 2 == 0, counted=number > 0)
+    _verify(book, place, work.state(work.initial, frames), "")
+    return book.rows()
+
+
 def longevity(arena: Arena) -> Sequence[Row]:
     """Many small commits and no compaction, with queries between: what pending commits cost."""
     work, book = arena.workload, Book(arena)
@@ -185,6 +202,7 @@ def _compaction(arena: Arena, place: Place, plain: Place) -> Both:
 CASES: Mapping[str, Callable[[Arena], Sequence[Row]]] = {
     "history": history,
     "sizes": sizes,
+    "merge": merge,
     "longevity": longevity,
     "wide": wide,
     "mixes": mixes,

@@ -56,13 +56,16 @@ class Engine(Protocol):
 
     @property
     def cannot(self) -> Mapping[str, str]:
-        """Those of ``delete``, ``compact`` and ``wide`` that the engine cannot do, and why."""
+        """Those of ``delete``, ``merge``, ``compact`` and ``wide`` that the engine cannot do, and why."""
 
     def load(self, place: Place, rows: Path) -> None:
         """Make the table, with the rows of one Parquet file."""
 
     def upsert(self, place: Place, frame: Frame) -> None:
         """Rows whose time is not before that of the stored row replace it; others with a stored key are ignored."""
+
+    def merge(self, place: Place, frame: Frame) -> None:
+        """The same as :meth:`upsert` by a transaction that reads the rows; no key is twice in the frame."""
 
     def delete(self, place: Place, frame: Frame) -> None:
         """Remove the rows with these keys; all frames delete at a time after the rows they meet."""

@@ -46,6 +46,7 @@ _INLINE = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.com
 
 
 class Hudi(OnSpark):
+    cannot: Mapping[str, str] = {"merge": "not measured: its MERGE INTO is its upsert with more to plan"}
     upkeeps = (Upkeep("inline compaction after 5 commits", _INLINE),)
 
     def __init__(self, spark: SparkSession, index: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.compare.engine import Place
-from benchmarks.compare.lakemerge_spark import DEFINITION, created
+from benchmarks.compare.lakemerge_spark import DEFINITION, created, matching, newer
 from benchmarks.compare.on_arrow import OnArrow
 from benchmarks.compare.queries import Bound, condition
 from benchmarks.compare.workload import Frame
@@ -35,6 +35,10 @@ class LakeMergeOnArrow(OnArrow):
 
     def upsert(self, place: Place, frame: Frame) -> None:
         self._tables[place.path].upsert(pq.read_table(frame.path))
+
+    def merge(self, place: Place, frame: Frame) -> None:
+        merge = self._tables[place.path].merge(pq.read_table(frame.path), matching(place.entity))
+        merge.whenMatchedUpdateAll(newer(place.entity)).whenNotMatchedInsertAll().execute()
 
     def delete(self, place: Place, frame: Frame) -> None:
         keys = [*place.entity.key, place.entity.ordering]

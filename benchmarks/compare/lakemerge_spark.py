@@ -12,12 +12,13 @@ from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.mixture import READS
 from benchmarks.compare.on_spark import OnSpark, partial_columns
 from benchmarks.compare.workload import WIDE, Frame
+from benchmarks.tpch import Entity
 from lakemerge import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DEFINITION", "INLINE", "LakeMergeOnSpark", "created"]
+__all__ = ["DEFINITION", "INLINE", "LakeMergeOnSpark", "created", "matching", "newer"]
 
 DEFINITION: Mapping[str, str] = {
     "merger": "event-time; for the wide table partial-update with ordering and unset=absent",
@@ -56,6 +57,16 @@ def _meant_for(reads: float) -> Upkeep:
     return Upkeep(f"readsPerWrite = {reads:g}", properties, reads_per_write=reads)
 
 
+def matching(entity: Entity) -> str:
+    """The condition of a merge."""
+    return " AND ".join(f"target.{name} = source.{name}" for name in entity.key)
+
+
+def newer(entity: Entity) -> str:
+    """Whether a source row counts."""
+    return f"source.{entity.ordering} >= target.{entity.ordering}"
+
+
 class LakeMergeOnSpark(OnSpark):
     upkeeps = (Upkeep("auto", AUTO), *(_meant_for(reads) for reads in READS if reads != 1))
 
@@ -80,6 +91,10 @@ class LakeMergeOnSpark(OnSpark):
 
     def upsert(self, place: Place, frame: Frame) -> None:
         self._table(place).upsert(self.frame(frame, place.entity))
+
+    def merge(self, place: Place, frame: Frame) -> None:
+        merge = self._table(place).merge(self.frame(frame, place.entity), matching(place.entity))
+        merge.whenMatchedUpdateAll(newer(place.entity)).whenNotMatchedInsertAll().execute()
 
     def delete(self, place: Place, frame: Frame) -> None:
         keys = (*place.entity.key, place.entity.ordering)

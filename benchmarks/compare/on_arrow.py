@@ -31,6 +31,14 @@ class OnArrow(ABC):
     def rows(self, place: Place, columns: Sequence[str], bounds: Sequence[Bound]) -> pa.Table:
         """The merged rows that meet all bounds; ``columns`` empty for all."""
 
+    @abstractmethod
+    def upsert(self, place: Place, frame: Frame) -> None:
+        """See :class:`benchmarks.compare.engine.Engine`."""
+
+    def merge(self, place: Place, frame: Frame) -> None:
+        """Most engines read on each upsert, and do it by a statement that is a transaction."""
+        self.upsert(place, frame)
+
     @property
     def versions(self) -> Mapping[str, str | None]:
         return {"pyarrow": pa.__version__, "duckdb": duckdb.__version__}

@@ -65,6 +65,14 @@ class OnSpark(ABC):
     def rows(self, place: Place, columns: Sequence[str], condition: str | None) -> DataFrame:
         """The merged rows that meet a SQL condition; ``columns`` empty for all."""
 
+    @abstractmethod
+    def upsert(self, place: Place, frame: Frame) -> None:
+        """See :class:`benchmarks.compare.engine.Engine`."""
+
+    def merge(self, place: Place, frame: Frame) -> None:
+        """Most engines read on each upsert, and do it by a statement that is a transaction."""
+        self.upsert(place, frame)
+
     @property
     def versions(self) -> Mapping[str, str | None]:
         return {"spark": self.spark.version}

@@ -24,7 +24,10 @@ _SIGNS = {"=": "equal", ">=": "greater_or_equal", "<": "less_than"}
 
 
 class Paimon(OnArrow):
-    cannot: Mapping[str, str] = {"compact": "pypaimon has no compaction; Paimon's Java engines do it"}
+    cannot: Mapping[str, str] = {
+        "compact": "pypaimon has no compaction; Paimon's Java engines do it",
+        "merge": "pypaimon's upserts read nothing",
+    }
     configuration: Mapping[str, str] = {
         "bucket": "4",
         "merge-engine": "deduplicate; for the wide table partial-update",

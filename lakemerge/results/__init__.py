@@ -10,6 +10,7 @@ from lakemerge.results.plans import (
     CompactionStrategy,
     Order,
     PlannedBucket,
+    TransactionPlan,
     readable_bytes,
 )
 from lakemerge.results.results import (
@@ -48,6 +49,7 @@ __all__ = [
     "RestoreResult",
     "Schedule",
     "SkippedFileSlice",
+    "TransactionPlan",
     "UpsertResult",
     "VacuumResult",
     "readable_bytes",

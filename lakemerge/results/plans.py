@@ -16,6 +16,7 @@ __all__ = [
     "CompactionStrategy",
     "Order",
     "PlannedBucket",
+    "TransactionPlan",
     "counted",
     "counts",
     "readable_bytes",
@@ -224,6 +225,37 @@ class CompactionPlan:
         if self.postponed:
             lines.append(f"  left for the next run, because of max_bytes: {counted(self.postponed, 'bucket')}")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPlan:
+    """What a transaction would do with the table as it is at one version. Nothing was written, and another writer may
+    change the rows meanwhile."""
+
+    operation: str
+    """``UPDATE``, ``DELETE`` or ``MERGE``, as in the history."""
+    version: int
+    """The version that was read."""
+    matched: int
+    """Rows of the table that meet the condition; of a merge, rows of the table that a source row matches."""
+    updated: int
+    deleted: int
+    inserted: int
+    partitions: int
+    """Partitions that would get records; 1 for a table without partitions."""
+    buckets: int
+    """Buckets of all partitions that would get records."""
+    files: int
+    """Objects that would be written, including the commit."""
+    bytes: int
+    """Bytes of the data files that would be written."""
+    seconds: float
+    """How long it took to find this out."""
+
+    @property
+    def keys(self) -> int:
+        """Keys whose row would be written: a record for each row that is updated, deleted or inserted."""
+        return self.updated + self.deleted + self.inserted
 
 
 def threshold_words(name: str, value: float) -> str:

@@ -22,7 +22,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.literals import parse_zone
-from lakemerge.read.filter.prune import prune_file_slices
+from lakemerge.read.filter.prune import file_slices_of_keys, prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
@@ -48,8 +48,13 @@ def read_dataframe(
     *,
     columns: Sequence[str] | None,
     filter: str | Column | None,
+    keys: pa.Table | None = None,
 ) -> DataFrame:
-    """See :meth:`lakemerge.LakeTable.to_df`."""
+    """See :meth:`lakemerge.LakeTable.to_df`.
+
+    :param keys: if given, rows of other keys may be left out, or be as they were at any time. The key columns in key
+        order and the table's types.
+    """
     if not (filter is None or isinstance(filter, str) or type(filter).__module__.startswith("pyspark.sql")):
         raise FilterError(
             f"a filter of to_df is SQL text or a Spark Column, not {type(filter).__name__}; to_arrow and scan take "
@@ -65,7 +70,7 @@ def read_dataframe(
         read = names or [view.config.key[0]]  # rows without columns still have to be counted
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
-    file_slices = prune_file_slices(view, condition)
+    file_slices = prune_file_slices(view, condition) if keys is None else file_slices_of_keys(view, keys)
     ways = ways_of(spark, handle, view, spec, file_slices, read)
     early = None
     # A condition that this library understands is a text.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -48,7 +49,15 @@ from lakemerge.write.upsert import Write, finish
 from mergers.restart import SET
 from mergers.wording import argument
 
-__all__ = ["frame_schema", "load_on_spark", "overwrite_dataframe", "pack_partition", "pack_rows", "upsert_dataframe"]
+__all__ = [
+    "frame_schema",
+    "load_on_spark",
+    "overwrite_dataframe",
+    "pack_dry_dataframe",
+    "pack_partition",
+    "pack_rows",
+    "upsert_dataframe",
+]
 
 _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|B)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
@@ -82,7 +91,7 @@ def upsert_dataframe(
     loaded = bulk_load(write, frame, estimated_bytes)
     if loaded is not None:
         return loaded
-    packed = _packed(write, begin, frame)
+    packed = _packed(write, frame)
     return finish(write, packed, load_file_slices=partial(load_on_spark, frame.sparkSession))
 
 
@@ -98,7 +107,7 @@ def overwrite_dataframe(handle: Handle, begin: TableView, frame: DataFrame, requ
     write = start_overwrite(handle, begin, frame_schema(states.schema), request, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
         return write
-    packed = _packed(write, begin, states)
+    packed = _packed(write, states)
     spark = frame.sparkSession
     check, load = partial(_check_on_spark, spark), partial(load_on_spark, spark)
     return finish_overwrite(write, packed, request, check=check, load=load)
@@ -128,7 +137,15 @@ def _check_frame(frame: DataFrame) -> None:
         )
 
 
-def _packed(write: Write, begin: TableView, frame: DataFrame) -> list[Packed]:
+def pack_dry_dataframe(handle: Handle, begin: TableView, frame: DataFrame, request: WriteRequest) -> Sequence[Packed]:
+    """:func:`lakemerge.write.upsert.pack_dry` in tasks of Spark."""
+    write = Write.start(handle, begin, frame_schema(frame.schema), request, estimated_bytes=None)
+    if isinstance(write, UpsertResult):
+        return []
+    return _packed(replace(write, pack=replace(write.pack, dry=True)), frame)
+
+
+def _packed(write: Write, frame: DataFrame) -> list[Packed]:
     """What tasks of Spark packed of a frame, in the order of its partitions."""
     prepare_workers(frame.sparkSession)
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
@@ -139,7 +156,7 @@ def _packed(write: Write, begin: TableView, frame: DataFrame) -> list[Packed]:
         yield pack_partition(map(sent.received, batches), spec)
 
     try:
-        with batches_by_rows(frame.sparkSession, begin):
+        with batches_by_rows(frame.sparkSession, write.begin):
             tasks: Sequence[tuple[int, Packed]] = collect_results(wanted.mapInArrow(run, RESULT_DDL))
     except BaseException:
         write.discard()

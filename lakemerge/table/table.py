@@ -37,7 +37,7 @@ from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.events import observed
 from lakemerge.results.failures import FailedKeys
 from lakemerge.results.findings import CheckResult
-from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order
+from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order, TransactionPlan
 from lakemerge.results.results import (
     CompactionResult,
     ExpiryResult,
@@ -56,8 +56,8 @@ from lakemerge.table.opening import open_handle, open_table
 from lakemerge.table.session import TableSession
 from lakemerge.transactions.attempts import RETRIES
 from lakemerge.transactions.builder import MergeBuilder
-from lakemerge.transactions.changing import TransactionOptions, delete_where, merge_into, update_where
-from lakemerge.transactions.clauses import Clause
+from lakemerge.transactions.changing import TransactionOptions, aliases_of, delete_where, merge_into, update_where
+from lakemerge.transactions.clauses import Clause, MergeCall
 from lakemerge.write.overwrite import OverwriteRequest
 from lakemerge.write.request import WriteRequest
 from mergers import Merger
@@ -87,7 +87,7 @@ class LakeTable:
     ::
 
         make      create, open
-        write     upsert, delete, delete_where, ingest, write_stream, batch_writer
+        write     upsert, delete, update_where, delete_where, merge, ingest, write_stream, batch_writer
         read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
@@ -338,61 +338,119 @@ class LakeTable:
         """
         return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
 
-    @observed
-    @checked
+    @overload
     def delete_where(
         self,
-        condition: str,
+        condition: str | Column,
         *,
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
         retries: int = RETRIES,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
-    ) -> UpsertResult:
-        """Delete the rows that meet a SQL condition, whatever the table's merger, as a transaction.
+        explain: Literal[False] = False,
+    ) -> UpsertResult: ...
+
+    @overload
+    def delete_where(
+        self,
+        condition: str | Column,
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+        explain: Literal[True],
+    ) -> TransactionPlan: ...
+
+    @observed
+    @checked
+    def delete_where(
+        self,
+        condition: str | Column,
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+        explain: bool = False,
+    ) -> UpsertResult | TransactionPlan:
+        """Delete the rows that meet a condition, whatever the table's merger, as a transaction.
 
         Where ordering decides, a deleted key remembers the ordering of its row: a later record that is older does not
         bring the row back, a newer one does. For parameters and errors see :meth:`update_where`.
         """
-        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
-        return self._transact(lambda begin, spark: delete_where(self._open.handle, begin, condition, options, spark))
+        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain)
+        return self._transact(
+            lambda begin: delete_where(self._open.handle, begin, condition, options, self._open.services_session),
+            explain,
+        )
+
+    @overload
+    def update_where(
+        self,
+        condition: str | Column,
+        set: Mapping[str, object],
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+        explain: Literal[False] = False,
+    ) -> UpsertResult: ...
+
+    @overload
+    def update_where(
+        self,
+        condition: str | Column,
+        set: Mapping[str, object],
+        *,
+        txn: tuple[str, int] | None = None,
+        info: Mapping[str, object] | None = None,
+        retries: int = RETRIES,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+        explain: Literal[True],
+    ) -> TransactionPlan: ...
 
     @observed
     @checked
     def update_where(
         self,
-        condition: str,
+        condition: str | Column,
         set: Mapping[str, object],  # noqa: A002 - as in Delta
         *,
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
         retries: int = RETRIES,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
-    ) -> UpsertResult:
-        """Set columns of the rows that meet a SQL condition, whatever the table's merger, as a transaction.
+        explain: bool = False,
+    ) -> UpsertResult | TransactionPlan:
+        """Set columns of the rows that meet a condition, whatever the table's merger, as a transaction.
 
         The rows are read at one version. If another writer commits one of their keys meanwhile, all of it runs again
         on the newer version; upserts of other keys do not disturb it. What is upserted later is merged with the rows
         that the update left (docs/merge-semantics.md, section 11). Times without a zone are in the session's zone if
         the table was opened with a session, else in UTC.
 
-        :param condition: the rows, as SQL; ``"true"`` for all.
+        :param condition: the rows, as SQL; ``"true"`` for all. On Spark, a ``Column``, too.
         :param set: column -> its new value. Text is a SQL expression over the row, such as ``"price * 2"``; put
-            quotes into it for a text, as ``"'new'"``. Any other value is the value itself. Key and partition
-            columns cannot be set.
+            quotes into it for a text, as ``"'new'"``. On Spark, a ``Column`` is an expression, too. Any other value is
+            the value itself. Key and partition columns cannot be set.
         :param txn: see :meth:`upsert`.
         :param info: additional entries of ``commitInfo``.
         :param retries: how often it runs again after a conflict.
         :param isolation: ``"serializable"`` also counts new rows in the buckets that it read as conflicts.
+        :param explain: only say what it would do. All checks are made, and nothing is written.
         :raises lakemerge.FilterError: the condition or an expression is not understood, or cannot be computed for a
             row's values.
         :raises lakemerge.FrameError: a column cannot be set, or a value does not fit its column.
         :raises lakemerge.CommitConflictError: other writers kept changing the same keys, or a vacuum deleted files
             that were being read. Nothing was written.
         """
-        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
-        handle = self._open.handle
-        return self._transact(lambda begin, spark: update_where(handle, begin, condition, set, options, spark))
+        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain)
+        return self._transact(
+            lambda begin: update_where(self._open.handle, begin, condition, set, options, self._open.services_session),
+            explain,
+        )
 
     @checked
     def merge(
@@ -400,6 +458,9 @@ class LakeTable:
         source: object,
         on: str,
         *,
+        target_alias: str = "target",
+        source_alias: str | None = None,
+        merge_schema: bool = False,
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
         retries: int = RETRIES,
@@ -408,20 +469,27 @@ class LakeTable:
         """Begin a merge of a source into the table, as a transaction, whatever the table's merger. Add clauses with
         ``whenMatchedUpdate`` and so on, and then call ``execute``.
 
-        :param source: a frame as for :meth:`upsert`.
+        :param source: a frame as for :meth:`upsert`. A Spark DataFrame is computed once, and kept in Spark's local
+            storage until the merge is done with it. Rows of the table that are merged with it do not pass the driver.
         :param on: SQL that finds the source rows of a row, such as ``"target.id = source.id"``. It compares the whole
             key, and may have further conditions.
+        :param target_alias: the name of the table's row in conditions and values.
+        :param source_alias: the name of the source's row. By default ``source``, or the alias of a Spark DataFrame
+            (``frame.alias("s")``) if ``on`` uses it.
+        :param merge_schema: add columns that only the source has, as :meth:`MergeBuilder.withSchemaEvolution` does.
 
         For the other parameters see :meth:`update_where`.
         """
-        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation)
 
-        def run(clauses: Sequence[Clause]) -> UpsertResult:
-            return self._transact(
-                lambda begin, spark: merge_into(self._open.handle, begin, source, on, clauses, options, spark)
+        def run(clauses: Sequence[Clause], evolves: bool, explain: bool) -> UpsertResult | TransactionPlan:
+            options = TransactionOptions(
+                txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain
             )
+            aliases = aliases_of(source, on, target_alias, source_alias)
+            call = MergeCall(on=on, clauses=clauses, aliases=aliases, evolves=evolves)
+            return self._transact(lambda begin: merge_into(self._open.handle, begin, source, call, options), explain)
 
-        return MergeBuilder(run)
+        return MergeBuilder(run, evolves=merge_schema)
 
     @observed
     @checked
@@ -465,14 +533,17 @@ class LakeTable:
         maintain_after_write(self._open, result.version)
         return result
 
-    def _transact(self, run: Callable[[TableView, SparkSession | None], UpsertResult]) -> UpsertResult:
+    def _transact(
+        self, run: Callable[[TableView], UpsertResult | TransactionPlan], explain: bool
+    ) -> UpsertResult | TransactionPlan:
         from compaction import maintain_after_write
 
         begin = self._open.writable()
         with unless_vacuumed(self._open.handle.log, begin.snapshot):
-            result = run(begin, self._open.services_session)
-        self._open.follow()
-        maintain_after_write(self._open, result.version)
+            result = run(begin)
+        if not explain:
+            self._open.follow()
+            maintain_after_write(self._open, result.version)
         return result
 
     @checked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,29 +13,46 @@ from lakemerge._internal.arguments import shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FilterError, FrameError
 from lakemerge.format.config import TableConfig
+from lakemerge.frames import is_spark_column
 from lakemerge.read.sql.casts import cast
 from lakemerge.read.sql.compiling import compile_value
 from lakemerge.read.sql.kinds import name as type_name
-from lakemerge.read.sql.nodes import Constant, Node, Rows
+from lakemerge.read.sql.nodes import Constant, Node, Rows, call
 from lakemerge.read.sql.parsing import parsed
-from lakemerge.schema.schema import castable
+from lakemerge.schema.schema import castable, safe_cast
 from mergers.wording import argument
 
-__all__ = ["Assignments", "assigned_columns", "compile_assignments", "updated"]
+__all__ = [
+    "Assignments",
+    "assigned_columns",
+    "check_assignable",
+    "compile_assignments",
+    "only_text",
+    "plain_value",
+    "updated",
+]
+
+_OF_COLUMN = "the new value of"
 
 Assignments = Mapping[str, object]
-"""Column -> its new value: text is a SQL expression over the row, anything else is the value itself."""
+"""Column -> its new value: text is a SQL expression over the row, on Spark a ``Column`` is one, too, and anything else
+is the value itself."""
 
 
-def assigned_columns(assignments: object, config: TableConfig) -> dict[str, object]:
-    """The assignments by the table's names of columns. Raises one :class:`lakemerge.FrameError` for all problems."""
+def assigned_columns(assignments: object, config: TableConfig, alias: str | None = None) -> dict[str, object]:
+    """The assignments by the table's names of columns. Raises one :class:`lakemerge.FrameError` for all problems.
+
+    :param alias: what may stand before a name, as in ``target.price``.
+    """
     if not isinstance(assignments, Mapping) or not assignments:
         raise FrameError(
             f"{argument('set')} must map at least one column to its new value, as {{'price': 'price * 2'}}, not "
             f"{shown(assignments)}"
         )
     names = {name.lower(): name for name in config.schema.names}
-    fixed = {**dict.fromkeys(config.partition_by, "partition"), **dict.fromkeys(config.key, "key")}
+    if alias is not None:
+        names = {f"{alias}.{name}".lower(): name for name in config.schema.names} | names
+    fixed = {**dict.fromkeys(config.key, "key"), **dict.fromkeys(config.partition_by, "partition")}
     found: dict[str, object] = {}
     problems = []
     for given, value in assignments.items():
@@ -43,7 +61,9 @@ def assigned_columns(assignments: object, config: TableConfig) -> dict[str, obje
             problems.append(f"unknown column {given!r}; the table has {', '.join(config.schema.names)}"
                             f"{did_you_mean(str(given), config.schema.names)}")  # fmt: skip
         elif name in fixed:
-            problems.append(f"{name!r} is a {fixed[name]} column, which stays: delete the row, and upsert it anew")
+            problems.append(
+                f"{name!r} is a {fixed[name]} column, which stays: leave it out, or delete the row and upsert it anew"
+            )
         elif name in found:
             problems.append(f"column {name!r} is set twice")
         else:
@@ -78,24 +98,50 @@ def compile_assignments(
 def _compiled(name: str, text: str, schema: pa.Schema, kind: pa.DataType, rewrite: Callable[[Any], Any]) -> Node:
     try:
         node = compile_value(rewrite(parsed(text)), schema, dt.UTC)
-        if node.kind == kind or pa.types.is_null(node.kind) or _is_assignable(node.kind, kind):
-            return cast(node, kind)
+        check_assignable(name, text, node.kind, kind)
+        if pa.types.is_nested(kind) and not pa.types.is_null(node.kind) and node.kind != kind:
+            return call(partial(_stored, field=pa.field(name, kind)), [node], kind, text, fails=False)
+        return cast(node, kind)
     except FilterError as error:
-        raise FilterError(f"the new value of {name!r}: {error.message}", **error.facts) from error
+        if error.message.startswith(_OF_COLUMN):
+            raise
+        raise FilterError(f"{_OF_COLUMN} {name!r}: {error.message}", **error.facts) from error
     except RecursionError:
-        raise FilterError(f"the new value of {name!r} is nested too deeply", filter=text) from None
+        raise FilterError(f"{_OF_COLUMN} {name!r} is nested too deeply", filter=text) from None
+
+
+def _stored(values: pa.Array, field: pa.Field) -> pa.Array:
+    """The values in another type, fields of structs by their names."""
+    return safe_cast(pa.RecordBatch.from_arrays([values], names=[field.name]), pa.schema([field])).column(0)
+
+
+def check_assignable(name: str, text: object, given: pa.DataType, kind: pa.DataType) -> None:
+    """Raise :class:`lakemerge.FilterError` if a column does not take values of a type: Spark's store assignment."""
+    if given == kind or pa.types.is_null(given) or _is_assignable(given, kind):
+        return
     raise FilterError(
-        f"the new value of {name!r} is {type_name(node.kind)}, and the column is {type_name(kind)}: cast it, as "
+        f"{_OF_COLUMN} {name!r} is {type_name(given)}, and the column is {type_name(kind)}: cast it, as "
         f"CAST({text} AS {type_name(kind)})"
     )
 
 
+def only_text(value: object, what: str) -> None:
+    """Raise :class:`lakemerge.FilterError` for a ``Column`` of Spark where none can be computed."""
+    if is_spark_column(value):
+        raise FilterError(f"{what} is a Column of Spark, and the rows are not read by Spark: write it as SQL text")
+
+
 def _constant(name: str, value: object, kind: pa.DataType) -> Node:
+    return Constant(plain_value(name, value, kind), kind, shown(value))
+
+
+def plain_value(name: str, value: object, kind: pa.DataType) -> Any:
+    """A value that is no expression, as one of the column's type. Raises :class:`lakemerge.FrameError`."""
+    only_text(value, f"{_OF_COLUMN} {name!r}")
     try:
-        scalar = pa.scalar(value, kind)
+        return pa.scalar(value, kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError) as error:
-        raise FrameError(f"the new value of {name!r}, {shown(value)}, does not fit {kind}: {error}") from error
-    return Constant(scalar.as_py(), kind, shown(value))
+        raise FrameError(f"{_OF_COLUMN} {name!r}, {shown(value)}, does not fit {kind}: {error}") from error
 
 
 def _is_assignable(given: pa.DataType, kind: pa.DataType) -> bool:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from lakemerge.commits.footprint import RowsChangedError
 from lakemerge.errors import CommitConflictError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
 
 __all__ = ["RETRIES", "in_attempts"]
 
 RETRIES: Final = 5
 _FIRST_PAUSE_S = 0.05
 
+_Result = TypeVar("_Result")
 
-def in_attempts(
-    handle: Handle, begin: TableView, attempt: Callable[[TableView], UpsertResult], retries: int
-) -> UpsertResult:
+
+def in_attempts(handle: Handle, begin: TableView, attempt: Callable[[TableView], _Result], retries: int) -> _Result:
     """The result of ``attempt`` on the newest version. It runs again from the start after a conflict, and only then: an
     outcome that is not known may be a success, which must not be repeated.
 

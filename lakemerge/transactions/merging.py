@@ -31,17 +31,19 @@ from lakemerge.read.sql.parsing import parsed
 from lakemerge.schema.schema import castable, safe_cast
 from lakemerge.transactions.assignments import compile_assignments
 from lakemerge.transactions.clauses import (
-    SOURCE,
-    TARGET,
+    Aliases,
     Clause,
     Match,
+    MergeCall,
     Side,
+    brought_columns,
     matched_on,
     qualified,
     resolved,
     row_schema,
 )
 from lakemerge.transactions.errors import MultipleMatchesError
+from lakemerge.write.upsert import with_columns_of
 from mergers.contract import Ints
 from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
 from mergers.portions import gather, together
@@ -64,14 +66,18 @@ class _Step:
 
 @dataclass
 class Merging:
-    """One attempt of a merge: the records that it writes, and how many rows each clause took."""
+    """One attempt of a merge: the records that it writes, and how many rows each action took."""
 
     handle: Handle
     view: TableView
     source: pa.Table
-    clauses: Sequence[Clause]
-    on: str
+    call: MergeCall
     counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.call.evolves:
+            names = brought_columns(self.call, self.view.config, self.source.column_names)
+            self.view = with_columns_of(self.handle, self.view, self.source.select(names).schema)
 
     def records(self) -> pa.RecordBatchReader:
         """Sets and clears with all columns of the table, and their kinds.
@@ -79,28 +85,29 @@ class Merging:
         :raises MultipleMatchesError: several source rows match a row of the table.
         """
         config = self.view.config
-        match = matched_on(self.on, config, self.source.column_names)
+        match = matched_on(self.call.on, config, self.source.column_names, self.call.aliases)
         steps = self._steps(match)
         schema = pa.schema([*(f.with_nullable(True) for f in config.schema), pa.field(KIND_COLUMN, pa.int8())])
         return pa.RecordBatchReader.from_batches(schema, self._batches(match, steps, schema))
 
     def _steps(self, match: Match) -> dict[Side, list[_Step]]:
         """The clauses by their sides, compiled. All errors of names and types come from here, before rows are read."""
-        config, names = self.view.config, self.source.column_names
-        schema = row_schema(config, self.source.schema)
+        config, names, aliases = self.view.config, self.source.column_names, self.call.aliases
+        schema = row_schema(config, self.source.schema, aliases)
         steps: dict[Side, list[_Step]] = {"matched": [], "not matched": [], "not matched by source": []}
-        for clause in self.clauses:
+        for clause in self.call.clauses:
             target = () if clause.side == "not matched" else config.schema.names
             own = () if clause.side == "not matched by source" else names
             # Names that the row of this side lacks are unknown.
             seen = pa.schema([f for f, there in zip(schema, (target, own), strict=True) if there])
             condition = None
             if clause.condition is not None:
-                condition = as_condition(_compiled(clause.condition, seen, target, own))
+                condition = as_condition(_compiled(clause.condition, seen, target, own, aliases))
             values: Mapping[str, Node] = {}
             if clause.writes_set:
-                given = resolved(clause, config, names, match)
-                values = compile_assignments(given, seen, config.schema, partial(qualified, target=target, source=own))
+                given = resolved(clause, config, names, match, self.call)
+                rewrite = partial(qualified, target=target, source=own, aliases=aliases)
+                values = compile_assignments(given, seen, config.schema, rewrite)
             steps[clause.side].append(_Step(clause, condition, values))
         return steps
 
@@ -112,9 +119,9 @@ class Merging:
         distinct = tuple(column.take(pa.array(starts)) for column in keys)
         rest = None
         if match.rest is not None:
-            rest = as_condition(
-                _compiled(match.rest, row_schema(config, rows.schema), config.schema.names, rows.column_names)
-            )
+            aliases = self.call.aliases
+            seen = row_schema(config, rows.schema, aliases)
+            rest = as_condition(_compiled(match.rest, seen, config.schema.names, rows.column_names, aliases))
         matched = np.zeros(rows.num_rows, dtype=np.bool_)
         found = np.zeros(len(starts), dtype=np.bool_)
         for batch in self._target_rows(distinct, all_rows=bool(steps["not matched by source"])):
@@ -124,20 +131,20 @@ class Merging:
             sizes = np.where(hit, (ends - starts)[np.minimum(at, max(len(starts) - 1, 0))] if len(starts) else 0, 0)
             left = np.repeat(np.arange(batch.num_rows), sizes)
             right = _ranges(starts[at[hit]], sizes[hit])
-            pairs = _pairs(batch, left, rows, right)
+            pairs = self._pairs(batch, left, rows, right)
             if rest is not None and len(left):
                 held = _truth(rest, pairs)
                 left, right, pairs = left[held], right[held], pairs.filter(pa.array(held))
             self._check_single(batch, left, steps["matched"])
-            if self._only_deletes(steps["matched"]):
-                _, once = np.unique(left, return_index=True)
-                matched[right] = True
-                left, right, pairs = left[once], right[once], pairs.take(pa.array(once))
             matched[right] = True
+            found_here, once = np.unique(left, return_index=True)
+            self.counts["matched"] += len(found_here)
+            if self.call.only_deletes_matched:
+                left, right, pairs = left[once], right[once], pairs.take(pa.array(once))
             yield from self._applied("matched", steps, pairs, schema)
             alone = np.setdiff1d(np.arange(batch.num_rows), left)
             if steps["not matched by source"] and len(alone):
-                lone = pa.RecordBatch.from_arrays([_struct(batch.take(pa.array(alone)))], names=[TARGET])
+                lone = _wrapped(batch.take(pa.array(alone)), self.call.aliases.target)
                 yield from self._applied("not matched by source", steps, lone, schema)
         yield from self._inserts(steps, rows, unkeyed, matched, found, starts, ends, schema)
 
@@ -160,7 +167,7 @@ class Merging:
         for start in range(0, len(left), _ROWS):
             some = left[start : start + _ROWS]
             part = together(gather(rows, some)).to_batches()[0]
-            for applied, picks in self._chosen("not matched", steps, _source_only(part), schema):
+            for applied, picks in self._chosen("not matched", steps, self._lone(part), schema):
                 own = groups[start : start + _ROWS][picks]
                 taken.update(own.tolist())
                 wrong = [int(group) for group in own if found[group] or taken[int(group)] > 1]
@@ -169,14 +176,14 @@ class Merging:
                 yield applied
         if unkeyed.num_rows:
             # The write refuses keys that are null.
-            yield from self._applied("not matched", steps, _source_only(together(unkeyed).to_batches()[0]), schema)
+            yield from self._applied("not matched", steps, self._lone(together(unkeyed).to_batches()[0]), schema)
 
     def _refuse_insert(self, row: pa.Table, *, there: bool) -> None:
         key = row.to_pylist()[0]
         if there:
             raise MultipleMatchesError(
                 f"the merge would insert a row for the source row {key}, and the table has a row of its key that does "
-                f"not meet the other conditions of {self.on!r}: put these into the clauses (condition=...)"
+                f"not meet the other conditions of {self.call.on!r}: put these into the clauses (condition=...)"
             )
         raise MultipleMatchesError(f"the merge would insert several rows of one key, such as that of {key}")
 
@@ -184,10 +191,10 @@ class Merging:
         """The source's rows sorted by key, their keys in the table's types, and the rows whose key has a null."""
         config, source = self.view.config, together(self.source)
         batch = source.to_batches()[0] if source.num_rows else pa.RecordBatch.from_pylist([], schema=source.schema)
-        wrapped = _source_only(batch)
+        wrapped = self._lone(batch)
         columns = []
         for name in config.key:
-            node = _compiled(match.keys[name], wrapped.schema, (), source.column_names)
+            node = _compiled(match.keys[name], wrapped.schema, (), source.column_names, self.call.aliases)
             values, kind = node.evaluate(Rows(wrapped)), config.schema.field(name).type
             if not castable(values.type, kind):
                 raise FrameError(
@@ -218,7 +225,7 @@ class Merging:
 
     def _check_single(self, batch: pa.RecordBatch, left: Ints, steps: Sequence[_Step]) -> None:
         counts = np.bincount(left, minlength=batch.num_rows)
-        if counts.max(initial=0) <= 1 or not steps or self._only_deletes(steps):
+        if counts.max(initial=0) <= 1 or not steps or self.call.only_deletes_matched:
             return
         several = np.flatnonzero(counts > 1)
         keys = batch.select(list(self.view.config.key)).take(pa.array(several[:_SHOWN])).to_pylist()
@@ -227,10 +234,6 @@ class Merging:
             f"{', '.join(map(str, keys))}: leave one source row for each key",
             keys=tuple(keys),
         )
-
-    def _only_deletes(self, steps: Sequence[_Step]) -> bool:
-        """Whether it does not matter which source row matches."""
-        return len(steps) == 1 and steps[0].clause.action == "delete" and steps[0].condition is None
 
     def _applied(
         self, side: Side, steps: Mapping[Side, list[_Step]], rows: pa.RecordBatch, schema: pa.Schema
@@ -250,13 +253,24 @@ class Merging:
             picked, left = left[takes], left[~takes]
             if len(picked):
                 self.counts[step.clause.action] += len(picked)
-                yield _records(step, rows.take(pa.array(picked)), self.view.config, schema), picked
+                there = rows.take(pa.array(picked))
+                yield _records(step, there, self.view.config, schema, self.call.aliases.target), picked
+
+    def _lone(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Source rows that match no row of the table."""
+        return _wrapped(rows, self.call.aliases.source)
+
+    def _pairs(self, batch: pa.RecordBatch, left: Ints, rows: pa.Table, right: Ints) -> pa.RecordBatch:
+        source = together(gather(rows, right))
+        own = source.to_batches()[0] if source.num_rows else pa.RecordBatch.from_pylist([], schema=source.schema)
+        names = [self.call.aliases.target, self.call.aliases.source]
+        return pa.RecordBatch.from_arrays([_struct(batch.take(pa.array(left))), _struct(own)], names=names)
 
 
-def _records(step: _Step, rows: pa.RecordBatch, config: TableConfig, schema: pa.Schema) -> pa.RecordBatch:
-    """What a clause writes for some rows."""
+def _records(step: _Step, rows: pa.RecordBatch, config: TableConfig, schema: pa.Schema, alias: str) -> pa.RecordBatch:
+    """What a clause writes for some rows. ``alias``: that of the table's row."""
     seen = Rows(rows)
-    target = rows.column(TARGET) if TARGET in rows.schema.names else None
+    target = rows.column(alias) if alias in rows.schema.names else None
     remembered = {*config.key, *config.ordering}
     arrays: list[pa.Array] = []
     for field_ in config.schema:
@@ -270,9 +284,9 @@ def _records(step: _Step, rows: pa.RecordBatch, config: TableConfig, schema: pa.
     return pa.RecordBatch.from_arrays([*arrays, pa.array(np.full(rows.num_rows, kind, dtype=np.int8))], schema=schema)
 
 
-def _compiled(text: str, schema: pa.Schema, target: Sequence[str], source: Sequence[str]) -> Node:
+def _compiled(text: str, schema: pa.Schema, target: Sequence[str], source: Sequence[str], aliases: Aliases) -> Node:
     try:
-        return compile_value(qualified(parsed(text), target, source), schema, dt.UTC)
+        return compile_value(qualified(parsed(text), target, source, aliases), schema, dt.UTC)
     except RecursionError:
         raise FilterError("the expression is nested too deeply", filter=text) from None
 
@@ -287,14 +301,8 @@ def _struct(rows: pa.RecordBatch) -> pa.StructArray:
     return pa.StructArray.from_arrays(rows.columns, fields=[f.with_nullable(True) for f in rows.schema])
 
 
-def _source_only(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_struct(rows)], names=[SOURCE])
-
-
-def _pairs(batch: pa.RecordBatch, left: Ints, rows: pa.Table, right: Ints) -> pa.RecordBatch:
-    source = together(gather(rows, right))
-    own = source.to_batches()[0] if source.num_rows else pa.RecordBatch.from_pylist([], schema=source.schema)
-    return pa.RecordBatch.from_arrays([_struct(batch.take(pa.array(left))), _struct(own)], names=[TARGET, SOURCE])
+def _wrapped(rows: pa.RecordBatch, alias: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_struct(rows)], names=[alias])
 
 
 def _ranges(starts: Ints, sizes: Ints) -> Ints:

@@ -57,6 +57,8 @@ class PackSpec:
     """Begin version and transaction id. It is unique to this write, and part of file names."""
     combines: bool = True
     """Whether records may be left out that others of their key make irrelevant."""
+    dry: bool = False
+    """Whether files are only made to know their sizes, and nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     limit = spec.settings.row_group_rows
     bounded = (*spec.config.key, KIND_COLUMN)
     options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=bounded)
-    with spec.store.open_output(path) as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
+    output = pa.MockOutputStream() if spec.dry else spec.store.open_output(path)
+    with output as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
         for start, end in zip(starts.tolist(), ends, strict=True):
             count = write_groups(writer, table.slice(start, end - start), group_rows=limit)
             written.append((groups, count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lakemerge.commits.provenance import Isolation
 
@@ -26,3 +26,7 @@ class WriteRequest:
     merge_schema: bool = False
     operation: str | None = None
     """The name of the operation in the history, if not that of an upsert or delete."""
+
+    def merging_schema(self) -> WriteRequest:
+        """The same, and the frame's new columns are added to the table."""
+        return replace(self, merge_schema=True)

@@ -60,7 +60,10 @@ __all__ = [
     "finish",
     "frame_bytes",
     "load_in_process",
+    "pack_dry",
+    "repeated",
     "upsert_arrow",
+    "with_columns_of",
 ]
 
 _MIB = 1024 * 1024
@@ -103,15 +106,15 @@ class Write:
         kind_column, deletes = request.kind_column, request.deletes
         if request.merge_schema:
             kind_name = KIND_COLUMN if request.states else kind_column
-            begin = _with_columns_of(handle, begin, without_bits(frame_schema), kind_name)
+            begin = with_columns_of(handle, begin, without_bits(frame_schema), kind_name)
         merger = handle.merger(begin)
         states = request.states
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes, states=states)
         txn = _checked_txn(request.txn)
         _check_info(request.info)
-        if txn is not None and txn[0] in begin.snapshot.txns and begin.snapshot.txns[txn[0]].version >= txn[1]:
-            handle.log.make_durable(begin.version)
-            return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
+        done = repeated(handle, begin, request)
+        if done is not None:
+            return done
         transaction = handle.new_transaction()
         operation = request.operation or (Operation.DELETE if deletes else Operation.UPSERT)
         parameters: dict[str, object] = {"columns": list(frame.schema.names)}
@@ -159,6 +162,15 @@ class Write:
     def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
         seconds = time.monotonic() - self.started
         return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
+
+
+def repeated(handle: Handle, begin: TableView, request: WriteRequest) -> UpsertResult | None:
+    """The result of a write whose ``txn`` was committed before, by the version ``begin``."""
+    txn = _checked_txn(request.txn)
+    if txn is None or txn[0] not in begin.snapshot.txns or begin.snapshot.txns[txn[0]].version < txn[1]:
+        return None
+    handle.log.make_durable(begin.version)
+    return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
 
 
 LoadFileSlices = Callable[[Write, Sequence[FileSlice]], list[AddFile]]
@@ -209,6 +221,12 @@ def upsert_arrow(
         write.discard()
         raise
     return finish(write, packed, load_file_slices=load_in_process if held is None else None)
+
+
+def pack_dry(handle: Handle, begin: TableView, reader: pa.RecordBatchReader, request: WriteRequest) -> Sequence[Packed]:
+    """What a transaction would write, with all the checks of a write; nothing is stored."""
+    write = Write.start(handle, begin, reader.schema, request, estimated_bytes=None)
+    return [] if isinstance(write, UpsertResult) else [pack(reader, replace(write.pack, dry=True), 0)]
 
 
 def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFileSlices | None) -> UpsertResult:
@@ -316,7 +334,9 @@ def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddF
     return [add for adds in loaded for add in adds]
 
 
-def _with_columns_of(handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None) -> TableView:
+def with_columns_of(
+    handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None = None
+) -> TableView:
     """The version with the columns that a frame adds. The commit adds them to the table."""
     try:
         schema = with_columns_of_frame(

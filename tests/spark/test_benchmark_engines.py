@@ -58,7 +58,8 @@ def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: 
     frames = [workload.small(1), workload.late, workload.duplicates, workload.deletes, workload.large]
     for frame in frames:
         (engine.delete if frame.deletes else engine.upsert)(place, frame)
-    state = workload.state(workload.initial, frames)
+    engine.merge(place, workload.small(2))
+    state = workload.state(workload.initial, [*frames, workload.small(2)])
     assert problems(engine, place, workload, state, tmp_path / "dirty") == ()
     if isinstance(engine, LakeMergeOnSpark):
         merged = {file_slice.minor is not None for file_slice in LakeTable.open(place.path).view.file_slices}

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, os, sys
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 from pyspark.sql.connect.session import SparkSession as ConnectSession
-from lakemerge import FrameError, InputError, LakeTable, ReadPolicy, Settings
+from lakemerge import FrameError, InputError, LakeMergeError, LakeTable, ReadPolicy, Settings
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage import open_store
@@ -77,6 +77,23 @@ copied = stream.select("id", "_change_type").writeStream.format("memory").queryN
 query = copied.option("checkpointLocation", path + "-cp").trigger(availableNow=True).start()
 query.awaitTermination()
 said["streamed"] = spark.table("copied").count()
+pairs = spark.createDataFrame([(1, 7, "m"), (900, 7, None)], "id BIGINT, at INT, v STRING").alias("s")
+merge = table.merge(pairs, "t.id = s.id", target_alias="t").whenMatchedUpdate(set={"v": functions.col("s.v")})
+merge = merge.whenNotMatchedInsert(values={"at": "at", "v": "concat('new', id)"})
+plan = merge.execute(explain=True)
+said["explained"] = [plan.matched, plan.updated, plan.inserted]
+said["merged"] = merge.execute().rows
+table.update_where(functions.col("id") == 900, {"v": functions.upper("v")})
+table.delete_where("id = 50")
+said["transactions"] = [tuple(row) for row in table.to_df(filter="id IN (1, 50, 900)").orderBy("id").collect()]
+try:
+    merge.whenMatchedDelete().whenMatchedDelete("nope > 1").execute()
+except LakeMergeError as error:
+    said["merge refused"] = type(error).__name__
+try:
+    table.merge(pairs, "t.id = s.id", target_alias="t").whenMatchedDelete("nope > 1").execute()
+except LakeMergeError as error:
+    said["condition refused"] = type(error).__name__
 spark.stop()
 print(json.dumps(said))
 """
@@ -116,3 +133,6 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert ["app=..." in message for message in said["streams"]] == [True, True]
     assert said["once"] == [True]
     assert said["streamed"] == said["dirty"][3]
+    assert (said["explained"], said["merged"]) == ([1, 1, 1], 2)
+    assert said["transactions"] == [[1, 9, "m"], [900, 7, "NEW900"]]
+    assert (said["merge refused"], said["condition refused"]) == ("InputError", "FilterError")

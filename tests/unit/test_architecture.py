@@ -126,6 +126,7 @@ PUBLIC = {
         "FailedRecord": "what FailedKey.records and SkippedFileSlice.records hold",
         "SkippedFileSlice": "what CompactionResult.skipped holds",
         "VacuumResult": "what LakeTable.vacuum returns",
+        "TransactionPlan": "what LakeTable.update_where and others return for explain",
         "UpsertResult": "what LakeTable.upsert returns",
         "register": "gives merger classes to Spark's format('lakemerge')",
         "register_merger": "makes a user's merger known by its id",
