@@ -52,22 +52,34 @@ def has_restarts(kinds: Kinds | None) -> bool:
 
 
 def merge_restarted(merger: Merger, groups: Groups, merge: Callable[[Groups], Merged]) -> Merged:
-    """What ``merge`` makes of groups of any kinds: it gets each group from its last set or clear on."""
-    count = len(groups.offsets) - 1
+    """What ``merge`` makes of groups of any kinds: it gets each group from its last set or clear on. Groups that end in
+    one are settled without it, so that a set row stays as it is, whatever the merger would make of its values."""
     if not has_restarts(groups.kinds):
         return merge(groups)
     cut = _cut(merger, groups)
+    count = len(groups.offsets) - 1
     status, winner = np.full(count, Status.ABSENT, dtype=np.int8), np.zeros(count, dtype=np.int64)
-    if not len(cut.filled):
+    status[cut.settled] = np.where(groups.kinds[cut.states] == SET, Status.ROW, Status.TOMBSTONE)
+    winner[cut.settled] = cut.states
+    if not len(cut.merged):
         return Merged(status, winner)
     merged = merge(cut.groups)
-    status[cut.filled] = merged.status
+    status[cut.merged] = merged.status
     used = merged.status != Status.ABSENT
-    winner[cut.filled[used]] = cut.records[merged.winner[used]]
-    places = np.zeros(count, dtype=np.int64)
-    places[cut.filled] = np.arange(len(cut.filled))
-    picks = pa.array(places, mask=~np.isin(np.arange(count), cut.filled))
-    return Merged(status, winner, {name: values.take(picks) for name, values in merged.columns.items()})
+    winner[cut.merged[used]] = cut.records[merged.winner[used]]
+    columns = {name: _with_settled(cut, groups, name, values) for name, values in merged.columns.items()}
+    return Merged(status, winner, columns)
+
+
+def _with_settled(cut: _Cut, groups: Groups, name: str, values: pa.Array) -> pa.Array:
+    """The values of all groups in a column that the merger made."""
+    places = np.full(len(groups.offsets) - 1, -1, dtype=np.int64)
+    places[cut.merged] = np.arange(len(cut.merged))
+    if len(cut.settled) and name in groups.rows.column_names:
+        places[cut.settled] = len(values) + np.arange(len(cut.settled))
+        own = groups.values_at([name], cut.states)[name]
+        values = pa.concat_arrays([values, own.cast(values.type)])
+    return values.take(pa.array(places, mask=places < 0))
 
 
 def combine_restarted(groups: Groups, combine: Callable[[Groups], Bools | None] | None) -> Bools | None:
@@ -90,13 +102,18 @@ def combine_restarted(groups: Groups, combine: Callable[[Groups], Bools | None] 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Groups that begin with their last set or clear. It stands there as the stored state."""
+    """Groups from their last set or clear on. It stands at the beginning as the stored state."""
 
     groups: Groups
+    """Those that have records after it, or that have none."""
     records: Ints
-    """For each record, its number in the whole groups."""
-    filled: Ints
-    """For each group, its number among the whole groups. The others have no record left."""
+    """For each record of ``groups``, its number in the whole groups."""
+    merged: Ints
+    """For each of ``groups``, its number among the whole groups."""
+    settled: Ints
+    """The numbers of the groups that end in a set, or in a clear that is remembered. The rest are absent."""
+    states: Ints
+    """The number of that record, for each of ``settled``."""
 
 
 def _cut(merger: Merger, groups: Groups) -> _Cut:
@@ -115,6 +132,11 @@ def _cut(merger: Merger, groups: Groups) -> _Cut:
     sources[at] = np.where(is_set, len(presence) - 2, len(presence) - 1)
     keep = np.arange(len(kinds)) >= last
     keep[at[~is_set & ~remembers]] = False
+    ends = last[groups.offsets[1:] - 1] == groups.offsets[1:] - 1
+    lone = keep & np.repeat(ends, groups.sizes)
+    states = np.flatnonzero(lone)
+    settled = np.flatnonzero(np.add.reduceat(lone.astype(np.int64), starts))
+    keep &= ~lone
     records = np.flatnonzero(keep)
     sizes = np.add.reduceat(keep.astype(np.int64), starts)
     # Mergers take a shortcut if every source carries all columns, so sources without records must go.
@@ -124,7 +146,7 @@ def _cut(merger: Merger, groups: Groups) -> _Cut:
     )
     chosen = _chosen(marked, records, sizes[sizes > 0])
     chosen = replace(chosen, presence=[presence[i] for i in used.tolist()], sources=sources_of.astype(np.int32))
-    return _Cut(chosen, records, np.flatnonzero(sizes))
+    return _Cut(chosen, records, np.flatnonzero(sizes), settled, states)
 
 
 def _last_restart(groups: Groups) -> tuple[Ints, Ints]:

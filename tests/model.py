@@ -405,7 +405,9 @@ class ModelTable:
 
     def add_columns(self, fields: Sequence[pa.Field[Any]]) -> int:
         """Nullable columns at the end of the schema; unset in every record before."""
-        self._snapshots.append(replace(self._snapshots[-1], schema=pa.schema([*self.schema, *fields])))
+        schema = pa.schema([*self.schema, *fields])
+        self._merger = type(self._merger)(replace(self._merger.spec, schema=schema))
+        self._snapshots.append(replace(self._snapshots[-1], schema=schema, merger=self._merger))
         return self.version
 
     def change_merger(self, merger: str, options: Mapping[str, Any]) -> int:
@@ -428,7 +430,12 @@ class ModelTable:
 
     def transact(self, states: Mapping[tuple[Any, ...], Row | None]) -> int:
         """What a transaction says of keys: the row of each is exactly this, or there is none. A key that is cleared
-        remembers the ordering of its row where the merger remembers that of a delete."""
+        remembers the ordering of its row where the merger remembers that of a delete. Raises :class:`Refused`, and then
+        nothing has changed."""
+        for given in filter(None, states.values()):
+            if any(given.get(field.name) is None for field in self.schema if not field.nullable):
+                raise Refused("a required column is null")
+            self._merger.check(Record("+U", given))
         after, deleted_at = dict(self._snapshots[-1].states), dict(self._snapshots[-1].deleted_at)
         remembers = self._ordering and self._merger.orders and not isinstance(self._merger, FirstRow)
         for key, row in states.items():

@@ -20,12 +20,12 @@ from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import read_positions
-from lakemerge.format.names import FILE_COLUMN
+from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.read.sources import tombstone_stream
+from lakemerge.read.sources import check_kinds, tombstone_stream
 from lakemerge.results.failures import FailedKey
 from lakemerge.results.findings import Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
@@ -127,7 +127,9 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
         with ParquetFiles(spec.store) as files:
             file = StoredFile(path, block.file.size_bytes)
             budget, groups = spec.settings.merge_budget_bytes, block.groups
-            for table, first, _ in files.stream(file, schema=_schema(spec), budget_bytes=budget, row_groups=groups):
+            schema = pa.schema([*_schema(spec), pa.field(KIND_COLUMN, pa.int8())])
+            for table, first, _ in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+                check_kinds(table, path)
                 findings += keys.problems(table, first)
         if keys.rows != block.rows:
             findings.append(f"a block of it has {keys.rows} rows; the log says {block.rows}")

@@ -7,13 +7,13 @@ keys never stands in its way. Source: docs/table-format.md, section 4.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from lakemerge.commits.provenance import Isolation
 from lakemerge.delta import Action, AddFile, DomainMetadata
-from lakemerge.errors import CommitConflictError, VersionNotFoundError
+from lakemerge.errors import CommitConflictError, TableDamagedError, VersionNotFoundError
 from lakemerge.format.block_index import DecodedLogs, log_version
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
@@ -70,17 +70,24 @@ class Footprint:
             ) from error
         self._checked = tip.version
 
-    def _check_commit(self, version: int, actions: Iterable[Action]) -> None:
-        logs = []
-        for action in actions:
-            # Files of an empty table are a first load. Any others have rows of logs, or of files before them.
-            if isinstance(action, AddFile) and self._begin.is_empty:
-                raise RowsChangedError(f"version {version} loaded the first rows of the table")
-            # A consolidated log has records of earlier commits, which were compared as themselves.
-            if isinstance(action, DomainMetadata) and _is_of(action, version):
-                logs.append(action)
+    def _check_commit(self, version: int, actions: Sequence[Action]) -> None:
+        # Files of an empty table are a first load. Any others have rows of logs, or of files before them. Only restores
+        # and replacements make a table empty again.
+        if self._begin.is_empty and any(isinstance(action, AddFile) for action in actions):
+            raise RowsChangedError(f"version {version} loaded the first rows of the table")
+        # A consolidated log has records of earlier commits, which were compared as themselves.
+        logs = [action for action in actions if isinstance(action, DomainMetadata) and _is_of(action, version)]
         if not logs:
             return
+        try:
+            self._check_logs(version, logs)
+        except (FileNotFoundError, TableDamagedError) as error:
+            raise RowsChangedError(
+                f"the records of version {version} cannot be read any more, so it is not known which keys they have: "
+                f"{error}"
+            ) from error
+
+    def _check_logs(self, version: int, logs: Sequence[DomainMetadata]) -> None:
         decoded = DecodedLogs().read(logs, self._handle.store, self._begin.key_kinds)
         theirs = [block for log in decoded if log.packed_from is None for block in log.blocks]
         if self._isolation == "serializable" and theirs:

@@ -13,7 +13,7 @@ __all__ = ["Along", "DomainChangedError", "DomainIs", "Isolation", "Precondition
 
 Isolation = Literal["snapshot", "serializable"]
 """``snapshot``: a transaction conflicts with commits that wrote one of its keys. ``serializable``: also with commits
-that wrote any key to a bucket that it read."""
+that wrote any other record."""
 
 
 class DomainChangedError(CommitConflictError):

@@ -17,7 +17,7 @@ from lakemerge.handle import Handle
 from lakemerge.provenance.key_records import nullable
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.read.sources import check_keys
+from lakemerge.read.sources import check_keys, check_kinds
 from mergers.restart import RecordKind
 
 __all__ = ["KIND", "kept_rows", "records_of", "with_kinds"]
@@ -65,6 +65,7 @@ def _records(
                 )
                 for table, _, _ in stream:
                     check_keys(table, config.key, block.file.path)
+                    check_kinds(table, block.file.path)
                     kinds = table.column(KIND_COLUMN).fill_null(int(RecordKind.UPDATE_AFTER))
                     yield table.drop_columns([KIND_COLUMN]).append_column(KIND, _symbols(kinds))
 

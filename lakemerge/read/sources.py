@@ -37,6 +37,7 @@ from mergers import Merger
 from mergers.contract import Bools
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.keys import key_columns
+from mergers.restart import RecordKind
 
 __all__ = [
     "PLACE",
@@ -45,9 +46,12 @@ __all__ = [
     "block_schema",
     "block_stream",
     "check_keys",
+    "check_kinds",
     "stored_streams",
     "tombstone_stream",
 ]
+
+_KINDS = pa.array(list(map(int, RecordKind)), pa.int8())
 
 Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
@@ -154,6 +158,20 @@ def check_keys(table: pa.Table, key: Sequence[str], path: str) -> None:
             raise TableDamagedError(f"file {path!r}: key column {name!r} has nulls", path=path)
 
 
+def check_kinds(table: pa.Table, path: str) -> None:
+    """Raise :class:`TableDamagedError` if the kinds of a block's records are none that a writer puts there. Blocks of
+    upserts have no kinds."""
+    kinds = table.column(KIND_COLUMN) if KIND_COLUMN in table.column_names else None
+    if kinds is None or kinds.null_count == len(kinds):
+        return
+    known = pc.is_in(kinds, value_set=_KINDS)
+    if not pc.all(known).as_py():
+        wrong = pc.unique(kinds.filter(pc.invert(known))).to_pylist()
+        raise TableDamagedError(
+            f"file {path!r}: {KIND_COLUMN!r} holds {wrong[:3]}, which is no kind of record", path=path
+        )
+
+
 def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
     """Add the columns of :data:`PLACE`. ``first`` is the position of the first row in the file."""
     rows = table.num_rows
@@ -213,6 +231,7 @@ def block_stream(
     stream = files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
     for table, first, last in stream:
         check_keys(table, config.key, block.file.path)
+        check_kinds(table, block.file.path)
         told = _placed(table, number, first).select(schema.names) if placed else table
         mine = _wanted_rows(_within(told, config.key, file_slice.lower, file_slice.upper), config, file_slice)
         if block.buckets < file_slice.buckets:

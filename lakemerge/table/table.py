@@ -438,7 +438,7 @@ class LakeTable:
         :param txn: see :meth:`upsert`.
         :param info: additional entries of ``commitInfo``.
         :param retries: how often it runs again after a conflict.
-        :param isolation: ``"serializable"`` also counts new rows in the buckets that it read as conflicts.
+        :param isolation: with ``"serializable"`` any record that is committed meanwhile is a conflict.
         :param explain: only say what it would do. All checks are made, and nothing is written.
         :raises lakemerge.FilterError: the condition or an expression is not understood, or cannot be computed for a
             row's values.

@@ -59,9 +59,14 @@ class TransactionOptions:
         if self.retries < 0:
             raise InputError(f"{argument('retries')} must be 0 or more, not {self.retries}")
 
+    @property
+    def written_txn(self) -> tuple[str, int] | None:
+        """The application transaction of the commit. An explanation makes none."""
+        return None if self.explain else self.txn
+
     def request(self, operation: str, **info: object) -> WriteRequest:
         return WriteRequest(
-            txn=None if self.explain else self.txn,
+            txn=self.written_txn,
             info={**info, **self.info, "isBlindAppend": False},
             states=True,
             isolation=self.isolation,
@@ -84,8 +89,6 @@ def update_where(
         values = assigned_columns(assignments, view.config)
         shown = {name: str(value) for name, value in values.items()}
         request = options.request(Operation.UPDATE, predicate=str(condition), set=shown)
-        if done := repeated(handle, view, request):
-            return done
         started = monotonic()
         if spark is not None:
             from lakemerge.transactions.spark import update_frame, written
@@ -100,7 +103,7 @@ def update_where(
             done, packed = _written(handle, view, records, request, dry=options.explain)
         return done or _plan(Operation.UPDATE, handle, view, packed, started, None)
 
-    return in_attempts(handle, begin, attempt, options.retries)
+    return in_attempts(handle, begin, attempt, options.retries, options.written_txn)
 
 
 def delete_where(
@@ -111,8 +114,6 @@ def delete_where(
 
     def attempt(view: TableView) -> Outcome:
         request = options.request(Operation.DELETE, predicate=str(condition))
-        if done := repeated(handle, view, request):
-            return done
         started = monotonic()
         columns = _remembered(handle, view)
         if spark is not None:
@@ -125,7 +126,7 @@ def delete_where(
             done, packed = _written(handle, view, _states(rows, rows, CLEAR), request, dry=options.explain)
         return done or _plan(Operation.DELETE, handle, view, packed, started, None)
 
-    return in_attempts(handle, begin, attempt, options.retries)
+    return in_attempts(handle, begin, attempt, options.retries, options.written_txn)
 
 
 def merge_into(
@@ -138,8 +139,8 @@ def merge_into(
     """See :meth:`lakemerge.LakeTable.merge`."""
     clauses = [shown_clause(clause) for clause in call.clauses]
     request = options.request(Operation.MERGE, predicate=call.on, clauses=clauses)
-    if done := repeated(handle, begin, request):
-        return done
+    if done := repeated(handle, begin, request.txn):
+        return done  # before the source is computed
     started = monotonic()
     request = request if not call.evolves else request.merging_schema()
     if is_spark_frame(source):
@@ -154,7 +155,7 @@ def merge_into(
             return done or _plan(Operation.MERGE, handle, view, packed, started, merge.counts())
 
         try:
-            return in_attempts(handle, begin, attempt_on_spark, options.retries)
+            return in_attempts(handle, begin, attempt_on_spark, options.retries, options.written_txn)
         finally:
             kept.release()
     for clause in call.clauses:
@@ -167,7 +168,7 @@ def merge_into(
         done, packed = _written(handle, view, merging.records(), request, dry=options.explain)
         return done or _plan(Operation.MERGE, handle, view, packed, started, merging.counts)
 
-    return in_attempts(handle, begin, attempt, options.retries)
+    return in_attempts(handle, begin, attempt, options.retries, options.written_txn)
 
 
 def aliases_of(source: object, on: str, target: str, given: str | None) -> Aliases:

@@ -112,8 +112,7 @@ class Write:
         frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes, states=states)
         txn = _checked_txn(request.txn)
         _check_info(request.info)
-        done = repeated(handle, begin, request)
-        if done is not None:
+        if (done := _repeated(handle, begin, txn)) is not None:
             return done
         transaction = handle.new_transaction()
         operation = request.operation or (Operation.DELETE if deletes else Operation.UPSERT)
@@ -164,13 +163,19 @@ class Write:
         return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
 
 
-def repeated(handle: Handle, begin: TableView, request: WriteRequest) -> UpsertResult | None:
-    """The result of a write whose ``txn`` was committed before, by the version ``begin``."""
-    txn = _checked_txn(request.txn)
-    if txn is None or txn[0] not in begin.snapshot.txns or begin.snapshot.txns[txn[0]].version < txn[1]:
+def repeated(handle: Handle, view: TableView, txn: tuple[str, int] | None) -> UpsertResult | None:
+    """The result of a write whose application transaction the version has already. Else ``None``.
+
+    :param txn: as the caller gave it. Raises :class:`FrameError` if it cannot be one.
+    """
+    return _repeated(handle, view, _checked_txn(txn))
+
+
+def _repeated(handle: Handle, view: TableView, txn: tuple[str, int] | None) -> UpsertResult | None:
+    if txn is None or txn[0] not in view.snapshot.txns or view.snapshot.txns[txn[0]].version < txn[1]:
         return None
-    handle.log.make_durable(begin.version)
-    return UpsertResult(version=begin.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
+    handle.log.make_durable(view.version)
+    return UpsertResult(version=view.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
 
 
 LoadFileSlices = Callable[[Write, Sequence[FileSlice]], list[AddFile]]

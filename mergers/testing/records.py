@@ -15,13 +15,15 @@ import pyarrow as pa
 from mergers.contract import Merger, RowKind, TableShape
 from mergers.errors import RecordRefusedError
 from mergers.kernel import VERSION_COLUMN, Frame, fold, overlay_rows, tombstone_schema
+from mergers.restart import RecordKind
 
 __all__ = ["Domain", "State", "Step", "frame_of", "frames", "remembering", "steps"]
 
 Domain = Mapping[str, Sequence[Any]]
 """Column -> the values to draw from, if not all values of the column's type make sense."""
 
-_UPSERTS = (RowKind.UPDATE_AFTER, RowKind.INSERT)
+_UPSERTS = (RecordKind.UPDATE_AFTER, RecordKind.INSERT)
+_RESTARTS = (RecordKind.SET, RecordKind.CLEAR)
 
 
 def remembering(merger: Merger, shape: TableShape) -> TableShape:
@@ -33,7 +35,7 @@ def remembering(merger: Merger, shape: TableShape) -> TableShape:
 class Step:
     """A record: its kind and the columns that it carries."""
 
-    kind: RowKind
+    kind: RecordKind | RowKind
     values: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -84,31 +86,50 @@ def frame_of(shape: TableShape, records: Sequence[Step]) -> Frame:
 
 @st.composite
 def steps(
-    draw: st.DrawFn, merger: Merger, shape: TableShape, domain: Domain, *, full_frames: bool, only_upserts: bool = False
+    draw: st.DrawFn,
+    merger: Merger,
+    shape: TableShape,
+    domain: Domain,
+    *,
+    full_frames: bool,
+    only_upserts: bool = False,
+    restarts: bool = False,
 ) -> Step:
-    """One record of a kind that the merger accepts."""
+    """One record of a kind that the merger accepts.
+
+    :param restarts: whether it may be one that only transactions write: a set, with all columns, or a clear.
+    """
+    if restarts and draw(st.integers(0, 4)) == 4:
+        kind = draw(st.sampled_from(_RESTARTS))
+        columns = tuple(shape.schema.names)
+        if kind is RecordKind.CLEAR:
+            columns = shape.key if draw(st.booleans()) else (*shape.key, *shape.ordering)
+        return draw(_record(shape, domain, ((kind,), columns)))
     kinds = _accepted(merger, shape)
     return draw(_record(shape, domain, draw(_carried(merger, shape, kinds, full_frames, only_upserts))))
 
 
 @st.composite
 def frames(draw: st.DrawFn, merger: Merger, shape: TableShape, domain: Domain, *, full_frames: bool) -> list[Step]:
-    """Records of one frame and one key: two to four that carry the same columns."""
+    """Records of one frame and one key: two to four that carry the same columns. Sets and clears may be among them, as
+    in a log that was compacted."""
     kinds, columns = draw(_carried(merger, shape, _accepted(merger, shape), full_frames, False))
+    if len(columns) == len(shape.schema) and draw(st.integers(0, 2)) == 2:
+        kinds = (*kinds, *_RESTARTS)
     first = draw(_record(shape, domain, (kinds, columns)))
     key = {name: first.values[name] for name in shape.key}
     more = draw(st.lists(_record(shape, domain, (kinds, columns)), min_size=1, max_size=3))
     return [first, *(Step(step.kind, {**step.values, **key}) for step in more)]
 
 
-def _accepted(merger: Merger, shape: TableShape) -> tuple[RowKind, ...]:
+def _accepted(merger: Merger, shape: TableShape) -> tuple[RecordKind, ...]:
     accepted = []
     for kind in (RowKind.UPDATE_AFTER, RowKind.INSERT, RowKind.DELETE, RowKind.UPDATE_BEFORE):
         try:
             merger.check_kinds(shape, frozenset({kind}))
         except RecordRefusedError:
             continue
-        accepted.append(kind)
+        accepted.append(RecordKind(kind))
     return tuple(accepted)
 
 
@@ -117,10 +138,10 @@ def _carried(
     draw: st.DrawFn,
     merger: Merger,
     shape: TableShape,
-    kinds: tuple[RowKind, ...],
+    kinds: tuple[RecordKind, ...],
     full_frames: bool,
     only_upserts: bool,
-) -> tuple[tuple[RowKind, ...], tuple[str, ...]]:
+) -> tuple[tuple[RecordKind, ...], tuple[str, ...]]:
     """The columns of a frame, and the kinds its records may have."""
     names = tuple(shape.schema.names)
     others = tuple(kind for kind in kinds if kind not in _UPSERTS)
@@ -141,11 +162,14 @@ def _carried(
 
 @st.composite
 def _record(
-    draw: st.DrawFn, shape: TableShape, domain: Domain, carried: tuple[tuple[RowKind, ...], tuple[str, ...]]
+    draw: st.DrawFn, shape: TableShape, domain: Domain, carried: tuple[tuple[RecordKind, ...], tuple[str, ...]]
 ) -> Step:
     kinds, columns = carried
     kind = draw(st.sampled_from(kinds))
-    return Step(kind, {name: draw(_column(shape, domain, name)) for name in columns})
+    values = {name: draw(_column(shape, domain, name)) for name in columns}
+    if kind is RecordKind.CLEAR:
+        values = {name: value if name in (*shape.key, *shape.ordering) else None for name, value in values.items()}
+    return Step(kind, values)
 
 
 def _column(shape: TableShape, domain: Domain, name: str) -> st.SearchStrategy[Any]:

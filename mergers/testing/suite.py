@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 import hypothesis
@@ -12,7 +13,8 @@ import hypothesis.strategies as st
 import pyarrow as pa
 
 from mergers.contract import Merger, TableShape
-from mergers.kernel import Frame, fold, overlay_rows
+from mergers.kernel import VERSION_COLUMN, Frame, fold, overlay_rows
+from mergers.restart import CLEAR, SET
 from mergers.testing.laws import Law, find_counterexample
 from mergers.testing.records import State, Step, frame_of, remembering, steps
 
@@ -104,6 +106,36 @@ class MergerSuite:
 
         self._check(split)
 
+    def test_sets_and_clears_restart_the_fold(self) -> None:
+        """What a transaction wrote is the state of its key, and later records fold onto that as onto a stored row."""
+
+        def restarted(history: Sequence[Step]) -> None:
+            at = max((i for i, step in enumerate(history) if step.kind in (SET, CLEAR)), default=None)
+            if at is None:
+                return
+            key = {name: history[at].values[name] for name in self.key}
+            own = [step for step in history if all(step.values[name] == key[name] for name in key)]
+            later = [step for step in history[at + 1 :] if step in own]
+            found = State.empty(self.shape).after(self.merger, self.shape, own)
+            stored = self._left(history[at])
+            expected = stored.after(self.merger, self.shape, later) if later else stored
+            assert str(found) == str(expected), _told(own, f"after the set or clear: {expected}", f"of all: {found}")
+
+        self._check(restarted)
+
+    def _left(self, step: Step) -> State:
+        """The state after a set or clear. It is written down here without the kernel."""
+        empty = State.empty(self.shape)
+        if step.kind == SET:
+            return replace(empty, rows=frame_of(self.shape, [step]).rows.select(empty.rows.column_names))
+        traits = self.merger.traits(self.shape)
+        ordered = bool(self.ordering) and all(name in step.values for name in self.ordering)
+        if not (ordered and traits.uses_ordering and traits.tombstones):
+            return empty
+        schema = empty.tombstones.schema
+        values = {name: step.values.get(name) for name in schema.names} | {VERSION_COLUMN: 1}
+        return replace(empty, tombstones=pa.Table.from_pylist([values], schema=schema))
+
     def test_keys_do_not_touch_each_other(self) -> None:
         def alone(history: Sequence[Step]) -> None:
             whole = State.empty(self.shape).after(self.merger, self.shape, history)
@@ -161,7 +193,8 @@ class MergerSuite:
 
     def _check(self, test: Callable[[Sequence[Step]], None]) -> None:
         """Run a test on generated histories of up to six records."""
-        drawn = st.lists(steps(self.merger, self.shape, self.values, full_frames=False), min_size=1, max_size=6)
+        one = steps(self.merger, self.shape, self.values, full_frames=False, restarts=True)
+        drawn = st.lists(one, min_size=1, max_size=6)
         settings = hypothesis.settings(
             max_examples=self.max_examples,
             database=None,

@@ -1,11 +1,14 @@
-"""The user mergers of ``custom.json``, each as its ``custom_rule`` says, by the row contract."""
+"""The user mergers of ``custom.json``, each as its ``custom_rule`` says: by the row contract, and one by groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lakemerge import DELETE, Delete, Merger, Record, RowMerger
+import numpy as np
+
+from lakemerge import DELETE, Delete, Merger, Record, RecordRefusedError, RowKind, RowMerger, Traits
+from mergers import Groups, Merged, Status, TableShape
 
 __all__ = ["CUSTOM_MERGERS"]
 
@@ -49,4 +52,32 @@ class OrderState(RowMerger):
         return {**row, "state": max(older["state"], newer["state"], key=steps.index)}
 
 
-CUSTOM_MERGERS: tuple[type[Merger], ...] = (CappedSum, EvenKeyDrops, StrictlyGreater, OrderState)
+class Highest(Merger):
+    """The record with the highest ``v``, whole; of several the last one. Null is lowest."""
+
+    id = "2f9d3a61-77c2-4d07-9a34-0c8b5b1e6d10"
+    name = "custom:highest"
+
+    def check_kinds(self, shape: TableShape, kinds: frozenset[RowKind]) -> None:
+        if kinds - {RowKind.INSERT, RowKind.UPDATE_AFTER}:
+            raise RecordRefusedError("custom:highest takes no deletes")
+
+    def traits(self, shape: TableShape) -> Traits:
+        return Traits(uses_ordering=False)
+
+    def merge_groups(self, groups: Groups) -> Merged:
+        count = len(groups.offsets) - 1
+        values = groups.column("v")
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
+        order = np.lexsort(
+            (
+                np.arange(len(values)),
+                values.fill_null(0).to_numpy(zero_copy_only=False),
+                ~is_null,
+                np.repeat(np.arange(count), groups.sizes),
+            )
+        )
+        return Merged(np.full(count, Status.ROW, dtype=np.int8), order[groups.offsets[1:] - 1])
+
+
+CUSTOM_MERGERS: tuple[type[Merger], ...] = (CappedSum, EvenKeyDrops, StrictlyGreater, OrderState, Highest)

@@ -315,6 +315,21 @@ class OrderState(UserRule):
         return filled | {"state": max(older["state"], newer["state"], key=steps.index)}
 
 
+class Highest(Merger):
+    """The record with the highest ``v``, whole; of several the last one."""
+
+    orders = False
+
+    def check(self, record: Record) -> None:
+        if record.kind not in ("+I", "+U"):
+            raise Refused("custom:highest takes no deletes")
+
+    def apply(self, state: State, record: Record) -> State:
+        if not isinstance(state, dict) or rank(record.values.get("v")) >= rank(state.get("v")):
+            return dict(record.values)
+        return state
+
+
 ALL_MERGERS: dict[str, type[Merger]] = MERGERS | {
     "partial-update": PartialUpdate,
     "overwrite-non-defaults": OverwriteNonDefaults,
@@ -323,4 +338,5 @@ ALL_MERGERS: dict[str, type[Merger]] = MERGERS | {
     "custom:even-key-drops": EvenKeyDrops,
     "custom:strictly-greater": StrictlyGreater,
     "custom:order-state": OrderState,
+    "custom:highest": Highest,
 }

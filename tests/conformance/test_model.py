@@ -30,7 +30,7 @@ CASES_PER_FILE = {
     "partial_update.json": 14,
     "sequence_groups.json": 25,
     "traps.json": 10,
-    "transactions.json": 25,
+    "transactions.json": 47,
 }
 ALL = [case for cases in load_cases().values() for case in cases]
 

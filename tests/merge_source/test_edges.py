@@ -597,3 +597,23 @@ def test_a_dataset_without_a_table_is_named(tmp_path: Path, caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records if "misspelt" in record.getMessage()] == [
         f"dataset 'b' is empty: there is no table at {tmp_path / 'misspelt'}"
     ]
+
+
+def test_transactions_on_datasets_are_changes_like_others(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("A", SCHEMA, [{"_id": f"a{n}", "x": n} for n in range(6)])
+    world.create("B", SCHEMA, [{"_id": "b1", "x": 1}, {"_id": "b2", "x": 2}], merger="partial-update")
+    world.run({**CONFIG, "max_retired": 1})
+    world.table("A").update_where("x = 3", {"x": 2})  # a2, a3 and b2 are one
+    world.table("B").delete_where("_id = 'b1'")
+    inserted = pa.table({"_id": ["a9"], "x": [5]})
+    merge = world.table("A").merge(inserted, "target._id = source._id")
+    merge.whenNotMatchedInsert(values={"x": "source.x"}).execute()
+    assert source_of(world).run().emitted > 0
+    assert source_of(world).check().ok
+    world.put("B", [{"_id": "b1", "x": 4}])
+    world.table("B").update_where("_id = 'b2'", {"x": None})
+    world.table("A").update_where("true", {"x": "x"})  # changes nothing
+    assert source_of(world).run().emitted > 0
+    assert source_of(world).check().ok
+    assert source_of(world).run().emitted == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,7 +46,21 @@ OTHERS: Mapping[str, Callable[[LakeTable], object]] = {
     "rescale": lambda table: table.rescale(buckets=4),
     "overwrite": lambda table: table.overwrite(frame([(1, 1, "a"), (9, 1, "a")])),
     "overwrite with the same keys": lambda table: table.overwrite(frame([(1, 1, "q"), (2, 5, "q"), (3, 9, "q")])),
+    "compaction and vacuum": lambda table: (table.compact(), vacuum(table)),
+    "upsert, compaction and vacuum": lambda table: (
+        table.upsert(frame([(1, 6, "z")])), table.compact(), vacuum(table),
+    ),
+    "merge": lambda table: (
+        table.merge(frame([(3, 6, "z"), (7, 6, "z")]), "target.k = source.k")
+        .whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    ),
+    "restore": lambda table: table.restore(version=2),
+    "column": lambda table: table.alter(add_columns="x INT"),
 }  # fmt: skip
+
+
+def vacuum(table: LakeTable) -> None:
+    table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.property.test_concurrency import check_many_processes
+from tests.property.test_transaction_processes import check_counters
 from tests.s3.servers import Endpoint
 
 
@@ -13,3 +14,10 @@ def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch
     for name, value in endpoint.options.items():
         monkeypatch.setenv(name, str(value))
     check_many_processes(f"{place}/table", writers=2)
+
+
+@pytest.mark.serial
+def test_transactions_count_in_one_row(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in endpoint.options.items():
+        monkeypatch.setenv(name, str(value))
+    check_counters(f"{place}/table")

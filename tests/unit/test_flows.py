@@ -7,6 +7,7 @@ import decimal
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,43 @@ def test_snapshots(tmp_path: Path, scd_type: int) -> None:
     assert table.version == version
     auto_cdc_from_snapshot(source=frames[0], **flow)
     assert table.view.snapshot.txns["lakemerge.flow.snapshot"].version == 51
+
+
+def test_transactions_between_batches_of_changes(tmp_path: Path) -> None:
+    """Rows of a target are corrected and deleted. Later events meet what is left: newer ones count, older do not."""
+    run = partial(auto_cdc, target=tmp_path / "t", **TYPE_1)
+    run(source=frame([(1, 10, "INSERT", 1, "x"), (2, 10, "INSERT", 2, "y"), (3, 10, "INSERT", 3, "z")]))
+    table = LakeTable.open(tmp_path / "t")
+    table.update_where("k = 1", {"a": 100})
+    table.delete_where("k = 2")
+    table.merge(pa.table({"k": [4]}), "target.k = source.k").whenNotMatchedInsert(values={"seq": 5, "a": 4}).execute()
+    run(source=frame([(1, 9, "UPDATE", 0, "late"), (2, 9, "UPDATE", 0, "late"), (4, 4, "DELETE", 0, "late")]))
+    assert present_rows(table) == [(1, 10, 100, "x"), (3, 10, 3, "z"), (4, 5, 4, None)]
+    table.compact()
+    run(source=frame([(1, 11, "UPDATE", 5, "new"), (2, 11, "INSERT", 6, "new"), (4, 6, "DELETE", 0, "")]))
+    assert present_rows(table) == [(1, 11, 5, "new"), (2, 11, 6, "new"), (3, 10, 3, "z")]
+
+
+def test_transactions_on_a_history(tmp_path: Path) -> None:
+    run = partial(auto_cdc, target=tmp_path / "t", **TYPE_2)
+    run(source=frame([(1, 10, "INSERT", 1, "x"), (2, 10, "INSERT", 2, "y"), (1, 20, "UPDATE", 3, "z")]))
+    table = LakeTable.open(tmp_path / "t")
+    table.delete_where("k = 2")
+    table.update_where("k = 1", {"b": "'w'"})
+    run(source=frame([(1, 30, "UPDATE", 5, "new"), (2, 30, "INSERT", 6, "new")]))
+    assert history_rows(table) == [
+        (1, 1, "w", 10, 20), (1, 3, "w", 20, 30), (1, 5, "new", 30, None), (2, 6, "new", 30, None),
+    ]  # fmt: skip
+
+
+def test_transactions_between_snapshots(tmp_path: Path) -> None:
+    """The next snapshot is the target's rows again."""
+    snapshot = pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]})
+    flow: dict[str, Any] = {"target": tmp_path / "t", "keys": ["k"], "stored_as_scd_type": 1}
+    auto_cdc_from_snapshot(source=snapshot, version=10, **flow)
+    table = LakeTable.open(tmp_path / "t")
+    table.update_where("k = 1", {"v": "'set'"})
+    table.delete_where("k = 2")
+    table.merge(pa.table({"k": [9]}), "target.k = source.k").whenNotMatchedInsert(values={"v": "'extra'"}).execute()
+    auto_cdc_from_snapshot(source=snapshot, version=20, **flow)
+    assert table.to_arrow(columns=["k", "v"]).sort_by("k").to_pylist() == snapshot.to_pylist()

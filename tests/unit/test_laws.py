@@ -6,8 +6,8 @@ import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import LakeTable, Laws, Merger, Record, RecordRefusedError, RowKind, RowMerger
-from mergers import CommitTime, EventTime, Groups, Merged, Status, TableShape
+from mergers import CommitTime, EventTime, Groups, Merged, Status, TableShape, kernel
 from mergers.contract import Bools
 from mergers.errors import MergerContractError
+from mergers.restart import CLEAR, SET, combine_restarted, merge_restarted
 from mergers.testing import MergerSuite, find_counterexample
 from mergers.testing.laws import Law
 from tests.model import ModelTable
@@ -381,3 +382,67 @@ def test_a_merger_with_hooks_of_earlier_versions_is_named() -> None:
 
             def only_picks(self, shape: TableShape) -> bool:
                 return True
+
+
+def _not_cut(kind: int, instead: RowKind) -> Callable[..., Any]:
+    """The merger gets sets or clears as records of one of its own kinds, after all that precedes them."""
+
+    def merged(merger: Merger, groups: Groups, merge: Callable[[Groups], Merged]) -> Merged:
+        kinds = np.where(groups.kinds == kind, instead, groups.kinds).astype(np.int8)
+        return merge_restarted(merger, replace(groups, kinds=kinds, _taken={}), merge)
+
+    return merged
+
+
+def _not_combined_apart(kind: int, instead: RowKind) -> Callable[..., Any]:
+    """The merger's pre-combining decides between a set or clear and the records around it."""
+
+    def combined(groups: Groups, combine: Callable[[Groups], Bools | None] | None) -> Bools | None:
+        kinds = np.where(groups.kinds == kind, instead, groups.kinds).astype(np.int8)
+        return combine_restarted(replace(groups, kinds=kinds, _taken={}), combine)
+
+    return combined
+
+
+def _earlier_kept(groups: Groups, combine: Callable[[Groups], Bools | None] | None) -> Bools | None:
+    """The first set or clear of a key is kept, and not the last one."""
+    backwards = np.concatenate([np.arange(e - 1, s - 1, -1) for s, e in itertools.pairwise(groups.offsets.tolist())])
+    if not (groups.kinds >= SET).any():
+        return combine_restarted(groups, combine)
+    turned = replace(groups, kinds=groups.kinds[backwards], _taken={})
+    keep = combine_restarted(turned, None)
+    return None if keep is None else keep[backwards]
+
+
+DEFECTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "a set does not restart the fold": ("merge_restarted", _not_cut(SET, RowKind.UPDATE_AFTER)),
+    "a clear does not restart the fold": ("merge_restarted", _not_cut(CLEAR, RowKind.DELETE)),
+    "a set is combined as an upsert": ("combine_restarted", _not_combined_apart(SET, RowKind.UPDATE_AFTER)),
+    "a clear is combined as a delete": ("combine_restarted", _not_combined_apart(CLEAR, RowKind.DELETE)),
+    "what precedes a set is kept instead": ("combine_restarted", _earlier_kept),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_search_finds_kernels_that_do_not_restart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a merger that combines by itself. Without a defect it finds nothing (:class:`TestEventTime`)."""
+    place, defect = DEFECTS[name]
+    monkeypatch.setattr(kernel, place, defect)
+    found = find_counterexample(EventTime(), SMALL, "associative", max_examples=1000, shrink=False)
+    assert found is not None
+    assert any(step.kind in (SET, CLEAR) for step in (*found.before, *found.records)), str(found)
+
+
+def test_the_suite_finds_kernels_that_do_not_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any merger."""
+
+    class Suite(MergerSuite):
+        merger = Sum()
+        schema = SHAPE.schema
+        key = ("id",)
+        max_examples = 30
+
+    Suite().test_sets_and_clears_restart_the_fold()
+    monkeypatch.setattr(kernel, *DEFECTS["a set does not restart the fold"])
+    with pytest.raises(AssertionError, match="after the set or clear"):
+        Suite().test_sets_and_clears_restart_the_fold()

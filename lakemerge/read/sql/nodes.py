@@ -106,7 +106,8 @@ class Constant(Node):
     """It is written as a number. Spark then takes its precision from its digits and not from its type."""
 
     def evaluate(self, rows: Rows) -> pa.Array:
-        if self.value is None:
+        # Arrow repeats a list or map at least once.
+        if self.value is None or not rows.count:
             return pa.nulls(rows.count, self.kind)
         return pa.repeat(pa.scalar(self.value, self.kind), rows.count)
 
