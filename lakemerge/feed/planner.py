@@ -139,7 +139,7 @@ def check_not_overtaken(start: Offset, tip: Snapshot, remedy: str) -> None:
     needed = start.needed_version
     if needed < oldest:
         raise VersionNotFoundError(
-            f"a vacuum overtook this reader: the changes after version {needed} are no longer there, as the "
+            f"a vacuum was faster than this reader: the changes after version {needed} are no longer there, as the "
             f"oldest version kept is {oldest}. {remedy}",
             version=needed,
             earliest=oldest,

@@ -177,7 +177,7 @@ def _taken(runner: Runner, standing: Standing, windows: Collection[int] | None) 
                 )
     if windows is not None and (lacking := sorted(set(windows) - found)):
         raise InputError(
-            f"window {lacking[0]} of ingest job {runner.name!r} lacks records that the ledger names",
+            f"window {lacking[0]} of ingest job {runner.name!r} has no records in the ledger",
             windows=tuple(lacking),
         )
     return iter(sorted_pieces)

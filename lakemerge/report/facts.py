@@ -18,7 +18,17 @@ from lakemerge.results.schedule import Schedule
 if TYPE_CHECKING:
     from lakemerge.table.table import LakeTable
 
-__all__ = ["Growth", "due", "failures", "growth_of", "reasons_of", "replaced_by", "windows_of", "written_by"]
+__all__ = [
+    "Growth",
+    "due",
+    "failures",
+    "growth_of",
+    "reasons_of",
+    "replaced_by",
+    "service_of",
+    "windows_of",
+    "written_by",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,16 @@ def reasons_of(entry: HistoryEntry) -> str:
     if "commits" in about:
         why.append(f"{about['commits']} commits had live logs")
     if entry.operation == Operation.RESCALE and "buckets" in about:
-        why.append(f"from {about.get('before')} to {about['buckets']} buckets")
+        before = f"from {about['before']} " if "before" in about else ""
+        why.append(f"{before}to {about['buckets']} buckets")
     return "; ".join(why) or "a caller started it"
+
+
+def service_of(entry: HistoryEntry) -> str:
+    """The service that made a commit of a compaction."""
+    if entry.operation == Operation.COMPACT:
+        return f"{entry.parameters.get('mode', 'full')} compaction"
+    return "log compaction" if entry.operation == Operation.COMPACT_LOGS else (entry.operation or "").lower()
 
 
 def replaced_by(entry: HistoryEntry) -> str:
@@ -110,7 +128,11 @@ def due(table: LakeTable) -> list[tuple[str, str, str]]:
     schedule = Schedule.of(table.view.snapshot.metadata.configuration)
     policy, _, why = table.detail().maintenance.partition(": ")
     would, _, reason = why.partition(": ")
-    rows = [("after a write", would, f"{policy}: {reason}") if reason else ("after a write", policy, why)]
+    rows = [
+        ("automatic, after a write", would, f"{policy}: {reason}")
+        if reason
+        else ("automatic, after a write", policy, why)
+    ]
     for name, strategy, minor in (
         ("full compaction", schedule.compaction, False),
         ("minor compaction", schedule.minor, True),

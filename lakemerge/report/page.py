@@ -11,7 +11,7 @@ from lakemerge.delta import HistoryEntry
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.format.operations import Operation
 from lakemerge.provenance.lineage_events import KINDS
-from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, windows_of, written_by
+from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, service_of, windows_of, written_by
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
 from lakemerge.results.html import html_text, table_html
 from lakemerge.results.plans import counted, readable_bytes
@@ -45,7 +45,7 @@ def report_html(table: LakeTable, *, key: Mapping[str, object] | None = None) ->
     history = sorted(table.history(), key=lambda entry: entry.version)
     parts = [
         _section("State", _state(table)),
-        _section("What maintenance would do now, and why", table_html(("when or what", "would do", "why"), due(table))),
+        _section("What maintenance would do now, and why", table_html(("service", "would do", "why"), due(table))),
         _section("Buckets by read amplification", _groups(table.buckets())),
         _section("Commits and their sizes", _commits(history)),
         _section("Growth", _growth(table, history)),
@@ -139,7 +139,7 @@ def _compactions(history: Sequence[HistoryEntry]) -> str:
         (
             entry.version,
             _time(entry.timestamp_ms),
-            f"{entry.parameters.get('mode', '')} {(entry.operation or '').lower()}".strip(),
+            service_of(entry),
             reasons_of(entry),
             replaced_by(entry),
             _written(entry),

@@ -186,7 +186,7 @@ def test_a_transform_is_not_run_and_said_so(caplog: pytest.LogCaptureFixture) ->
         ({"type": "merge", "datasets": ["Z z"]}, "no table is given for 'Z'"),
         ({"type": "merge", "datasets": ["A a", "B a"]}, "alias 'a' is used twice"),
         ({"source": []}, "source must be an object"),
-        ("{", "no JSON"),
+        ("{", "is not JSON"),
         ("nowhere.json", "cannot be read"),
         (7, "cannot be read"),
     ],

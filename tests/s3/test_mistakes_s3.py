@@ -13,11 +13,11 @@ from tests.s3.servers import KEY, SECRET, S3Server, answering
 @pytest.mark.parametrize(
     ("status", "code", "remedy"),
     [
-        ("403 Forbidden", "InvalidAccessKeyId", "Look whether key and secret are those of this account"),
-        ("403 Forbidden", "SignatureDoesNotMatch", "Look whether key and secret are those of this account"),
+        ("403 Forbidden", "InvalidAccessKeyId", "Check that key and secret are those of this account"),
+        ("403 Forbidden", "SignatureDoesNotMatch", "Check that key and secret are those of this account"),
         ("403 Forbidden", "AccessDenied", "Let this account list, read, write and delete there"),
         ("400 Bad Request", "ExpiredToken", "get new credentials"),
-        ("404 Not Found", "NoSuchBucket", "make the bucket first"),
+        ("404 Not Found", "NoSuchBucket", "create the bucket first"),
     ],
 )
 def test_what_s3_refuses(server: S3Server, bucket: str, status: str, code: str, remedy: str) -> None:

@@ -173,7 +173,7 @@ def test_a_batch_that_a_vacuum_overtakes_says_so(planned: bool, net: str, tmp_pa
         for part in parts or batch.partitions():
             list(batch.read(part))
 
-    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*begin anew from the present rows"):
+    with pytest.raises(VersionNotFoundError, match=r"a vacuum was faster.*start again from the present rows"):
         read()
 
 

@@ -53,7 +53,7 @@ def test_a_table_that_forgets_and_goes_back(spark: SparkSession, tmp_path: Path)
     assert seen(table) == expected
 
 
-OVERTAKEN = r"a vacuum was faster.*begin anew from the present rows"
+OVERTAKEN = r"a vacuum was faster.*start again from the present rows"
 
 
 def forget(path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_wrong_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_it_takes_no_place_that_is_taken(tmp_path: Path, capsys: Captured) -> None:
     LakeTable.create(tmp_path / "t", "id BIGINT", key=["id"])
     assert main(["demo", str(tmp_path / "t")]) == 2
-    assert "there is a table at" in capsys.readouterr().err
+    assert "there is already a table at" in capsys.readouterr().err
 
 
 def test_events_are_late_repeated_and_cancelled_without_the_help_of_a_table() -> None:

@@ -61,7 +61,7 @@ def test_what_if(path: str, capsys: Captured) -> None:
     assert main(["what-if", path, "--merger", "commit-time", "--where", "k = 7"]) == 0
     captured = capsys.readouterr()
     assert [line.split() for line in captured.out.splitlines()] == [["k", "d", "o", "v"], ["7", "2026-01-02", "2", "c"]]
-    assert "taken as they are" in captured.err
+    assert "stay as they are" in captured.err
     assert main(["what-if", path, "--options", "[1]"]) == 2
     assert "JSON object" in capsys.readouterr().err
 

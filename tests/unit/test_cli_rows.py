@@ -326,7 +326,7 @@ def test_a_query_may_write_a_file(folder: Path, capsys: Captured) -> None:
         (["upsert", "nowhere", "o.csv"], "`lakemerge init` makes a table"),
         (
             ["init", "u", "--schema", "id INT", "--key", "id"],
-            "already; open it, replace it by an empty one (--replace)",
+            "; open it, replace it by an empty one (--replace)",
         ),
         (["ingest", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere: check its spelling"),
         (["ingest", "replay", "u", "nowhere", "--format", "csv"], "there is no folder or file nowhere"),

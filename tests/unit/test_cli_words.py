@@ -124,7 +124,7 @@ BAD: list[tuple[str, int, str]] = [
     *((f"{command} s3://bucket/x -o strange=1", 2, "'strange' is unknown") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} good -o nonsense", 2, "is not NAME=VALUE") for command in [*COMMANDS, *IN_GROUPS]),
     *((f"{command} gap", 4, "missing") for command in IN_GROUPS),
-    *((f"{command} good", 2, "there is a table at") for command in MAKERS),
+    *((f"{command} good", 2, "there is already a table at") for command in MAKERS),
     *((f"{command} file://host/x", 2, "names the host") for command in MAKERS),
     *((f"{command} s3://me:secret@b/x", 2, "credentials go into --storage-option") for command in MAKERS),
     *((f"{command} new -o nonsense", 2, "is not NAME=VALUE") for command in MAKERS),
@@ -142,7 +142,7 @@ BAD: list[tuple[str, int, str]] = [
     ("compact stranger", 5, "Install the package that holds it."),
     ("maintain good --every 5", 2, "'5' is not a duration"),
     ("vacuum good --retention 0s", 2, "Pass --no-enforce-retention if there are none"),
-    ("vacuum good --retention -1d", 2, "no duration"),
+    ("vacuum good --retention -1d", 2, "is not a duration"),
 ]
 
 

@@ -199,7 +199,7 @@ def test_folders_that_are_no_table(tmp_path: Path) -> None:
         ({"timestamp": dt.datetime(2001, 1, 1, tzinfo=dt.UTC)}, "history reaches from"),
         ({"timestamp": "2999-01-01"}, "history reaches from .* for the latest version name no timestamp"),
         ({"timestamp": dt.datetime(2001, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the point
-        ({"timestamp": "yesterday"}, "no ISO 8601"),
+        ({"timestamp": "yesterday"}, "not an ISO 8601"),
         ({"timestamp": 5}, "datetime or an ISO 8601 string"),
         ({"version": 0, "timestamp": "2001-01-01"}, "not for several"),
     ],

@@ -86,7 +86,7 @@ def test_maintenance_goes_on_with_the_table_that_is_there(
     assert logs_of(path) < 2
     new = LakeTable.open(path).view.snapshot.metadata.id
     (line,) = [record.getMessage() for record in caplog.records]
-    assert f"goes on with the table {new}" in line
+    assert f"continues with the table {new}" in line
     assert state_of(path) == rows_of(frame([(k, max(range(k, commits, 3)), "new") for k in range(min(3, commits))]))
 
 
@@ -101,7 +101,7 @@ def test_maintenance_waits_for_a_table_that_was_removed(tmp_path: Path, caplog: 
         runs = maintained(table, stop)
     lines = [record.getMessage() for record in caplog.records]
     assert ["was removed; maintenance looks again" in line for line in lines] == [True, True, True, False]
-    assert "goes on with the table" in lines[-1]
+    assert "continues with the table" in lines[-1]
     assert gone == [False], "nothing was written where the table had been"
     assert [run.minor is not None for run in runs] == [True, True, False, False]
     assert logs_of(path) < 2
@@ -136,8 +136,8 @@ def test_a_table_of_another_kind_in_its_place_is_no_end(tmp_path: Path, caplog: 
         maintained(table, stop)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
-    assert all("failed, and goes on" in line for line in lines[:2])
-    assert "goes on with the table" in lines[2]
+    assert all("failed, and will be tried again" in line for line in lines[:2])
+    assert "continues with the table" in lines[2]
     assert logs_of(path) < 2
 
 

@@ -116,7 +116,7 @@ def test_a_plain_delta_table(tmp_path: Path) -> None:
     before = listing(tmp_path)
     with pytest.raises(NotATableError, match=r"is a Delta table, but not a LakeMerge table.*LakeTable\.create"):
         LakeTable.open(tmp_path)
-    with pytest.raises(LakeMergeError, match="there is a plain Delta table at"):
+    with pytest.raises(LakeMergeError, match="there is already a plain Delta table at"):
         create(tmp_path)
     assert listing(tmp_path) == before
 

@@ -87,7 +87,7 @@ def test_what_is_vacuumed_is_said_to_be_gone(tmp_path: Path) -> None:
     found = table.explain({"k": 7}, 0)
     # The log compaction kept the records that decide, and the originals are gone.
     assert [step.version for step in found.steps][-1] == 7
-    assert all("wrote it down anew" in s.source["note"] for s in found.steps[1:])
+    assert all("rewrote it" in s.source["note"] for s in found.steps[1:])
     assert any("consolidated" in note for note in found.notes)
     table.compact()
     table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)

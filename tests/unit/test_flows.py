@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys": ({"keys": []}, "keys must name"),
     "both lists": ({"column_list": ["a"]}, "column_list or except_column_list"),
     "type": ({"stored_as_scd_type": 3}, "must be 1 or 2"),
-    "tracked rows of type 1": ({"track_history_column_list": ["a"]}, "tracked in a history alone"),
+    "tracked rows of type 1": ({"track_history_column_list": ["a"]}, "tracked only in a history"),
     "a truncated history": ({"stored_as_scd_type": 2, "apply_as_truncates": "true"}, "cannot be truncated"),
     "two sequences": ({"stored_as_scd_type": 2, "sequence_by": ["seq", "a"]}, "need one sequence column"),
     "unknown column": ({"keys": ["z"]}, "no column.* 'z'"),

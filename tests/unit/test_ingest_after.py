@@ -144,7 +144,7 @@ def test_an_archive_is_bounded_by_bytes_and_age_oldest_first(table: LakeTable, l
 
 @pytest.mark.parametrize(
     ("archive", "problem"),
-    [({"folder": "{landing}/done"}, "name its folder with an underscore"), ({"max_age": "x"}, "no duration")],
+    [({"folder": "{landing}/done"}, "name its folder with an underscore"), ({"max_age": "x"}, "is not a duration")],
 )
 def test_archives_that_cannot_be_are_refused(
     archive: dict[str, Any], problem: str, table: LakeTable, landing: Path

@@ -128,7 +128,7 @@ POISON = {
     "a codec that is not used": container(ID, (1, long(1)), codec="snappy"),
     "too few records": container(ID, (2, long(1))),
     "too many records": container(ID, (1, long(1) + long(2))),
-    "less than no records": container(ID, (-1, long(1))),
+    "a negative number of records": container(ID, (-1, long(1))),
     "a text beyond its block": container(record(("id", "long"), ("s", "string")), (1, long(1) + long(9) + b"short")),
     "a text of less than no bytes": container(record(("id", "long"), ("s", "string")), (1, long(1) + long(-9) + b"s")),
     "a text that is not UTF-8": container(record(("id", "long"), ("s", "string")), (1, long(1) + long(1) + b"\xff")),

@@ -189,7 +189,7 @@ def test_a_file_that_vanishes_from_a_bin_is_gone_and_the_others_wait(table: Lake
     [
         ({"min_records": 5, "max_records": 4}, "5 to 4 records"),
         ({"max_bytes": "huge"}, "is not a size"),
-        ({"max_age": "soon"}, "no duration"),
+        ({"max_age": "soon"}, "is not a duration"),
         ({"max_bins": 0}, "at least 1"),
         ({"min_records": -1}, "min_records must be a number from 0 on"),
         ({"correlate": "store"}, "correlate must be a list of names"),
@@ -292,7 +292,7 @@ def test_a_failed_set_is_retried_whole(by_commit: LakeTable, landing: Path) -> N
         ({"pattern": r"(?P<identifier>x)\.json"}, r"no group \(\?P<index>"),
         ({"pattern": None}, r"no group \(\?P<identifier>"),
         ({"pattern": PATTERN, "bins": Bins(min_records=2)}, "with fragments, bins may have only max_age and max_bins"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "is not a regular expression"),
     ],
 )
 def test_a_pattern_without_its_groups_is_refused(

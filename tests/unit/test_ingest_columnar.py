@@ -71,7 +71,7 @@ def test_columns_beside_the_tables_are_rescued() -> None:
 @pytest.mark.parametrize("cut", [0, 3, 11, -1, -5])
 def test_a_file_that_is_no_parquet_says_so(cut: int) -> None:
     data = parquet(pa.table({"i": [1]}))[: cut or None] if cut else b"hello, world"
-    with pytest.raises(FileUnreadableError, match=r"no Parquet file|footer is damaged"):
+    with pytest.raises(FileUnreadableError, match=r"not a Parquet file|footer is damaged"):
         ParquetRows().peek(pa.BufferReader(data), SourceFile("f", len(data), "t", 0))
 
 

@@ -107,7 +107,7 @@ def test_a_truncate_is_refused_and_what_is_no_event_is_told(customers: LakeTable
     result = feed.run()
     assert (result.rejected, result.failed) == (4, 0)
     told = " ".join(feed.rejects()["reason"].to_pylist())
-    for part in ("op is None", "needs the row in 'before'", "ordering column 'pos'", "no change event"):
+    for part in ("op is None", "needs the row in 'before'", "ordering column 'pos'", "not a change event"):
         assert part in told
 
 

@@ -84,7 +84,7 @@ def test_compressed_files_are_read_and_cut_ones_are_refused(
 
 def test_an_archive_of_several_files_is_refused_by_name(tmp_path: Path) -> None:
     _, (reason,) = taken(tmp_path, "a.zip", zipped(b"i,s\n", "x.csv", "y.csv"))
-    assert "holds 2 files (x.csv, y.csv); one is read: unpack it" in reason
+    assert "holds 2 files (x.csv, y.csv); it must hold one: unpack it" in reason
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "shift_jis", "cp932"])

@@ -103,7 +103,7 @@ def test_other_mergers_and_options(tmp_path: Path) -> None:
     assert rows_of(again.to_arrow(filter="k = 7", columns=["v"])) == [("c",)]
     assert again.get({"k": 9}) == {"k": 9, "o": 1, "v": "n"}
     assert rows_of(again.scan().read_all()) == rows_of(again.to_arrow())
-    assert "taken as they are" in again.notes[0]
+    assert "stay as they are" in again.notes[0]
     assert "commit-time" in again._repr_html_()
     # Nothing of it is in the table.
     assert rows_of(table.to_arrow()) == rows
@@ -153,5 +153,5 @@ def test_what_would_need_more_is_refused(tmp_path: Path) -> None:
     assert table.what_if("event-time", since=expired).get({"k": 7}) == table.get({"k": 7})
     table.compact()
     table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
-    with pytest.raises(VersionNotFoundError, match="since=0 takes as many"):
+    with pytest.raises(VersionNotFoundError, match="since=0 shows all"):
         table.what_if("commit-time", since=2)

@@ -280,7 +280,7 @@ def test_ten_thousand_keys_read_no_bucket_twice(tmp_path: Path) -> None:
         (reduce(pc.and_, (a > n for n in range(5000))), "a condition of 9999 calls"),
         (reduce(and_, (a > n for n in range(50))) & (pc.field("zz") == 1), "no column 'zz'"),
         (reduce(and_, (a > n for n in range(50))) & (pc.field(0) == 1), "no column|by its position"),
-        (reduce(and_, (a > n for n in range(50))) & a, "does not fit|not a condition|joins what is not"),
+        (reduce(and_, (a > n for n in range(50))) & a, "does not fit|not a condition|joins something that is not"),
     ],
     ids=lambda given: str(given)[:40] if isinstance(given, str) else "expression",
 )

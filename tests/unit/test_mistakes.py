@@ -134,7 +134,7 @@ CREATING = [
     Mistake("ordering is the key", lambda f: create(f, ordering=["id"]), SchemaError,
         "is a key column", "ordering column 'id'", "all records of a key would be equal"),
     Mistake("ordering without an order", lambda f: create(f, "id INT, m MAP<STRING,INT>", ordering=["m"]), SchemaError,
-        "has no order", "'m'", "take another column"),
+        "has no order", "'m'", "use another column"),
     Mistake("partition column outside the key", lambda f: create(f, partition_by=["v"]), SchemaError,
         "must be a key column", "partition column 'v'", "add it to the key"),
     Mistake("three buckets", lambda f: create(f, buckets=3), SchemaError,
@@ -176,7 +176,7 @@ CREATING = [
     Mistake("property as a number", lambda f: create(f, properties={"lakemerge.compaction.ratio": 2}), SchemaError,
         "not 2", "'lakemerge.compaction.ratio'", "must be a string"),
     Mistake("a table is there", lambda f: LakeTable.create(f / "t", DDL, key=["id"]), TableExistsError,
-        "there is a table", "/t ", "replace it by an empty one (replace=True), or use another path"),
+        "there is already a table", "/t;", "replace it by an empty one (replace=True), or use another path"),
     Mistake("inside of a file", lambda f: LakeTable.create(f / "file/x", DDL, key=["id"]), InputError,
         "is a file", "/file'", "a table needs a folder"),
     Mistake("folder that cannot be made", lambda f: LakeTable.create("/proc/t", DDL, key=["id"]), StoreError,
@@ -355,7 +355,7 @@ SERVICES = [
     Mistake("a job without files", lambda f: table(f).ingest("j").run(), InputError,
         "say which files", "'j'", "Files('s3://landing/orders/', format='json')"),
     Mistake("a replay into itself", lambda f: table(f).replay(f / "t"), InputError,
-        "into itself", "a table", "name another path"),
+        "into itself", "a table", "give another path"),
 ]  # fmt: skip
 
 MISTAKES = [

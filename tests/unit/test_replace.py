@@ -198,7 +198,7 @@ def test_a_plain_delta_table_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "plain"
     deltalake.write_deltalake(str(path), pa.table({"k": [1], "o": [1]}))
     for replace in (False, True):
-        with pytest.raises(TableExistsError, match=r"plain Delta table at .* never replaced; take another path"):
+        with pytest.raises(TableExistsError, match=r"plain Delta table at .* never replaced; use another path"):
             create(path, replace=replace)
     assert deltalake.DeltaTable(path).version() == 0
 

@@ -133,6 +133,7 @@ def test_every_column_is_filled_or_left_out(table: LakeTable) -> None:
         ("a", "c"), [(1, "x"), ("\u2013", 0)]
     ), "0 is a value"
     assert "<th" in table_html(("a",), [])
+    assert {"full compaction", "minor compaction"} <= set(cells)
     for column in columns_of(report_html(table, key={"k": 7})):
         assert set(column) - {"\u2013"}, "a column of dashes says nothing"
 

@@ -257,5 +257,5 @@ def test_on_the_command_line(table: LakeTable, folder: Path, capsys: pytest.Capt
     assert asked("COPY self TO 'out.csv'", "--sandbox") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "it is no SELECT: with --sandbox a query is one SELECT" in captured.err
+    assert "it is not a SELECT: with --sandbox a query is one SELECT" in captured.err
     assert not (folder / "out.csv").exists()
