@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,8 +195,8 @@ def measure_memory(report: Report, folder: Path, *, rows: int, heap: str) -> Non
         report.add(value)
     report.add(Line(case="memory", what=f"{what}: JVM", unit="bytes", value=update["Java"], floor=upsert["Java"]))
     report.add(Line(case="memory", what=what, unit="s", value=update["seconds"], floor=upsert["seconds"]))
-    values = {"value": update["busy"], "floor": upsert["busy"]}
-    report.add(Line(case="memory", what=f"{what}: processors", unit="s", target=_UPDATE_RATIO, **values))
+    line = Line(case="memory", what=f"{what}: processors", unit="s", value=update["busy"], floor=upsert["busy"])
+    report.add(replace(line, target=_UPDATE_RATIO))
 
 
 def _child(name: str, path: Path, heap: str) -> None:

@@ -5,7 +5,7 @@ Source: docs/table-format.md, section 4; docs/merge-semantics.md, section 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemerge.commits.appends import already_done, also, defining, grown, state_after
@@ -27,20 +27,16 @@ __all__ = ["Scope", "commit_overwrite"]
 class Scope:
     """The partitions that an overwrite is about."""
 
-    covers: Callable[[Partition], bool] | None = None
-    """``None``: all of them."""
+    among: Callable[[Collection[Partition]], Collection[Partition]] | None = None
+    """Those of some partitions that are in the scope. ``None``: all are."""
 
-    def holds(self, partition: Partition) -> bool:
-        return self.covers is None or self.covers(partition)
-
-    def resets(self, view: TableView, written: Sequence[BaseFile]) -> list[Reset]:
-        """The resets of a commit after ``view``. Those of partitions that only come with it say that it made them."""
-        version = view.version + 1
-        if self.covers is None:
-            return [Reset(version, None)]
+    def partitions(self, view: TableView, written: Sequence[BaseFile]) -> Collection[Partition] | None:
+        """The partitions in the scope that a version or the written files have, each once; ``None``: all."""
+        if self.among is None:
+            return None
         known = dict.fromkeys(base.bucket_id.partition for base in (*view.base_files, *written))
         known |= dict.fromkeys(block.bucket_id.partition for commit in view.log_commits for block in commit.blocks)
-        return [Reset(version, partition) for partition in known if self.covers(partition)]
+        return dict.fromkeys(self.among(known.keys()))
 
 
 def commit_overwrite(
@@ -75,7 +71,10 @@ def commit_overwrite(
                 "schema or bucket count changed while the rows were written; open the table again and retry"
             )
         now = handle.store_now_ms()
-        replaced = [base for base in before.base_files if scope.holds(base.bucket_id.partition)]
+        partitions = scope.partitions(before, written)
+        # A reset of a partition that comes with the commit says that the commit made it.
+        resets = [Reset(before.version + 1, one) for one in ((None,) if partitions is None else partitions)]
+        replaced = [b for b in before.base_files if partitions is None or b.bucket_id.partition in partitions]
         gone = {base.add.path for base in replaced}
         ended = [minor.removal() for path, minor in before.minors.items() if path in gone]
         kept = {path: minor for path, minor in before.minors.items() if path not in gone}
@@ -88,7 +87,7 @@ def commit_overwrite(
                 *(removal(base.add, now) for base in replaced),
                 *(base.merged_to(before.version) for base in written),
                 *ended,
-                *without_dead_logs(before, files, kept, scope.resets(before, written)),
+                *without_dead_logs(before, files, kept, resets),
                 *also(provenance, before),
             ],
             {**metrics, "numRemovedFiles": len(replaced)},

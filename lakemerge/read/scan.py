@@ -5,9 +5,11 @@ Spark plans with the same functions; only who runs the parts differs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -42,12 +44,40 @@ def read_arrow(
 
 
 def scan(
-    handle: Handle, view: TableView, *, columns: Sequence[str] | None, filter: str | pc.Expression | None
+    handle: Handle,
+    view: TableView,
+    *,
+    columns: Sequence[str] | None,
+    filter: str | pc.Expression | None,
+    ordered: bool = True,
 ) -> pa.RecordBatchReader:
-    """The rows of a version as a stream of bounded memory; see :meth:`lakemerge.LakeTable.scan`."""
+    """The rows of a version as a stream of bounded memory; see :meth:`lakemerge.LakeTable.scan`.
+
+    :param ordered: whether rows come in the order of parts. Else several threads read, each a table ahead.
+    """
     plan = _plan(handle, view, columns, filter)
-    batches = (batch for part in plan.parts for table in plan.tables(part) for batch in table.to_batches())
-    return pa.RecordBatchReader.from_batches(plan.schema, batches)
+    tables = (
+        (table for part in plan.parts for table in plan.tables(part))
+        if ordered
+        else _read_ahead(plan, handle.settings.threads)
+    )
+    return pa.RecordBatchReader.from_batches(plan.schema, (batch for table in tables for batch in table.to_batches()))
+
+
+def _read_ahead(plan: _ScanPlan, threads: int) -> Iterator[pa.Table]:
+    """The tables of several parts in turn. Of each of them, one is read ahead."""
+    waiting = map(plan.tables, plan.parts)
+    active: deque[tuple[Iterator[pa.Table], Future[pa.Table | None]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        active.extend((tables, pool.submit(next, tables, None)) for tables in islice(waiting, threads))
+        while active:
+            tables, reading = active.popleft()
+            table = reading.result()
+            following = tables if table is not None else next(waiting, None)
+            if following is not None:
+                active.append((following, pool.submit(next, following, None)))
+            if table is not None:
+                yield table
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,6 @@ __all__ = [
     "tombstone_stream",
 ]
 
-_KINDS = pa.array(list(map(int, RecordKind)), pa.int8())
-
 Batches = Iterator[tuple[pa.Table, bool]]
 """Tables, each with whether it is the last."""
 
@@ -164,11 +162,11 @@ def check_kinds(table: pa.Table, path: str) -> None:
     kinds = table.column(KIND_COLUMN) if KIND_COLUMN in table.column_names else None
     if kinds is None or kinds.null_count == len(kinds):
         return
-    known = pc.is_in(kinds, value_set=_KINDS)
-    if not pc.all(known).as_py():
-        wrong = pc.unique(kinds.filter(pc.invert(known))).to_pylist()
+    wrong = ~np.isin(kinds.fill_null(-1).to_numpy(), list(RecordKind))
+    if wrong.any():
+        found = sorted(set(kinds.filter(pa.array(wrong)).to_pylist()), key=str)
         raise TableDamagedError(
-            f"file {path!r}: {KIND_COLUMN!r} holds {wrong[:3]}, which is no kind of record", path=path
+            f"file {path!r}: {KIND_COLUMN!r} holds {found[:3]}, which is no kind of record", path=path
         )
 
 

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lakemerge.errors import CommitConflictError
+from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
 from lakemerge.write.upsert import repeated
+from mergers.wording import argument
 
 __all__ = ["RETRIES", "in_attempts"]
 
@@ -36,6 +37,8 @@ def in_attempts(
     :param txn: it is looked up before each attempt; a transaction that was committed before is not planned again.
     :raises lakemerge.CommitConflictError: it conflicted in each of ``retries + 1`` attempts.
     """
+    if retries < 0:
+        raise InputError(f"{argument('retries')} must be 0 or more, not {retries}")
     view = begin
     for number in range(retries + 1):
         done = repeated(handle, view, txn)

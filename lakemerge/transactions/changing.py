@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.commits.provenance import Isolation
-from lakemerge.errors import FilterError, FrameError, InputError
+from lakemerge.errors import FilterError, FrameError
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.format.operations import Operation
 from lakemerge.frames import as_reader, collected, is_spark_column, is_spark_frame
@@ -35,7 +35,6 @@ from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import pack_dry, repeated, upsert_arrow
 from mergers.restart import CLEAR, SET
-from mergers.wording import argument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,10 +53,6 @@ class TransactionOptions:
     retries: int = RETRIES
     isolation: Isolation = "snapshot"
     explain: bool = False
-
-    def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise InputError(f"{argument('retries')} must be 0 or more, not {self.retries}")
 
     @property
     def written_txn(self) -> tuple[str, int] | None:
@@ -97,7 +92,7 @@ def update_where(
             done, packed = written(handle, view, frame, request, dry=options.explain)
         else:
             nodes = compile_assignments(values, view.config.schema, view.config.schema)
-            rows = scan(handle, view, columns=None, filter=cast("str", condition))
+            rows = scan(handle, view, columns=None, filter=cast("str", condition), ordered=False)
             names = view.config.schema.names
             records = _states(rows, (updated(b, nodes, names) for b in rows), SET)
             done, packed = _written(handle, view, records, request, dry=options.explain)
@@ -122,7 +117,7 @@ def delete_where(
             frame = delete_frame(spark, handle, view, condition, columns)
             done, packed = written(handle, view, frame, request, dry=options.explain)
         else:
-            rows = scan(handle, view, columns=columns, filter=cast("str", condition))
+            rows = scan(handle, view, columns=columns, filter=cast("str", condition), ordered=False)
             done, packed = _written(handle, view, _states(rows, rows, CLEAR), request, dry=options.explain)
         return done or _plan(Operation.DELETE, handle, view, packed, started, None)
 

@@ -215,7 +215,8 @@ class Merging:
     def _target_rows(self, keys: KeyColumns, *, all_rows: bool) -> Iterator[pa.RecordBatch]:
         config = self.view.config
         if all_rows:
-            yield from (batch for batch in scan(self.handle, self.view, columns=None, filter=None) if batch.num_rows)
+            rows = scan(self.handle, self.view, columns=None, filter=None, ordered=False)
+            yield from (batch for batch in rows if batch.num_rows)
             return
         schema = pa.schema([config.schema.field(name) for name in config.key])
         wanted = pa.table(list(keys), schema=schema)

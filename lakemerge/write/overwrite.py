@@ -7,7 +7,7 @@ memory, and go from there into base files, as at a first load. Source: docs/merg
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,8 +119,9 @@ class OverwriteRequest:
         partitions = dict.fromkeys(written)
         condition = self._condition(config)
         if condition is not None:
-            covers = _Covered(condition, config)
-            outside = next((partition for partition in partitions if not covers(partition)), None)
+            among = _Covered(condition, config)
+            covered = among(partitions.keys())
+            outside = next((partition for partition in partitions if partition not in covered), None)
             if outside is not None:
                 named = dict(zip(config.partition_by, outside, strict=True))
                 raise FrameError(
@@ -128,11 +129,11 @@ class OverwriteRequest:
                     "leave them out, or overwrite more",
                     partition=outside,
                 )
-            return Scope(covers)
+            return Scope(among)
         if self.partitions is not None:
-            return Scope(self.partitions.__contains__)
+            return Scope(self.partitions.intersection)
         if self.partition_mode == "dynamic" and config.partition_by:
-            return Scope(frozenset(partitions).__contains__)
+            return Scope(frozenset(partitions).intersection)
         return Scope()
 
     def _condition(self, config: TableConfig) -> Filter | None:
@@ -154,26 +155,26 @@ class OverwriteRequest:
 
 
 class _Covered:
-    """Whether a condition holds for a partition."""
+    """The partitions for which a condition holds. All are judged at once, and each once."""
 
     def __init__(self, condition: Filter, config: TableConfig) -> None:
         self._condition, self._config = condition, config
         self._known: dict[Partition, bool] = {}
 
-    def __call__(self, partition: Partition) -> bool:
-        if partition not in self._known:
-            self._known[partition] = self._judged(partition)
-        return self._known[partition]
+    def __call__(self, partitions: Collection[Partition]) -> Collection[Partition]:
+        new = [partition for partition in partitions if partition not in self._known]
+        if new:
+            self._known |= dict.fromkeys(new, False) | dict.fromkeys(self._judged(new), True)
+        return dict.fromkeys(partition for partition in partitions if self._known[partition])
 
-    def _judged(self, partition: Partition) -> bool:
-        schema = self._config.schema
-        arrays = []
-        for name, text in zip(self._config.partition_by, partition, strict=True):
-            kind = schema.field(name).type
-            arrays.append(pa.array([None if text is None else parse_partition_value(text, kind)], kind))
-        # A table without columns has no rows, so a constant condition needs one.
-        rows = pa.table([pa.array([True]), *arrays], names=[KIND_COLUMN, *self._config.partition_by])
-        return bool(self._condition.kept(rows).num_rows)
+    def _judged(self, partitions: Sequence[Partition]) -> list[Partition]:
+        columns = [pa.array(range(len(partitions)), pa.int64())]
+        for place, name in enumerate(self._config.partition_by):
+            kind = self._config.schema.field(name).type
+            texts = (partition[place] for partition in partitions)
+            columns.append(pa.array([None if t is None else parse_partition_value(t, kind) for t in texts], kind))
+        rows = pa.table(columns, names=[KIND_COLUMN, *self._config.partition_by])
+        return [partitions[number] for number in self._condition.kept(rows)[KIND_COLUMN].to_pylist()]
 
 
 def start_overwrite(

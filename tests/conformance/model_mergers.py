@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tests.conformance.model_functions import Function, check_range, function_of
@@ -112,11 +113,13 @@ class PartialUpdate(Merger):
             case _:
                 return True
 
-    def new_row(self, record: Record) -> Row:
-        """The key, and the defaults that the record names as such. A function folds values that are set."""
+    def new_row(self, record: Record, known: Mapping[str, Any] = MappingProxyType({})) -> Row:
+        """The key, and the defaults that the record names as such. A function folds values that are set. ``known``: the
+        sequences that a deleted key remembers; a group of the record that is older gives nothing."""
         row = {column: record.values[column] for column in self.spec.key}
         if self.unset_mode() == "default":
-            members = [c for group in self.groups if not self.skips(record, group) for c in group.members]
+            groups = [g for g in self.groups if not self.skips(record, g) and self.is_newer(known, record, g)]
+            members = [c for group in groups for c in group.members]
             plain = [c for c in (*self.ungrouped, *members) if c in record.values and c not in self.functions]
             row |= {c: record.values[c] for c in plain if self.is_default(c, record.values[c])}
         return row
@@ -166,7 +169,7 @@ class PartialUpdate(Merger):
             if retraction or self.stays_out(known, record):
                 left = self.advanced(known, record)
                 return Tombstone((), left) if left else None
-            row = self.new_row(record) | known
+            row = self.new_row(record, known) | known
         else:
             row = dict(state)
         if not retraction:

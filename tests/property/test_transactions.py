@@ -59,8 +59,8 @@ OTHERS: Mapping[str, Callable[[LakeTable], object]] = {
 }  # fmt: skip
 
 
-def vacuum(table: LakeTable) -> None:
-    table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
+def vacuum(table: LakeTable) -> object:
+    return table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
 
 
 @pytest.fixture(scope="module")

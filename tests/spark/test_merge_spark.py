@@ -127,10 +127,10 @@ def test_a_source_that_differs_at_each_computation(spark: SparkSession, tmp_path
     table.upsert(pa.table({"k": range(40), "n": [0] * 40}))
     source = spark.range(40, numPartitions=2).select((f.floor(f.rand() * 1e6) * 100 + f.col("id")).alias("k"))
     merge = table.merge(source, "target.k = pmod(source.k, 100) + IF(rand() < 0.5, 0, 1000)")
-    kept = spark.sparkContext._jsc.getPersistentRDDs().size()  # type: ignore[attr-defined]
+    kept = spark.sparkContext._jsc.getPersistentRDDs().size()
     merge.whenMatchedUpdate(set={"n": "1"}).whenNotMatchedInsert(values={"n": "2"}).execute()
     rows = table.to_arrow().to_pylist()
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept  # type: ignore[attr-defined]
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept
     hit = {row["k"] for row in rows if row["n"] == 1}
     new = {row["k"] - 1000 for row in rows if row["n"] == 2}
     assert hit | new == set(range(40))

@@ -128,6 +128,26 @@ def test_a_conflict_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(LakeTable.open(path, spark=spark).to_df()) == [(7, "a", 1, "n")]
 
 
+def test_a_stream_goes_on_over_it(spark: SparkSession, tmp_path: Path) -> None:
+    """The stream of changes, applied to a copy under commit-time, keeps it the same."""
+    table = made(spark, tmp_path / "t")
+    copy = LakeTable.create(tmp_path / "copy", DDL, key=["id", "p"], merger="commit-time", buckets=1, spark=spark)
+
+    def follow() -> None:
+        changes = spark.readStream.format("lakemerge").options(readChangeFeed="true").load(str(tmp_path / "t"))
+        writer = changes.drop("_commit_version", "_commit_timestamp").writeStream.format("lakemerge")
+        options = {"kindColumn": "_change_type", "checkpointLocation": str(tmp_path / "checkpoint")}
+        writer.options(**options).trigger(availableNow=True).start(str(tmp_path / "copy")).awaitTermination()
+        assert rows(copy.to_df()) == rows(table.to_df())
+
+    follow()
+    table.overwrite(spark.createDataFrame([(1, "a", 1, "n"), (9, "a", 1, "n")], DDL), "p = 'a'")
+    table.upsert(spark.createDataFrame([(9, "a", 2, "m"), (4, "b", 9, "m")], DDL))
+    follow()
+    table.overwrite(spark.createDataFrame([(1, "c", 1, "n")], DDL))
+    follow()
+
+
 def test_by_format(spark: SparkSession, tmp_path: Path) -> None:
     table = made(spark, tmp_path / "t")
     save(spark.createDataFrame([(7, "a", 1)], "id INT, p STRING, at SMALLINT").repartition(2), tmp_path / "t")

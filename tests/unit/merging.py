@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -239,10 +239,14 @@ REFUSALS: Mapping[str, Refusal] = {
         "in the table and in the source|[Aa]mbiguous",
     ),
     "a condition that is none": Refusal(
-        lambda merge: merge.whenMatchedDelete({"n": "1"}), InputError, "condition is SQL text.*name the parameter"
+        lambda merge: cast("Any", merge).whenMatchedDelete({"n": "1"}),
+        InputError,
+        "condition is SQL text.*name the parameter",
     ),
     "values that are none": Refusal(
-        lambda merge: merge.whenMatchedUpdate(set="n"), InputError, "set must be a mapping"
+        lambda merge: cast("Any", merge).whenMatchedUpdate(set="n"),
+        InputError,
+        "set must be a mapping",
     ),
     "an insert from the table's row": Refusal(
         lambda merge: merge.whenNotMatchedInsert(values={"n": "target.n"}), FilterError, "target"

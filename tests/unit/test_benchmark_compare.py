@@ -99,6 +99,7 @@ def test_a_right_engine_has_right_rows(case: str, workload: Workload, tmp_path: 
         "history": {"load", *COMMITS, "compaction", "large commit"}
         | {f"{state}: {name}" for state in ("dirty", "clean") for name in asked},
         "sizes": {"commit"},
+        "merge": {"merge"},
         "longevity": {"commit", "full scan", "two-column aggregate", "key look-up"},
         "wide": {"partial update", "dirty: full scan", "dirty: aggregate of an updated column"},
     }

@@ -145,7 +145,7 @@ def test_delete_where_and_keys_that_never_were(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     table.upsert(frame([(7, 100, "a")]))
     table.delete_where("v = 'a'")
-    assert told(table)[-1] == (2, "-D", "deleted: the row is gone, and o 100 is remembered")
+    assert told(table)[-1] == (2, "clear", "deleted: by a transaction; o 100 is remembered")
     nobody = table.explain({"k": 99}, 0)
     assert (nobody.steps, nobody.row) == ((), None)
     assert LakeTable.create(tmp_path / "e", "k INT", key=["k"]).explain({"k": 1}).steps == ()

@@ -440,7 +440,7 @@ def test_the_suite_finds_kernels_that_do_not_restart(monkeypatch: pytest.MonkeyP
         merger = Sum()
         schema = SHAPE.schema
         key = ("id",)
-        max_examples = 30
+        max_examples = 60
 
     Suite().test_sets_and_clears_restart_the_fold()
     monkeypatch.setattr(kernel, *DEFECTS["a set does not restart the fold"])

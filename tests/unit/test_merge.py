@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import FilterError, FrameError, InputError, LakeMergeError, LakeTable, TransactionPlan
+from lakemerge.read.scan import scan
 from tests.unit.faults import frame, listing, open_over
 from tests.unit.merging import MERGES, REFUSALS, ROWS, SAME, SOURCE, made, state, table_of_key, with_holes
 
@@ -184,3 +186,23 @@ def test_a_source_column_twice(tmp_path: Path) -> None:
     twice = pa.table([SOURCE.column("k"), SOURCE.column("n"), SOURCE.column("n")], names=["k", "n", "N"])
     with pytest.raises(FrameError, match="several columns 'n'"):
         table.merge(twice, SAME).whenMatchedDelete().execute()
+
+
+def test_rows_that_are_read_ahead(tmp_path: Path) -> None:
+    """All rows, once each; an error of a thread is raised, and a reader that stops leaves no thread."""
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="commit-time", buckets=16)
+    table.upsert(pa.table({"k": range(5000), "n": range(5000)}))
+    table.upsert(pa.table({"k": range(0, 5000, 7), "n": [-1] * 715}))
+    handle, view = table.handle, table.view
+    found = scan(handle, view, columns=None, filter="n < 4000", ordered=False).read_all()
+    expected = scan(handle, view, columns=None, filter="n < 4000").read_all()
+    assert found.sort_by("k").equals(expected.sort_by("k"))
+    before = threading.active_count()
+    reader = scan(handle, view, columns=None, filter=None, ordered=False)
+    reader.read_next_batch()
+    reader.close()
+    del reader
+    assert threading.active_count() == before
+    with pytest.raises(FilterError, match="by zero"):
+        table.update_where("1 / (n - 3000) > 0", {"n": 0})
+    assert table.version == view.version

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb
 import orjson
 import pandas as pd
 import polars as pl
@@ -185,6 +186,10 @@ def test_other_partitions_stay(how: str, compacted: str, tmp_path: Path) -> None
     table.upsert(of([(1, "a", 2, "later"), (2, "a", 0, "again"), (4, "b", 4, "too old")]))
     wanted = [(1, "a", 2, "later"), (2, "a", 0, "again"), (9, "a", 1, "n"), *B_ROWS]
     assert state_of(tmp_path / "t") == sorted(wanted, key=repr)
+    count = table.query("SELECT count(*) AS n, sum(o) AS o FROM self").to_pylist()
+    assert count == [{"n": len(wanted), "o": sum(row[2] for row in wanted)}]
+    assert table.get({"k": 3, "p": "a"}) is None
+    assert rows_of(table.to_arrow(filter="o < 3")) == [row for row in sorted(wanted, key=repr) if row[2] < 3]
     for compact in (table.compact_logs, lambda: table.compact(minor=True), table.compact):
         compact()
         assert state_of(tmp_path / "t") == sorted(wanted, key=repr)
@@ -272,6 +277,8 @@ def test_each_version_is_a_delta_table(tmp_path: Path) -> None:
         delta = deltalake.DeltaTable(path)
         assert delta.version() == table.version
         seen.append(rows_of(delta.to_pyarrow_table().select(["k", "p", "o", "v"])))
+        files = [str(path / add.path) for add in table.view.snapshot.files.values()]
+        assert rows_of(duckdb.read_parquet(files).select("k, p, o, v").to_arrow_table()) == seen[-1]
     first = [(1, "b", 5, "x"), (4, "b", 5, "x")]
     assert seen == [
         sorted([(1, "a", 1, "n"), *first], key=repr),

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemerge import CommitConflictError, InputError, LakeTable, OutcomeUnknownError
+from lakemerge import CommitConflictError, InputError, LakeTable, OutcomeUnknownError, UpsertResult
 from lakemerge.errors import TableReplacedError
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
@@ -48,8 +48,8 @@ def at_records(path: Path, deed: Callable[[LakeTable], object]) -> Fault:
     return Fault(action=lambda call: deed(LakeTable.open(path)) and None, method="publish", path="/log/")
 
 
-def vacuumed(table: LakeTable) -> None:
-    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+def vacuumed(table: LakeTable) -> object:
+    return table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
 
 
 def with_files_gone(table: LakeTable) -> None:
@@ -259,11 +259,12 @@ def test_txn_is_looked_up_before_anything_is_planned(tmp_path: Path) -> None:
     assert table.update_where("k = 1", {"n": "n + 1"}, txn=("job", 3)).rows == 1
     before = listing(path)
     known = len(store.calls)
-    for deed in (
+    deeds: tuple[Callable[[LakeTable], UpsertResult], ...] = (
         lambda t: t.update_where("no_such_column = 1", {"nor_this": 1}, txn=("job", 3)),
         lambda t: t.delete_where("true", txn=("job", 2)),
         lambda t: t.merge(pa.table({"k": [1]}), "target.k = source.k", txn=("job", 3)).whenMatchedDelete().execute(),
-    ):
+    )
+    for deed in deeds:
         result = deed(table)
         assert (result.mode, result.rows, result.version) == ("repeated", 0, 2)
     assert not [call for call in store.calls[known:] if "_delta_log" not in call.path]

@@ -105,11 +105,12 @@ def test_not_null_and_the_mergers_values_are_checked(tmp_path: Path) -> None:
     table.upsert(rows)
     version = table.version
     source = pa.table({"k": [1, 2], "o": [1, 1], "v": ["gone", "gone"], "n": pa.array([None, None], pa.int32())})
-    for deed in (
+    deeds: tuple[Callable[[], object], ...] = (
         lambda: table.update_where("true", {"n": None, "v": "'gone'"}),
         lambda: table.merge(source, "target.k = source.k").whenMatchedUpdateAll().execute(),
         lambda: table.merge(source, "target.k = source.k").whenNotMatchedInsertAll().execute(),
-    ):
+    )
+    for deed in deeds:
         with pytest.raises(FrameError, match="'n' is NOT NULL and null in 1 row"):
             deed()
     sketches = LakeTable.create(
