@@ -27,6 +27,8 @@ __all__ = ["Footprint", "RowsChangedError"]
 
 _SHOWN_KEYS = 3
 _BUDGET_BYTES = 64 * 1024 * 1024
+_KEPT_BYTES = 256 * 1024 * 1024
+"""Up to so many bytes of a transaction's own keys are kept for the next comparison. Others are read again."""
 
 
 class RowsChangedError(CommitConflictError):
@@ -98,9 +100,7 @@ class Footprint:
                     self._compare(version, own, block)
 
     def _compare(self, version: int, own: LogBlock, theirs: LogBlock) -> None:
-        if own not in self._keys:
-            self._keys[own] = self._keys_of(own)
-        mine, others = self._keys[own], self._keys_of(theirs)
+        mine, others = self._own_keys(own), self._keys_of(theirs)
         key = self._begin.config.key
         _, met = locate(key_columns(mine, key), key_columns(others, key))
         if met.any():
@@ -111,6 +111,14 @@ class Footprint:
                 version=version,
                 keys=tuple(found),
             )
+
+    def _own_keys(self, own: LogBlock) -> pa.Table:
+        if own in self._keys:
+            return self._keys[own]
+        keys = self._keys_of(own)
+        if sum(kept.nbytes for kept in self._keys.values()) + keys.nbytes <= _KEPT_BYTES:
+            self._keys[own] = keys
+        return keys
 
     def _keys_of(self, block: LogBlock) -> pa.Table:
         """The keys of a block, each once, sorted."""

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from lakemerge import CommitConflictError, InputError, LakeTable, OutcomeUnknownError, UpsertResult
+from lakemerge.commits.footprint import Footprint
 from lakemerge.errors import TableReplacedError
+from lakemerge.format.log_block import LogBlock
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import Put
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
@@ -311,3 +313,31 @@ def test_the_last_error_counts_and_names_keys(tmp_path: Path) -> None:
     for wrong in (-1, True, 2.5):
         with pytest.raises(InputError, match="retries"):
             table.update_where("true", {"v": "'b'"}, retries=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kept", [0, 2**20])
+def test_keys_that_are_too_many_to_keep_are_read_again(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commits of others are compared with the same keys."""
+    monkeypatch.setattr("lakemerge.commits.footprint._KEPT_BYTES", kept)
+    read: list[int] = []
+    keys_of = Footprint._keys_of
+
+    def counting(self: Footprint, block: LogBlock) -> pa.Table:
+        keys = keys_of(self, block)
+        read.append(keys.num_rows)
+        return keys
+
+    monkeypatch.setattr(Footprint, "_keys_of", counting)
+    path = tmp_path / "t"
+    create(path, properties={"lakemerge.maintenance": "off"}).upsert(frame([(1, 5, "a"), (2, 5, "b"), (9, 5, "a")]))
+
+    def others(table: LakeTable) -> None:
+        for _ in range(2):
+            table.upsert(frame([(2, 6, "c")]))
+
+    table, _ = open_over(path, at_commit(path, others))
+    table.update_where("v = 'a'", {"v": "'z'"})
+    assert state_of(path) == [(1, 5, "z"), (2, 6, "c"), (9, 5, "z")]
+    assert sorted(read) == ([1, 1, 2] if kept else [1, 1, 2, 2]), "its own two keys, once for each commit if not kept"
