@@ -148,6 +148,7 @@ test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 test: BUT_LONG := and not long
 test-all coverage: export LAKEMERGE_EFFORT := many
 test-deep: export LAKEMERGE_EFFORT := all
+test-deep: export LAKEMERGE_SPARK_HISTORIES := 100
 
 # Lines and branches that the tests of test-all run, Spark's workers and all other processes included.
 coverage: PYTEST += --cov --cov-append --cov-report=
