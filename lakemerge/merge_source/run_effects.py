@@ -18,6 +18,7 @@ from lakemerge.merge_source.clusters import Clusters, LeftOut, find_clusters
 from lakemerge.merge_source.combine import members_of
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content_hash import hash_rows
+from lakemerge.merge_source.emission import REMEMBERED, Emitter
 from lakemerge.merge_source.entity_states import Known, held_lists, ints, strings
 from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, run_starts
 from lakemerge.merge_source.output_ids import (
@@ -30,7 +31,6 @@ from lakemerge.merge_source.output_ids import (
     retired_ids,
     with_first_ids,
 )
-from lakemerge.merge_source.output_rows import REMEMBERED, Emitter
 from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, RETIRED, departed, records
 
 __all__ = ["Plan", "Settling", "departures", "settle"]

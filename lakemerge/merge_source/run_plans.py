@@ -15,6 +15,7 @@ from lakemerge.merge_source.clusters import LeftOut, oversize
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.config_changes import shape_taken_up
+from lakemerge.merge_source.emission import Emitter, LocalEmitter
 from lakemerge.merge_source.entity_states import Fresh, Known, assemble, ints, strings
 from lakemerge.merge_source.full_run import (
     all_entities,
@@ -32,7 +33,6 @@ from lakemerge.merge_source.last_output import confirmed, seen_clusters
 from lakemerge.merge_source.member_rows import Chunks, ScannedRows, SoughtRows
 from lakemerge.merge_source.nested_arrays import Bools
 from lakemerge.merge_source.output_ids import Bystanders, Left, OldClusters, collision
-from lakemerge.merge_source.output_rows import Emitter, LocalEmitter
 from lakemerge.merge_source.oversize_values import all_left_out_records, left_out_of, left_out_records
 from lakemerge.merge_source.removed_entities import Departures, due_departures, forgotten_entities, forgotten_of
 from lakemerge.merge_source.run_effects import Plan, Settling, departures, settle

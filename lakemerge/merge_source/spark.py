@@ -21,6 +21,7 @@ from pyspark.sql.types import StringType
 
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import OutputShape, Part, combine
+from lakemerge.merge_source.emission import REMEMBERED, Emission, judge
 from lakemerge.merge_source.entity_states import Fresh, Known, held_lists, held_of, ints, strings
 from lakemerge.merge_source.ids import composite_ids, ids_of
 from lakemerge.merge_source.incremental_run import fresh_of_rows, narrow_columns
@@ -28,7 +29,6 @@ from lakemerge.merge_source.inputs import Input, Shape
 from lakemerge.merge_source.member_rows import BATCH_MEMBERS, Chunks
 from lakemerge.merge_source.nested_arrays import Ints, contiguous, run_starts
 from lakemerge.merge_source.output_ids import OldClusters
-from lakemerge.merge_source.output_rows import REMEMBERED, Emission, judge
 from lakemerge.merge_source.publish import KIND, conformed, prepare_output, removals, retired_rows, with_kind
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import APPLICATION, HOLDING
@@ -126,7 +126,7 @@ class SparkEmitter:
         self.rows = 0
 
     def emit(self, clusters: Clusters, old: OldClusters, *, run: int, number: int) -> Emission:
-        """See :class:`lakemerge.merge_source.output_rows.Emitter`. Numbers have a gap for each cluster that is not
+        """See :class:`lakemerge.merge_source.emission.Emitter`. Numbers have a gap for each cluster that is not
         emitted."""
         if not len(clusters):
             return Emission(REMEMBERED.empty_table(), number, 0, 0)
