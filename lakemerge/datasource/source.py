@@ -256,8 +256,8 @@ def _overwriting(options: Mapping[str, str]) -> OverwriteRequest:
     """The options of ``mode("overwrite")``, which has Delta's names. Raises :class:`InputError`."""
     if "overwriteSchema" in options:
         raise InputError(
-            "overwriteSchema: an overwrite keeps the table's definition; LakeTable.create(..., replace=True) gives it "
-            "a new one, and mergeSchema adds columns"
+            "overwriteSchema: an overwrite keeps the table's definition; create the table again to give it "
+            "another one; mergeSchema adds columns"
         )
     if "kindColumn" in options:
         raise InputError('kindColumn: the rows of mode("overwrite") are states and have no kinds')

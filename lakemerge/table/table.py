@@ -87,7 +87,7 @@ class LakeTable:
     ::
 
         make      create, open
-        write     upsert, delete, update_where, delete_where, merge, ingest, write_stream, batch_writer
+        write     upsert, delete, update_where, delete_where, merge, overwrite, ingest, write_stream, batch_writer
         read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay

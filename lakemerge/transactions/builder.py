@@ -122,7 +122,7 @@ class MergeBuilder:
         if not (condition is None or isinstance(condition, str) or is_spark_column(condition)):
             raise InputError(
                 f"{argument('condition')} is SQL text, or a Column of Spark, not {shown(condition)}; to set columns, "
-                "name the parameter (set=... or values=...)"
+                f"name the parameter, {argument('set', '...')} or {argument('values', '...')}"
             )
         if values is not None:
             mapping(values, "values" if action == "insert" else "set")

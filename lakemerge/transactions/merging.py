@@ -183,7 +183,7 @@ class Merging:
         if there:
             raise MultipleMatchesError(
                 f"the merge would insert a row for the source row {key}, and the table has a row of its key that does "
-                f"not meet the other conditions of {self.call.on!r}: put these into the clauses (condition=...)"
+                f"not meet the other conditions of {self.call.on!r}: put these into the conditions of the clauses"
             )
         raise MultipleMatchesError(f"the merge would insert several rows of one key, such as that of {key}")
 

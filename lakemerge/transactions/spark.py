@@ -260,7 +260,7 @@ class MergeOnSpark:
             taken = self._first(rows, inserts)
             wrong = self._refusal(
                 "a source row would be inserted, and the table has a row of its key that does not meet the other "
-                f"conditions of {call.on!r} (put these into the clauses, condition=...), such as ", theirs[0],
+                f"conditions of {call.on!r} (put these into the conditions of the clauses), such as ", theirs[0],
             )  # fmt: skip
             inserted = functions.when(there, functions.when(taken.isNotNull(), wrong).otherwise(alone)).otherwise(taken)
             chosen = chosen.when(given, inserted)

@@ -273,7 +273,7 @@ WRITING = [
     Mistake("a txn of the library", lambda f: table(f).upsert(row(), txn=("lakemerge.x", 1)), FrameError,
         "is not yours", "'lakemerge.x'", "take another name"),
     Mistake("an update of the key", lambda f: sums(f).update_where("id = 1", {"id": 2}), FrameError,
-        "'id' is a key column", "which stays", "delete the row, and upsert it anew"),
+        "'id' is a key column", "which stays", "delete the row and upsert it anew"),
     Mistake("a merge without the key",
         lambda f: sums(f).merge(pa.table({"n": [1]}), "target.n = source.n").whenMatchedDelete().execute(), FilterError,
         "does not compare the whole key", "id is missing", "target.id = source.id"),
