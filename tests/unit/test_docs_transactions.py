@@ -11,5 +11,5 @@ GUIDE = "transactions.md"
 
 def test_the_guide_runs_as_it_stands(tmp_path: Path) -> None:
     code = blocks(GUIDE)
-    assert len(code) == count_of_blocks(GUIDE) == 4
+    assert len(code) == count_of_blocks(GUIDE) == 5
     run(GUIDE, code, folder=str(tmp_path))
