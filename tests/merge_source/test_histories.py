@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge.merge_source import emission, index, inputs, rows, run
+from lakemerge.merge_source import emission, index, inputs, member_rows, run
 from tests.merge_source.histories import History
 from tests.property.effort import some
 
@@ -20,7 +20,7 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
 def test_a_random_history_in_small_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if values had thousands of holders, and runs thousands of members: pages, batches and chunks of a few."""
     monkeypatch.setattr(index, "_PAGE", 1)
-    monkeypatch.setattr(rows, "BATCH_MEMBERS", 2)
+    monkeypatch.setattr(member_rows, "BATCH_MEMBERS", 2)
     monkeypatch.setattr(emission, "BATCH_ROWS", 1)
     monkeypatch.setattr(inputs, "_GET_KEYS", 2)
     monkeypatch.setattr(run, "_RETIRED_ROWS", 1)

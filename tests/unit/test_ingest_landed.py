@@ -21,7 +21,7 @@ import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.ingest import Files
-from lakemerge.ingest.formats import documents, lines
+from lakemerge.ingest.formats import json_lines, lines
 from lakemerge.ingest.formats.choose import chosen_format
 from lakemerge.ingest.formats.delimited import Delimited
 from lakemerge.ingest.formats.json_lines import JsonLines, cut_documents
@@ -292,7 +292,7 @@ def test_brackets_that_do_not_match_are_no_documents(text: str) -> None:
 
 
 def test_a_document_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(json_lines, "MAX_RECORD_BYTES", 100)
     with pytest.raises(FileUnreadableError, match="the record at byte 8 has more than 100 bytes"):
         list(cut_documents(pa.BufferReader(b'{"i":1}\n{"i":"' + b"x" * 500), portion_bytes=20))
     assert MAX_RECORD_BYTES > 100
