@@ -32,7 +32,7 @@ from rich.console import Console
 from benchmarks.measure import Line, Report, usable_cores
 from benchmarks.merge_source_data import RULES, SCHEMAS, People, union_find
 from lakemerge import LakeTable, Settings
-from lakemerge.merge_source import MergeConfig, MergeSource, planning
+from lakemerge.merge_source import MergeConfig, MergeSource, run_plans
 from lakemerge.merge_source.inputs import Access
 from lakemerge.merge_source.run import Tables
 from lakemerge.merge_source.state import STATE_SETTINGS
@@ -136,7 +136,7 @@ def _spark_join(spark: SparkSession, kept: _Kept) -> float:
 
 def _full_in_tasks(report: Report, kept: _Kept, spark: SparkSession) -> float:
     """The time of a full run that goes through Spark although the tables are small; the second time."""
-    planning.SPARK_FROM_BYTES = 0
+    run_plans.SPARK_FROM_BYTES = 0
     seconds = 0.0
     for name in ("warm", "on_spark"):
         source = MergeSource.create(kept.folder / name, _config(kept.folder), spark=spark)

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
-from lakemerge.merge_source import Dataset, MergeConfig, MergeSource, planning
+from lakemerge.merge_source import Dataset, MergeConfig, MergeSource, run_plans
 from lakemerge.merge_source import spark as on_spark
 from lakemerge.merge_source.spark import entities_on_spark
 from tests.merge_source.histories import History
@@ -30,7 +30,7 @@ CHOSEN = [case for case in CASES if case["name"] in NAMES]
 @pytest.fixture(autouse=True)
 def always_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full runs use Spark though the datasets are small."""
-    monkeypatch.setattr(planning, "SPARK_FROM_BYTES", 0)
+    monkeypatch.setattr(run_plans, "SPARK_FROM_BYTES", 0)
 
 
 def numbered(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_only_full_runs_over_large_datasets_use_spark(
         tables[name].upsert(pa.table({"id": [3], "x": [3]}))
     size = sum(part.stored_bytes for table in tables.values() for part in table.view.file_slices)
     for number, least in enumerate((size, size + 1)):
-        monkeypatch.setattr(planning, "SPARK_FROM_BYTES", least)
+        monkeypatch.setattr(run_plans, "SPARK_FROM_BYTES", least)
         source = MergeSource.create(
             tmp_path / str(number), MergeConfig(datasets=dict(tables), equality=["a.x = b.x"]), spark=spark
         )
