@@ -126,7 +126,7 @@ def test_where_streams_begin_and_end(tmp_path: Path) -> None:
         ({"startingVersion": "x"}, "must be a whole number"),
         ({"startingVersion": "1", "consumer": "c"}, "a consumer has a position"),
         ({"maxVersionsPerTrigger": "0"}, "must be 1 or more"),
-        ({"maxBytesPerTrigger": "much"}, "no size"),
+        ({"maxBytesPerTrigger": "much"}, "is not a size"),
         ({"schemaChanges": "guess"}, "must be one of keep, stop"),
         ({"deduplicationMode": "netChanges"}, "is for batches"),
         ({"version": "1"}, "takes no option version"),
