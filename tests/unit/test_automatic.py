@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import compaction
 from lakemerge import InputError, LakeTable, SchemaError
 from lakemerge.results.schedule import Auto, Schedule
 from lakemerge.testing.faults import Call, Fault
@@ -123,7 +122,7 @@ def test_an_interrupt_says_that_the_write_landed(tmp_path: Path, monkeypatch: py
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compaction, "after_write", interrupted)
+    monkeypatch.setattr("compaction.inline.after_write", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         table.upsert(frame([(5, 99, "landed")]))
     assert "the write before it has landed, as version 2" in raised.value.__notes__[0]
