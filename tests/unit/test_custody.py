@@ -184,7 +184,7 @@ def test_a_search_by_kind_time_and_info(tmp_path: Path) -> None:
     (change,) = table.lineage(kind="CHANGE").events
     assert change.words == "the merger is commit-time instead of event-time, with options {}"
     (gone,) = table.lineage(info="gdpr").events
-    assert gone.words == "1 deletes were committed"
+    assert gone.words == "1 delete was committed"
     (own,) = table.lineage(key={"k": 7}, info={"reason": "gdpr request 12"}).events
     assert own.words.endswith("of this key: -D")
     note = f"from version {change.version} on the merger is commit-time; before, it was event-time"

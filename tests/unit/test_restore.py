@@ -164,7 +164,7 @@ def test_what_began_before_a_restore_cannot_land_after_it(tmp_path: Path, work: 
         "upsert": lambda: late.upsert(frame([(1, 50, "x")])),
         "compact": late.compact,
         "minor": lambda: late.compact(minor=True),
-        "delete_where": lambda: late.delete_where("k = 3"),
+        "delete_where": lambda: late.delete_where("k = 3", retries=0),
         "alter": lambda: late.alter(add_columns="note STRING"),
         "logs": lambda: late.compact_logs(size_ratio=math.inf),
     }[work]
