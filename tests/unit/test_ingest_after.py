@@ -177,8 +177,8 @@ def test_a_job_that_maintenance_does_not_help_waits_and_says_so(
     land(landing, "b.json", numbered(0, 9, o=2), at=2)
     job(table, landing).run()
     land(landing, "c.json", numbered(0, 9, o=3), at=3)
-    for name in ("maintain", "compact"):
-        monkeypatch.setattr(LakeTable, name, lambda self, **more: None)
+    for name in ("maintain_open", "compact_open"):
+        monkeypatch.setattr(f"lakemerge.ingest.settings.{name}", lambda table: None)
     result = job(table, landing, max_read_amplification=1.0, bins=Bins()).run()
     assert (result.windows, result.files) == (0, 0)
     assert "read amplification is" in str(result.waiting)
