@@ -538,9 +538,7 @@ class LakeTable:
     ) -> UpsertResult | TransactionPlan:
         from compaction import maintain_after_write
 
-        begin = self._open.writable()
-        with unless_vacuumed(self._open.handle.log, begin.snapshot):
-            result = run(begin)
+        result = run(self._open.writable())
         if not explain:
             self._open.follow()
             maintain_after_write(self._open, result.version)

@@ -80,7 +80,7 @@ class Transact:
     where: Filter | None
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    """Of an update, one row: the new values."""
+    """The rows of a merge's source. An update has one row: the new values."""
 
 
 @dataclass(frozen=True)

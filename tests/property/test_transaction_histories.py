@@ -48,7 +48,7 @@ class Setting:
     table: TableCase
     kinds: tuple[str, ...]
     values: Mapping[str, Sequence[Any]]
-    """Of every column."""
+    """The values that each column may have."""
     full: bool = False
     """Whether all records and rows have all columns."""
     together: tuple[tuple[str, ...], ...] = ()
@@ -240,7 +240,7 @@ def check_feed(table: LakeTable, model: ModelTable, numbers: Mapping[int, int]) 
 
 
 ALL: Final = 143
-"""Of each setting, which makes 10,000."""
+"""How many histories each setting has, so that there are 10,000."""
 EACH: Final = examples(ALL if examples(5) == 5 else 5, variable="LAKEMERGE_HISTORIES")
 
 

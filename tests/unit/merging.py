@@ -88,7 +88,7 @@ class Merge(NamedTuple):
     on: str = SAME
     how: Mapping[str, Any] = {}
     columns: tuple[str, ...] = ("k", "g", "n")
-    """Of the source."""
+    """The columns of the source."""
     source: pa.Table = SOURCE
 
 

@@ -425,7 +425,7 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_search_finds_kernels_that_do_not_restart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a merger that combines by itself. Without a defect it finds nothing (:class:`TestEventTime`)."""
+    """The merger combines by itself. Without a defect the search finds nothing (:class:`TestEventTime`)."""
     place, defect = DEFECTS[name]
     monkeypatch.setattr(kernel, place, defect)
     found = find_counterexample(EventTime(), SMALL, "associative", max_examples=1000, shrink=False)
@@ -434,7 +434,7 @@ def test_the_search_finds_kernels_that_do_not_restart(name: str, monkeypatch: py
 
 
 def test_the_suite_finds_kernels_that_do_not_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any merger."""
+    """The suite that users run on their mergers finds them, too."""
 
     class Suite(MergerSuite):
         merger = Sum()
