@@ -17,6 +17,7 @@ __all__ = ["Comparison", "markdown"]
 _TITLES = {
     "history": "One history: load, six commits of 1 %, queries, compaction, queries, one commit of 10 %",
     "sizes": "Commits of one size into tables of three sizes",
+    "merge": "A merge of 1 % of the rows, as a transaction",
     "longevity": "Many commits without a compaction",
     "wide": "Updates of 3 of 100 columns",
     "mixes": "Days of commits, queries and maintenance: totals for 0.1, 1, 10 and 100 queries for each commit",
@@ -30,6 +31,7 @@ _SUMMARY = (
         for query in ("full scan", "two-column aggregate", "count", "filter on one week", "key look-up")
     ),
     ("history", "compaction", "s"),
+    ("merge", "merge", "s"),
     ("wide", "partial update", "s"),
 )
 """What the first table shows: case, step and unit."""
