@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakemerge.delta import Metadata
 from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.format.bounds import skipping_property
-from lakemerge.format.names import FORMAT_VERSION, MAX_BUCKETS
+from lakemerge.format.names import DROPPED, FORMAT_VERSION, MAX_BUCKETS
 from lakemerge.format.values import bucket_count
 from lakemerge.schema.schema import UnknownTypeError, from_delta_json
 from lakemerge.schema.widening import check_type_changes
@@ -90,6 +90,11 @@ class TableConfig:
             raise NotATableError(
                 f"{url} is a Delta table, but not a LakeMerge table; create one with LakeTable.create and load it with "
                 "upsert",
+                url=url,
+            )
+        if metadata.configuration.get(DROPPED) == "true":
+            raise NotATableError(
+                f"the table at {url} was dropped, and some of its files are still there: drop it again to delete them",
                 url=url,
             )
         if entries["formatVersion"] != str(FORMAT_VERSION):

@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "BASE_FOLDER",
+    "DROPPED",
     "EXPIRY_DOMAIN",
     "FILE_COLUMN",
     "FORMAT_VERSION",
@@ -45,6 +46,9 @@ VACUUM_APPLICATION: Final = "lakemerge.vacuum"
 """The application of the transaction that says when a schedule last asked for a vacuum."""
 SLICE_TAG: Final = "lakemerge.slice"
 """The tag of each base file's ``add``."""
+
+DROPPED: Final = "lakemerge.dropped"
+"""The property of a table that was dropped, until its files are deleted."""
 
 BASE_FOLDER: Final = "base"
 """The folder of base files."""

@@ -139,8 +139,18 @@ class Store(ABC):
         whose path is greater than ``start_after`` (a full path). A missing folder is empty."""
 
     @abstractmethod
+    def folders(self, folder: str) -> Sequence[str]:
+        """The names of the folders in ``folder`` (``""`` is the root), sorted. A missing folder has none. Where files
+        alone make a folder, as in an object store, these are the folders with files."""
+
+    @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files. Missing files are passed over."""
+
+    @abstractmethod
+    def delete_empty_folders(self, folder: str) -> None:
+        """Delete ``folder`` (``""`` is the root itself) and the folders in it, as far as they hold no files. An object
+        store has no such folders."""
 
     @abstractmethod
     def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:

@@ -118,6 +118,20 @@ class LocalStore(Store):
         top = self._locate(folder) if folder else self._root
         return self._walk(top, f"{folder}/" if folder else "", os.fsencode(start_after))
 
+    def folders(self, folder: str) -> Sequence[str]:
+        try:
+            with os.scandir(self._locate(folder) if folder else self._root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except _NOT_A_FILE:
+            return ()
+
+    def delete_empty_folders(self, folder: str) -> None:
+        top = self._locate(folder) if folder else self._root
+        for place, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):  # it has files
+                os.rmdir(place)
+        _sync_folders([top])
+
     def delete(self, paths: Sequence[str]) -> None:
         targets = [self._locate(path) for path in paths]
         for target in targets:

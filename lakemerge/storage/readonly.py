@@ -85,6 +85,18 @@ class ReadOnlyStore(Store):
         top = self._locate(folder) if folder else self._root
         return self._listed(top, start_after.encode())
 
+    def folders(self, folder: str) -> Sequence[str]:
+        top = self._locate(folder) if folder else self._root
+        try:
+            with self._answers("list"):
+                entries = self._file_system.ls(top, detail=True)
+        except FileNotFoundError:
+            return ()
+        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
+
+    def delete_empty_folders(self, folder: str) -> None:
+        self._refuse(folder)
+
     def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
         known = {} if size_bytes is None else {"size": size_bytes}
         with self._answers("open"):

@@ -131,6 +131,20 @@ class S3Store(Store):
         prefix = f"{self._key(folder)}/" if folder else self._root
         return self._listed(prefix, self._root + start_after if start_after else "")
 
+    def folders(self, folder: str) -> Sequence[str]:
+        prefix = f"{self._key(folder)}/" if folder else self._root
+        found: builtins.list[str] = []
+        position: dict[str, str] = {}
+        while True:
+            page = self._client.call("list_objects_v2", Prefix=prefix, Delimiter="/", **position)
+            found += [str(entry["Prefix"])[len(prefix) :].rstrip("/") for entry in page.get("CommonPrefixes", ())]
+            if not page.get("IsTruncated"):
+                return sorted(name for name in found if name and _is_clean(name))
+            position = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete_empty_folders(self, folder: str) -> None:
+        """Nothing: an object store has no folders."""
+
     def sync(self, paths: Sequence[str]) -> None:
         """Nothing but a check of the paths: an acknowledged write is durable, whoever made it."""
         for path in paths:

@@ -30,7 +30,7 @@ from mergers.wording import argument
 
 __all__ = ["SchemaChange", "alter", "alter_table"]
 
-_CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties")
+_CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties", "description")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,20 @@ def alter(
     merger: str | Merger | None = None,
     options: Mapping[str, object] | None = None,
     properties: Mapping[str, str | None] | None = None,
+    description: str | None = None,
 ) -> int:
     """See :meth:`lakemerge.LakeTable.alter`. Returns the version that has the change."""
     begin = table.writable()
     handle = table.handle.knowing(merger)
-    snapshot = alter_table(handle, begin, columns=columns, merger=merger, options=options, properties=properties)
+    snapshot = alter_table(
+        handle,
+        begin,
+        columns=columns,
+        merger=merger,
+        options=options,
+        properties=properties,
+        description=description,
+    )
     table.handle = handle
     table.move(snapshot)
     return snapshot.version
@@ -85,12 +94,13 @@ def alter_table(
     merger: str | Merger | None,
     options: Mapping[str, object] | None,
     properties: Mapping[str, str | None] | None = None,
+    description: str | None = None,
 ) -> Snapshot:
     """Change columns, merger or properties, all in one commit; see :meth:`lakemerge.LakeTable.alter`.
 
     Returns the snapshot that has the change. If there is nothing to change, returns the snapshot of ``begin``.
     """
-    if columns.is_empty and merger is None and options is None and properties is None:
+    if columns.is_empty and all(part is None for part in (merger, options, properties, description)):
         *names, last = map(argument, _CHANGES)
         raise InputError(f"there is nothing to alter; give {', '.join(names)} or {last}")
     given = dict(properties or {})
@@ -106,7 +116,8 @@ def alter_table(
     after = replace(before, schema=schema)
     if remerged:
         after = after.merged_by(chosen)
-    if after == before and not reshaped and _with_properties(begin.snapshot.metadata, given) == begin.snapshot.metadata:
+    old = begin.snapshot.metadata
+    if after == before and not reshaped and _with_texts(old, given, description) == old:
         return begin.snapshot
 
     def build(view: TableView) -> Attempt:
@@ -116,7 +127,7 @@ def alter_table(
             _check_no_live_logs(view)
         configuration = replace(after, buckets=view.config.buckets).configuration()
         metadata = replace(
-            _with_properties(tip.metadata, given),
+            _with_texts(tip.metadata, given, description),
             schema_string=to_delta_json(schema) if reshaped else tip.metadata.schema_string,
         )
         if widened:
@@ -131,12 +142,14 @@ def alter_table(
         )
         return Attempt([*protocol, metadata, state.domain()])
 
-    operation, parameters = _described(before, after, columns, given)
+    operation, parameters = _described(before, after, columns, given, description)
     return landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot
 
 
-def _with_properties(metadata: Metadata, properties: Mapping[str, str | None]) -> Metadata:
-    """Set properties. Remove those whose value is ``None``."""
+def _with_texts(metadata: Metadata, properties: Mapping[str, str | None], description: str | None) -> Metadata:
+    """Set properties and the description. Remove properties whose value is ``None``, and a description of no text."""
+    if description is not None:
+        metadata = replace(metadata, description=description or None)
     changed = {**metadata.configuration, **properties}
     left = {name: value for name, value in changed.items() if value is not None}
     return replace(metadata, configuration=left)
@@ -180,7 +193,11 @@ def _check_no_live_logs(view: TableView) -> None:
 
 
 def _described(
-    before: TableConfig, after: TableConfig, columns: SchemaChange, properties: Mapping[str, str | None]
+    before: TableConfig,
+    after: TableConfig,
+    columns: SchemaChange,
+    properties: Mapping[str, str | None],
+    description: str | None,
 ) -> tuple[str, Mapping[str, object]]:
     """Operation and parameters for the commit info."""
     parameters: dict[str, object] = {}
@@ -199,6 +216,9 @@ def _described(
     if properties:
         operations.append(Operation.SET_PROPERTIES)
         parameters["properties"] = dict(properties)
+    if description is not None:
+        operations.append(Operation.SET_DESCRIPTION)
+        parameters["description"] = description
     return ", ".join(operations), parameters
 
 

@@ -22,7 +22,7 @@ from lakemerge.delta import (
 )
 from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
-from lakemerge.format.names import WRITER_FEATURE
+from lakemerge.format.names import DROPPED, WRITER_FEATURE
 from lakemerge.format.operations import Operation
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -133,6 +133,11 @@ def _check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
     if "lakemerge.formatVersion" not in tip.metadata.configuration:
         raise TableExistsError(
             f"there is already a plain Delta table at {url}, which is never replaced; use another path",
+            url=url,
+        )
+    if tip.metadata.configuration.get(DROPPED) == "true":
+        raise TableExistsError(
+            f"the table at {url} was dropped, and some of its files are still there: drop it again to delete them",
             url=url,
         )
     if not replace:

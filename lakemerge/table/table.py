@@ -51,6 +51,7 @@ from lakemerge.results.results import (
 from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of
+from lakemerge.table.drop import drop_table, table_exists
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.table.session import TableSession
@@ -86,7 +87,7 @@ class LakeTable:
 
     ::
 
-        make      create, open
+        make      create, open, exists, drop
         write     upsert, delete, update_where, delete_where, merge, overwrite, ingest, write_stream, batch_writer
         read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
@@ -209,6 +210,29 @@ class LakeTable:
             spark=prepared(spark),
         )
         return cls._of(opened)
+
+    @staticmethod
+    @checked
+    def exists(path: str | os.PathLike[str], *, storage_options: Mapping[str, object] | None = None) -> bool:
+        """Whether there is a LakeMerge table at the path. A plain Delta table is none.
+
+        :raises lakemerge.TableDamagedError: there is one, and it cannot be read.
+        """
+        return table_exists(open_handle(path, storage_options, (), None))
+
+    @staticmethod
+    @checked
+    def drop(path: str | os.PathLike[str], *, storage_options: Mapping[str, object] | None = None) -> bool:
+        """Drop a table: all its versions and files. Returns whether there was one.
+
+        First a commit ends the table, and everything that began before fails with :class:`TableReplacedError`. Then its
+        files are deleted, the log last. If that is interrupted, call it again. A writer that sent its commit before,
+        and whose store answers only after all of that, can leave a file behind, which :meth:`check` reports.
+
+        :raises lakemerge.InputError: the table has savepoints. Drop them first.
+        :raises lakemerge.NotATableError: it is a plain Delta table, which is never dropped.
+        """
+        return drop_table(open_handle(path, storage_options, (), None))
 
     @staticmethod
     @checked
@@ -1080,6 +1104,7 @@ class LakeTable:
         merger: str | Merger | None = None,
         options: Mapping[str, object] | None = None,
         properties: Mapping[str, str | None] | None = None,
+        description: str | None = None,
     ) -> int:
         """Change the table's definition in one commit. Returns the version.
 
@@ -1102,6 +1127,7 @@ class LakeTable:
         :param merger: as for :meth:`create`. Its options are those given with it, or else its defaults.
         :param options: without ``merger``, all options of the present merger.
         :param properties: table properties to set, such as when services are due. ``None`` removes a property.
+        :param description: a new description; an empty text removes it.
         :raises lakemerge.SchemaError: the columns cannot be changed that way.
         :raises lakemerge.CompactFirstError: the change concerns the merger, its options, or types that the merger
             computes in, and there are logs that are not compacted. Call :meth:`compact` first.
@@ -1109,7 +1135,9 @@ class LakeTable:
         :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
         columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
-        return alter(self._open, columns, merger=merger, options=options, properties=properties)
+        return alter(
+            self._open, columns, merger=merger, options=options, properties=properties, description=description
+        )
 
     # Earlier versions
 

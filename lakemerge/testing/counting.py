@@ -93,6 +93,13 @@ class CountingStore(Store):
         self._count("list")
         return self._counted(self._store.list(folder, start_after=start_after))
 
+    def folders(self, folder: str) -> Sequence[str]:
+        self._count("list")
+        return self._store.folders(folder)
+
+    def delete_empty_folders(self, folder: str) -> None:
+        self._store.delete_empty_folders(folder)
+
     def delete(self, paths: Sequence[str]) -> None:
         self._count("delete", files_deleted=len(paths))
         self._store.delete(paths)

@@ -293,6 +293,12 @@ class FaultStore(Store):
         # The folder is listed completely, so that "after" has a meaning even if the caller stops early.
         return iter(self._do("list", folder, lambda: [*self._store.list(folder, start_after=start_after)]))
 
+    def folders(self, folder: str) -> Sequence[str]:
+        return self._do("folders", folder, lambda: self._store.folders(folder))
+
+    def delete_empty_folders(self, folder: str) -> None:
+        self._do("delete_empty_folders", folder, lambda: self._store.delete_empty_folders(folder))
+
     def delete(self, paths: Sequence[str]) -> None:
         self._do("delete", next(iter(paths), ""), lambda: self._store.delete(paths))
 

@@ -122,6 +122,12 @@ class Stutter(Store):
     def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
         return self.inner.list(folder, start_after=start_after)
 
+    def folders(self, folder: str) -> Sequence[str]:
+        return self.inner.folders(folder)
+
+    def delete_empty_folders(self, folder: str) -> None:
+        self.inner.delete_empty_folders(folder)
+
     def delete(self, paths: Sequence[str]) -> None:
         self.inner.delete(paths)
 

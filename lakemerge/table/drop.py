@@ -1,0 +1,93 @@
+"""Dropping a table: a commit that ends it, then the deletion of its files, the log last.
+
+Source: docs/table-format.md, section 4. The commit gives the table a new id and no rows, as a replacement does. So
+whatever began before fails by name. A drop that was interrupted goes on when it is called again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import islice
+
+from lakemerge.commits.replace import replacement
+from lakemerge.delta import AlreadyDone, Attempt, Snapshot
+from lakemerge.errors import InputError, NotATableError
+from lakemerge.format.names import DROPPED
+from lakemerge.format.operations import Operation
+from lakemerge.format.savepoint import savepoints_of
+from lakemerge.handle import Handle
+from lakemerge.storage.base import FileStat, Store
+
+__all__ = ["drop_table", "table_exists"]
+
+_LOG = "_delta_log/"
+_BATCH = 1000
+
+
+def table_exists(handle: Handle) -> bool:
+    """See :meth:`lakemerge.LakeTable.exists`."""
+    try:
+        handle.view(handle.log.snapshot())
+    except NotATableError:
+        return False
+    return True
+
+
+def drop_table(handle: Handle) -> bool:
+    """See :meth:`lakemerge.LakeTable.drop`."""
+    if not handle.log.exists():
+        return False
+    # The end of the log can be read even if a drop was interrupted and its beginning is gone.
+    newest = handle.log.history(limit=1)
+    interrupted = bool(newest) and newest[0].operation == Operation.DROP
+    _delete(handle.store, newest[0].version if interrupted else _ended(handle))
+    return True
+
+
+def _ended(handle: Handle) -> int:
+    """Commit that the table is dropped. Returns the version.
+
+    :raises lakemerge.NotATableError: it is a plain Delta table.
+    :raises lakemerge.InputError: it has savepoints.
+    """
+    begin = handle.log.snapshot()
+    handle.view(begin)  # raises for a plain Delta table
+
+    def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
+        if tip is None:
+            raise AssertionError("the table exists: the commit began from a snapshot")
+        view = handle.view(tip)
+        names = list(savepoints_of(tip))
+        if names:
+            raise InputError(
+                f"the table at {handle.store.url} has the savepoints {', '.join(map(repr, names))}: drop these first, "
+                "if nobody needs the versions that they keep",
+                savepoints=tuple(names),
+            )
+        metadata = dataclasses.replace(
+            tip.metadata, id=handle.new_id(), configuration={**tip.metadata.configuration, DROPPED: "true"}
+        )
+        return replacement(view, metadata, tip.protocol, handle.now_ms())
+
+    outcome = handle.log.commit(begin, build, operation=Operation.DROP, parameters={})
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("dropping a table is never done already")
+    return outcome.snapshot.version
+
+
+def _delete(store: Store, marker: int) -> None:
+    """Delete all files. The commit that dropped the table goes last: as long as it is there, nobody takes what is left
+    for a table, and the drop can go on."""
+    last = f"{_LOG}{marker:020d}.json"
+    for batch in _batches(file for file in store.list("") if not file.path.startswith(_LOG)):
+        store.delete(batch)
+    for batch in _batches(file for file in store.list("_delta_log") if file.path != last):
+        store.delete(batch)
+    store.delete([last])
+    store.delete_empty_folders("")
+
+
+def _batches(files: Iterator[FileStat]) -> Iterator[list[str]]:
+    while batch := [file.path for file in islice(files, _BATCH)]:
+        yield batch
