@@ -7,8 +7,13 @@ A Python data source moves every row through Python, and cannot prune columns by
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -26,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge._internal.near import nearest
+from lakemerge.commits.provenance import Isolation
 from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.datasource.instants import Moments, Named, without_zone
 from lakemerge.datasource.stream_sink import StreamWriter
@@ -33,8 +39,9 @@ from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, bat
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
-from lakemerge.layout.view import TableView
+from lakemerge.layout.view import TableView, build_file_slices
 from lakemerge.read.failed_keys import on_failed_keys
+from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
@@ -50,12 +57,14 @@ from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_table
+from lakemerge.transactions.errors import MultipleMatchesError
 from lakemerge.write.discard import discard
 from lakemerge.write.overwrite import (
     AsStates,
     OverwriteRequest,
     check_in_process,
     finish_overwrite,
+    repeated_key_of,
     start_overwrite,
 )
 from lakemerge.write.pack import Packed
@@ -73,7 +82,14 @@ _NAMES = (
     *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName", "repeatedBatch"),
     *("replaceWhere", "partitionOverwriteMode"),
 )
-_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID))
+_COLUMNS = "lakemerge.columns"
+"""An internal option: the columns that a scan of a catalog reads, as JSON: pairs of the name that the query has and
+that of the table."""
+_FILTER = "lakemerge.filter"
+"""An internal option: what all rows that the query needs meet. Spark checks it again."""
+_WRITE = "lakemerge.write"
+"""An internal option: what a statement in SQL says of its write, as JSON; see :class:`_Statement`."""
+_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _WRITE))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
@@ -127,8 +143,13 @@ class LakeMergeDataSource(DataSource):
         if self._reads_feed():
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
-        names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
-        return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
+        if _COLUMNS in self.options:
+            pairs = json.loads(self.options[_COLUMNS])
+        else:
+            names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
+            pairs = [(name, name) for name in names]
+        fields = (view.config.schema.field(column).with_nullable(True).with_name(name) for name, column in pairs)
+        return to_ddl(pa.schema(fields))
 
     @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -140,6 +161,9 @@ class LakeMergeDataSource(DataSource):
         names, mode = list(schema.names), self.options.get("mode", "merged")
         failed = self.options.get("failedKeys", "raise")
         named = self._named()
+        if _COLUMNS in self.options:
+            columns = dict(json.loads(self.options[_COLUMNS]))
+            return _Reader(self._open(), names, mode, failed, columns=columns, condition=self.options.get(_FILTER))
         if named is None:
             return _Reader(self._open(), names, mode, failed)
         time, tables = named
@@ -330,14 +354,34 @@ class _Partition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, table: OpenTable, columns: Sequence[str], mode: str, failed_keys: str) -> None:
+    def __init__(
+        self,
+        table: OpenTable,
+        names: Sequence[str],
+        mode: str,
+        failed_keys: str,
+        *,
+        columns: Mapping[str, str] = MappingProxyType({}),
+        condition: str | None = None,
+    ) -> None:
+        """
+        :param names: the names of the columns that are read.
+        :param columns: the table's columns with other names than those.
+        :param condition: what all rows that are needed meet.
+        """
         view, handle = in_mode(table.view, mode), on_failed_keys(table.handle, failed_keys)
-        self._columns = asked_columns(view, columns)
+        wanted = [columns.get(name, name) for name in names]
+        # A statement may need a column twice, under two names.
+        once = list(dict.fromkeys(wanted))
+        self._columns = asked_columns(view, once)
+        known = dict(zip(once, self._columns, strict=True))
+        self._shown = [known[name] for name in wanted]
         self._spec = MergeSpec.of(handle, view)
-        fields = (view.config.schema.field(name).with_nullable(True) for name in self._columns)
+        fields = (view.config.schema.field(name).with_nullable(True) for name in self._shown)
         # The names are those of the caller's schema, which may have another case.
-        self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, columns, strict=True)])
-        self._file_slices = prune_file_slices(view, None)
+        self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])
+        self._condition = None if condition is None else parse_filter(condition, view.config.schema)
+        self._file_slices = prune_file_slices(view, self._condition)
 
     def __getstate__(self) -> dict[str, object]:
         """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""
@@ -354,8 +398,9 @@ class _Reader(DataSourceReader):
             return
         with carrying():
             for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
-                for table in scan_part(self._spec, part, self._columns, None):
-                    shown = table.rename_columns(self._schema.names).cast(self._schema)
+                for table in scan_part(self._spec, part, self._columns, self._condition):
+                    columns = [table.column(name) for name in self._shown]
+                    shown = pa.table(columns, names=self._schema.names).cast(self._schema)
                     yield from in_limit(shown.to_batches(max_chunksize=_BATCH_ROWS))
 
 
@@ -394,30 +439,72 @@ class _Message(WriterCommitMessage):
         self.packed = packed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    """What a statement in SQL says of its write."""
+
+    table_id: str | None = None
+    """The table that it was planned for."""
+    version: int | None = None
+    """The version that it read; ``None``: it reads nothing of the table."""
+    operation: str | None = None
+    states: bool = False
+    """Whether its records are those of a transaction."""
+    isolation: Isolation | None = None
+    """For what has read: with which later commits it conflicts."""
+    once: bool = False
+    """Whether two records of one key are an error."""
+    txn: tuple[str, int] | None = None
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> _Statement:
+        told = json.loads(options.get(_WRITE, "{}"))
+        txn = told.pop("txn", None)
+        table_id = told.pop("tableId", None)
+        return _Statement(table_id=table_id, txn=None if txn is None else (txn[0], txn[1]), **told)
+
+    def begin(self, table: OpenTable) -> TableView:
+        """The version that the write is judged by."""
+        if self.table_id is not None:
+            check_table_id(table.handle.store, self.table_id, table.view.snapshot, since=table.view.version)
+        return table.view if self.version is None else table.handle.view_at(self.version, of=table.view.snapshot)
+
+
 class _Writer(DataSourceArrowWriter):
     """Packs on the executors, and commits on the driver. Spark pickles it to send it to both."""
 
     def __init__(
         self, table: OpenTable, schema: StructType, options: Mapping[str, str], overwrite: OverwriteRequest | None
     ) -> None:
-        self._overwrite, self._states = overwrite, None
+        self._overwrite, self._states, self._statement = overwrite, None, _Statement.of(options)
+        begin = self._statement.begin(table)
         if overwrite is not None:
-            overwrite.checked(table.view.config)
-            self._states = AsStates.of(frame_schema(schema), table.view.config)
+            if self._statement.txn is not None:
+                overwrite = self._overwrite = replace(overwrite, txn=self._statement.txn)
+            overwrite.checked(begin.config)
+            self._states = AsStates.of(frame_schema(schema), begin.config)
             given = self._states.schema
-            write = start_overwrite(table.handle, table.view, given, overwrite, estimated_bytes=None)
+            write = start_overwrite(table.handle, begin, given, overwrite, estimated_bytes=None)
         else:
             request = WriteRequest(
                 kind_column=options.get("kindColumn"),
-                txn=_txn(options),
+                txn=self._statement.txn or _txn(options),
                 merge_schema=flag(options, "mergeSchema"),
+                states=self._statement.states,
+                isolation=self._statement.isolation,
+                operation=self._statement.operation,
+                info={} if self._statement.isolation is None else {"isBlindAppend": False},
             )
-            write = Write.start(table.handle, table.view, frame_schema(schema), request, estimated_bytes=None)
+            write = Write.start(table.handle, begin, frame_schema(schema), request, estimated_bytes=None)
         # Tasks need only the pack. The snapshot may be large, so the commit reads it again.
         self._handle = table.handle
-        self._begin_version = table.view.version
-        self._table_id = table.view.snapshot.metadata.id
-        self._plan = None if isinstance(write, UpsertResult) else (write.pack, write.provenance, write.started)
+        self._begin_version = begin.version
+        self._table_id = begin.snapshot.metadata.id
+        self._plan = None
+        if not isinstance(write, UpsertResult):
+            # A task must not join the records of a key if two are an error.
+            pack_spec = replace(write.pack, combines=False) if self._statement.once else write.pack
+            self._plan = (pack_spec, write.provenance, write.started)
 
     @carrying()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -445,9 +532,21 @@ class _Writer(DataSourceArrowWriter):
         if self._overwrite is not None:
             finish_overwrite(write, packed, self._overwrite, check=check_in_process, load=load_in_process)
             return
+        if self._statement.once:
+            self._check_once(write, packed)
         size = sum(file.size_bytes for task in packed for file in task.files)
         here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
         finish(write, packed, load_file_slices=load_in_process if here else None)
+
+    def _check_once(self, write: Write, packed: Sequence[Packed]) -> None:
+        blocks = [replace(block, version=write.begin.version + 1) for task in packed for block in task.blocks]
+        file_slices = list(build_file_slices([], blocks, buckets=write.pack.buckets))
+        with ThreadPoolExecutor(write.pack.settings.threads) as pool:
+            keys = pool.map(partial(repeated_key_of, write.pack), file_slices)
+            key = next((found for found in keys if found is not None), None)
+        if key is not None:
+            write.discard()
+            raise MultipleMatchesError(f"the merge would insert several rows of one key, such as that of {key}")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing. Spark calls this in another process than :meth:`commit`, also if that raised or was killed.

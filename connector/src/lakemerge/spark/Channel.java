@@ -1,0 +1,73 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Identifier;
+
+/**
+ * Requests to LakeMerge's Python, as JSON. The catalog knows nothing of tables itself: what a table is, and how one is
+ * made, changed and dropped, is decided there.
+ *
+ * <p>A request goes to a Python data source as an option, and the answer comes back in its schema: Spark keeps a Python
+ * process for that, so a request takes some 40 ms.
+ */
+final class Channel {
+  static final ObjectMapper JSON = new ObjectMapper();
+  private static final String SOURCE = "lakemerge_catalog";
+  /** Which sources this jar was built from. Python refuses the jar of another version of itself. */
+  private static final String VERSION = version();
+
+  private final Map<String, String> storage;
+
+  /** @param storage storage options; they are sent along with each request, and are in nothing else. */
+  Channel(Map<String, String> storage) {
+    this.storage = storage;
+  }
+
+  static ObjectNode request(String operation) {
+    return JSON.createObjectNode().put("do", operation).put("connector", VERSION);
+  }
+
+  /**
+   * The answer to a request. An error is raised as {@link Errors#answered} says.
+   *
+   * @param table the table or namespace that it is about, for errors
+   */
+  JsonNode ask(ObjectNode request, Identifier table) {
+    ObjectNode options = request.putObject("storage");
+    storage.forEach(options::put);
+    String text = new PythonSource(SOURCE, Map.of("request", request.toString()))
+        .schema()
+        .apply(0)
+        .metadata()
+        .getString("answer");
+    JsonNode answer = parsed(text);
+    if (answer.has("error")) {
+      throw Errors.answered(answer.get("error"), table);
+    }
+    return answer;
+  }
+
+  private static String version() {
+    try (InputStream file = Channel.class.getResourceAsStream("version")) {
+      return new String(file.readAllBytes(), StandardCharsets.UTF_8).strip();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  static JsonNode parsed(String text) {
+    try {
+      return JSON.readTree(text);
+    } catch (JsonProcessingException error) {
+      throw new IllegalArgumentException("LakeMerge's Python did not answer in JSON", error);
+    }
+  }
+}

@@ -1,0 +1,105 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.Collectors;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * INSERT INTO, which is an upsert, and INSERT OVERWRITE.
+ *
+ * <p>A MERGE that only inserts arrives here, too: Spark plans it as an append. So a statement that has read the table is
+ * judged by what it read, as a transaction is.
+ */
+final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
+  private final LakeMergeTable table;
+  private final LogicalWriteInfo info;
+  private final Optional<Long> readVersion;
+  private final Map<String, String> overwrite = new HashMap<>();
+  private boolean overwrites;
+
+  InsertBuilder(LakeMergeTable table, LogicalWriteInfo info, Optional<Long> readVersion) {
+    this.table = table;
+    this.info = info;
+    this.readVersion = readVersion;
+    for (String name : info.schema().fieldNames()) {
+      if (!Arrays.asList(table.schema().fieldNames()).contains(name)) {
+        throw Errors.refusal("frame", "column " + name + " is not one of " + table.name() + " that can be written");
+      }
+    }
+  }
+
+  @Override
+  public WriteBuilder truncate() {
+    overwrites = true;
+    return this;
+  }
+
+  @Override
+  public boolean canOverwrite(Predicate[] predicates) {
+    return true;
+  }
+
+  @Override
+  public WriteBuilder overwrite(Predicate[] predicates) {
+    overwrites = true;
+    String where = Arrays.stream(predicates)
+        .filter(predicate -> !predicate.name().equals("ALWAYS_TRUE"))
+        .map(predicate -> Filters.exact(predicate).orElseThrow(() -> Errors.refusal(
+            "filter", "INSERT OVERWRITE takes conditions on partition columns, not " + predicate.describe())))
+        .collect(Collectors.joining(" AND "));
+    if (!where.isEmpty()) {
+      overwrite.put("replaceWhere", where);
+    }
+    return this;
+  }
+
+  @Override
+  public WriteBuilder overwriteDynamicPartitions() {
+    overwrites = true;
+    overwrite.put("partitionOverwriteMode", "dynamic");
+    return this;
+  }
+
+  @Override
+  public Write build() {
+    return new Write() {
+      @Override
+      public String description() {
+        return table.name();
+      }
+
+      @Override
+      public BatchWrite toBatch() {
+        return batch();
+      }
+    };
+  }
+
+  private BatchWrite batch() {
+    ObjectNode spec = Channel.JSON.createObjectNode().put("tableId", table.id());
+    if (overwrites) {
+      readVersion.ifPresent(version -> spec.put("version", version));
+      return new TableWrite(table, nullable(info.schema()), info, spec, overwrite, true);
+    }
+    readVersion.ifPresent(version -> spec.put("version", version).put("isolation", table.isolation()));
+    if (readVersion.isPresent() && PythonSource.isInsertOnlyMerge()) {
+      return new TableWrite.Sets(table, info, spec.put("operation", "MERGE").put("states", true).put("once", true));
+    }
+    return new TableWrite(table, info.schema(), info, spec, Map.of(), false);
+  }
+
+  private static StructType nullable(StructType schema) {
+    return schema.asNullable();
+  }
+}

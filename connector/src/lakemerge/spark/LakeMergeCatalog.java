@@ -1,0 +1,285 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A catalog of LakeMerge tables. Its namespaces are the folders of a warehouse, and a table is a folder in one of them.
+ * A catalog without a warehouse has paths as the names of its tables.
+ *
+ * <pre>
+ * spark.sql.catalog.lake            lakemerge.spark.LakeMergeCatalog
+ * spark.sql.catalog.lake.warehouse  s3://bucket/lake
+ * spark.sql.catalog.lake.storage.*  storage options
+ * </pre>
+ *
+ * Everything is decided by LakeMerge's Python; see {@link Channel}.
+ */
+public final class LakeMergeCatalog implements StagingTableCatalog, SupportsNamespaces {
+  private static final String STORAGE = "storage.";
+  private static final String[] DEFAULT_NAMESPACE = {"default"};
+
+  private String name;
+  private String warehouse;
+  private String allowedPaths;
+  private String isolation;
+  private Map<String, String> storage;
+  private Channel channel;
+
+  @Override
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    this.name = name;
+    warehouse = options.get("warehouse");
+    allowedPaths = options.get("allowedPaths");
+    isolation = options.getOrDefault("isolation", "snapshot");
+    if (!isolation.equals("snapshot") && !isolation.equals("serializable")) {
+      throw Errors.refusal("input", "the catalog's isolation is snapshot or serializable, not " + isolation);
+    }
+    storage = new HashMap<>();
+    options.asCaseSensitiveMap().forEach((key, value) -> {
+      if (key.startsWith(STORAGE)) {
+        storage.put(key.substring(STORAGE.length()), value);
+      }
+    });
+    channel = new Channel(storage);
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  @Override
+  public String[] defaultNamespace() {
+    return warehouse == null ? new String[0] : DEFAULT_NAMESPACE;
+  }
+
+  // Namespaces
+
+  @Override
+  public String[][] listNamespaces() {
+    List<String[]> found = new ArrayList<>();
+    channel.ask(inWarehouse("namespaces"), null).path("names").forEach(each -> found.add(new String[] {each.asText()}));
+    return found.toArray(new String[0][]);
+  }
+
+  @Override
+  public String[][] listNamespaces(String[] namespace) {
+    if (namespace.length == 0) {
+      return listNamespaces();
+    }
+    loadNamespaceMetadata(namespace);
+    return new String[0][];
+  }
+
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace) {
+    JsonNode answer = channel.ask(inWarehouse("namespace", namespace), Identifier.of(namespace, ""));
+    return texts(answer.path("properties"));
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> metadata) {
+    ObjectNode request = inWarehouse("create namespace", namespace);
+    metadata.forEach(request.putObject("properties")::put);
+    channel.ask(request, Identifier.of(namespace, ""));
+  }
+
+  @Override
+  public void alterNamespace(String[] namespace, NamespaceChange... changes) {
+    throw Errors.refusal("unsupported", "a namespace is a folder and has no properties");
+  }
+
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade) {
+    ObjectNode request = inWarehouse("drop namespace", namespace).put("cascade", cascade);
+    return channel.ask(request, Identifier.of(namespace, "")).path("dropped").asBoolean();
+  }
+
+  // Tables
+
+  @Override
+  public Identifier[] listTables(String[] namespace) {
+    List<Identifier> found = new ArrayList<>();
+    JsonNode answer = channel.ask(inWarehouse("tables", namespace), Identifier.of(namespace, ""));
+    answer.path("names").forEach(each -> found.add(Identifier.of(namespace, each.asText())));
+    return found.toArray(new Identifier[0]);
+  }
+
+  @Override
+  public Table loadTable(Identifier table) {
+    return load(table, about("load", table), false);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, Set<TableWritePrivilege> privileges) {
+    ReadVersions.forget();
+    return load(table, about("load", table), true);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, String version) {
+    return load(table, about("load", table).put("version", version), false);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, long microseconds) {
+    return load(table, about("load", table).put("microseconds", microseconds), false);
+  }
+
+  private Table load(Identifier table, ObjectNode request, boolean forWriting) {
+    JsonNode answer = channel.ask(request, table);
+    if (answer.has("rows")) {
+      return new MetadataTable(fullName(table), answer, storage);
+    }
+    return new LakeMergeTable(fullName(table), answer, storage, channel, isolation, forWriting);
+  }
+
+  @Override
+  public Table createTable(Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    channel.ask(definition("create", table, structOf(columns), partitions, properties), table);
+    return loadTable(table);
+  }
+
+  @Override
+  public Table alterTable(Identifier table, TableChange... changes) {
+    ObjectNode request = about("alter", table);
+    ArrayNode listed = request.putArray("changes");
+    for (TableChange change : changes) {
+      TableChanges.describe(change, listed.addObject());
+    }
+    channel.ask(request, table);
+    return loadTable(table);
+  }
+
+  @Override
+  public boolean dropTable(Identifier table) {
+    return channel.ask(about("drop", table), table).path("dropped").asBoolean();
+  }
+
+  @Override
+  public boolean purgeTable(Identifier table) {
+    return dropTable(table);
+  }
+
+  @Override
+  public void renameTable(Identifier from, Identifier to) {
+    channel.ask(about("rename", from).put("to", to.name()).set("toNamespace", Channel.JSON.valueToTree(to.namespace())), to);
+  }
+
+  // Replacing tables
+
+  @Override
+  public StagedTable stageCreate(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("create", table, columns, partitions, properties);
+  }
+
+  @Override
+  public StagedTable stageReplace(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("replace", table, columns, partitions, properties);
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    return staged("create or replace", table, columns, partitions, properties);
+  }
+
+  private StagedTable staged(
+      String operation, Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    StructType schema = structOf(columns);
+    ObjectNode request = definition(operation, table, schema, partitions, properties);
+    return new Staged(fullName(table), schema, () -> channel.ask(request, table));
+  }
+
+  // Requests
+
+  private String fullName(Identifier table) {
+    List<String> parts = new ArrayList<>();
+    parts.add(name);
+    parts.addAll(List.of(table.namespace()));
+    parts.add(table.name());
+    return String.join(".", parts);
+  }
+
+  private ObjectNode inWarehouse(String operation, String... namespace) {
+    ObjectNode request = Channel.request(operation).put("catalog", name);
+    if (warehouse != null) {
+      request.put("warehouse", warehouse);
+    }
+    if (allowedPaths != null) {
+      request.put("allowedPaths", allowedPaths);
+    }
+    request.set("namespace", Channel.JSON.valueToTree(namespace));
+    return request;
+  }
+
+  private ObjectNode about(String operation, Identifier table) {
+    return inWarehouse(operation, table.namespace()).put("name", table.name());
+  }
+
+  private ObjectNode definition(
+      String operation,
+      Identifier table,
+      StructType schema,
+      Transform[] partitions,
+      Map<String, String> properties) {
+    ObjectNode request = about(operation, table).put("schema", schema.json());
+    ArrayNode partitioning = request.putArray("partitioning");
+    for (Transform partition : partitions) {
+      boolean isColumn = partition.name().equals("identity") && partition.references()[0].fieldNames().length == 1;
+      if (!isColumn) {
+        throw Errors.refusal(
+            "unsupported", "PARTITIONED BY " + partition.describe() + ": name key columns, without a function");
+      }
+      partitioning.add(partition.references()[0].fieldNames()[0]);
+    }
+    properties.forEach(request.putObject("properties")::put);
+    return request;
+  }
+
+  private static StructType structOf(Column[] columns) {
+    StructType schema = new StructType();
+    for (Column column : columns) {
+      if (column.defaultValue() != null || column.generationExpression() != null || column.identityColumnSpec() != null) {
+        throw Errors.refusal(
+            "unsupported", "column " + column.name() + ": DEFAULT, GENERATED and IDENTITY are not supported");
+      }
+      Metadata metadata = column.metadataInJSON() == null ? Metadata.empty() : Metadata.fromJson(column.metadataInJSON());
+      if (column.comment() != null) {
+        metadata = new MetadataBuilder().withMetadata(metadata).putString("comment", column.comment()).build();
+      }
+      schema = schema.add(new StructField(column.name(), column.dataType(), column.nullable(), metadata));
+    }
+    return schema;
+  }
+
+  static Map<String, String> texts(JsonNode object) {
+    Map<String, String> found = new HashMap<>();
+    object.fields().forEachRemaining(entry -> found.put(entry.getKey(), entry.getValue().asText()));
+    return found;
+  }
+}

@@ -1,0 +1,219 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * One version of a table. The version is chosen when the table is loaded and never again, so that all parts of a
+ * command see the same rows, and a command that writes is judged by what it read.
+ */
+final class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns, SupportsDeleteV2 {
+  private final String name;
+  private final String path;
+  private final String id;
+  final long version;
+  private final StructType schema;
+  private final List<String> partitioning = new ArrayList<>();
+  private final Map<String, String> properties;
+  private final Map<String, String> storage;
+  private final Channel channel;
+  private final String isolation;
+  private final boolean forWriting;
+  final long loaded = ReadVersions.nextLoad();
+  private final List<String> key = new ArrayList<>();
+  private final List<String> remembered = new ArrayList<>();
+
+  /**
+   * @param definition what Python answers to a load
+   * @param forWriting whether the table is the target of a command
+   */
+  LakeMergeTable(
+      String name,
+      JsonNode definition,
+      Map<String, String> storage,
+      Channel channel,
+      String isolation,
+      boolean forWriting) {
+    this.name = name;
+    this.storage = storage;
+    this.channel = channel;
+    this.isolation = isolation;
+    this.forWriting = forWriting;
+    definition.path("key").forEach(column -> key.add(column.asText()));
+    definition.path("remembered").forEach(column -> remembered.add(column.asText()));
+    path = definition.path("path").asText();
+    id = definition.path("id").asText();
+    version = definition.path("version").asLong();
+    schema = (StructType) DataType.fromJson(definition.path("schema").asText());
+    definition.path("partitioning").forEach(column -> partitioning.add(column.asText()));
+    properties = LakeMergeCatalog.texts(definition.path("properties"));
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  /** Delta's id of the table. Spark 4.1 and later ask for it. */
+  public String id() {
+    return id;
+  }
+
+  /**
+   * The version, by which Spark 4.1 and later tell whether a relation has to be loaded again. A table that is loaded for
+   * writing has none: Spark does not load the target of a command again, so what the command reads must not be either.
+   */
+  public String version() {
+    return forWriting ? null : Long.toString(version);
+  }
+
+  @Override
+  public StructType schema() {
+    return schema;
+  }
+
+  @Override
+  public Transform[] partitioning() {
+    return partitioning.stream().map(Expressions::identity).toArray(Transform[]::new);
+  }
+
+  @Override
+  public Map<String, String> properties() {
+    return properties;
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    return EnumSet.of(
+        TableCapability.BATCH_READ,
+        TableCapability.BATCH_WRITE,
+        TableCapability.TRUNCATE,
+        TableCapability.OVERWRITE_BY_FILTER,
+        TableCapability.OVERWRITE_DYNAMIC);
+  }
+
+  boolean isForWriting() {
+    return forWriting;
+  }
+
+  List<String> key() {
+    return key;
+  }
+
+  /** The columns that a deleted row's tombstone has besides its key. */
+  List<String> remembered() {
+    return remembered;
+  }
+
+  /** With which commits a transaction conflicts. */
+  String isolation() {
+    return isolation;
+  }
+
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    ReadVersions.note(this);
+    return new PythonScanBuilder(this, options);
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return new InsertBuilder(this, info, ReadVersions.taken(this));
+  }
+
+  @Override
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return () -> new RowLevelCommand(this, info.command());
+  }
+
+  /** Spark plans a DELETE with a condition as a command on rows. One without any comes here. */
+  @Override
+  public boolean canDeleteWhere(Predicate[] predicates) {
+    return Arrays.stream(predicates).allMatch(predicate -> predicate.name().equals("ALWAYS_TRUE"));
+  }
+
+  /** A DELETE of all rows leaves tombstones, and conflicts with later commits: it is no TRUNCATE. */
+  @Override
+  public void deleteWhere(Predicate[] predicates) {
+    channel.ask(about("delete all").put("version", version).put("isolation", isolation), null);
+  }
+
+  @Override
+  public boolean truncateTable() {
+    channel.ask(about("truncate"), null);
+    return true;
+  }
+
+  private ObjectNode about(String operation) {
+    ObjectNode request = Channel.request(operation).put("path", path).put("tableId", id);
+    PythonSource.transaction().ifPresent(txn -> request.set("txn", txn));
+    return request;
+  }
+
+  @Override
+  public MetadataColumn[] metadataColumns() {
+    return MetadataColumns.of(remembered, schema);
+  }
+
+  /**
+   * The table as a Python data source.
+   *
+   * @param given options of the user's
+   * @param own options that only we set
+   */
+  PythonSource source(CaseInsensitiveStringMap given, Map<String, String> own) {
+    Map<String, String> options = new HashMap<>(storage);
+    given.asCaseSensitiveMap().forEach((key, value) -> {
+      if (List.of("path", "version", "versionasof", "timestamp", "timestampasof").contains(key.toLowerCase())) {
+        throw Errors.refusal("input", "option " + key + ": use VERSION AS OF or TIMESTAMP AS OF");
+      }
+      options.put(key, value);
+    });
+    options.putAll(own);
+    options.put("path", path);
+    return new PythonSource("lakemerge", options);
+  }
+
+  /** Options of a scan: the version, and which table it must be. */
+  Map<String, String> pins() {
+    return Map.of("version", Long.toString(version), "lakemerge.tableId", id);
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof LakeMergeTable table
+        && table.id.equals(id)
+        && table.version == version
+        && table.path.equals(path);
+  }
+
+  @Override
+  public int hashCode() {
+    return id.hashCode() * 31 + Long.hashCode(version);
+  }
+}

@@ -1,0 +1,77 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A scan that Python plans and runs. Columns that are not needed are not read. Filters leave out files and rows;
+ * Spark judges all rows again, so a filter that is not pushed down costs time and nothing else.
+ */
+final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsPushDownV2Filters {
+  private final LakeMergeTable table;
+  private final CaseInsensitiveStringMap options;
+  private StructType columns;
+  private final List<Predicate> pushed = new ArrayList<>();
+  private final List<String> conditions = new ArrayList<>();
+
+  PythonScanBuilder(LakeMergeTable table, CaseInsensitiveStringMap options) {
+    this.table = table;
+    this.options = options;
+    columns = table.schema();
+  }
+
+  @Override
+  public void pruneColumns(StructType required) {
+    // Python needs a column to count rows by.
+    columns = required.isEmpty() ? new StructType().add(table.schema().apply(0)) : required;
+  }
+
+  @Override
+  public Predicate[] pushPredicates(Predicate[] predicates) {
+    for (Predicate predicate : predicates) {
+      Filters.text(predicate).ifPresent(text -> {
+        pushed.add(predicate);
+        conditions.add(text);
+      });
+    }
+    return predicates;
+  }
+
+  @Override
+  public Predicate[] pushedPredicates() {
+    return pushed.toArray(new Predicate[0]);
+  }
+
+  /** Each column as the query names it, and as the table does. */
+  private ArrayNode names() {
+    ArrayNode names = Channel.JSON.createArrayNode();
+    for (String name : columns.fieldNames()) {
+      boolean isOwn = table.remembered().stream().anyMatch(column -> name.equals(MetadataColumns.PREFIX + column));
+      names.addArray().add(name).add(isOwn ? name.substring(MetadataColumns.PREFIX.length()) : name);
+    }
+    return names;
+  }
+
+  @Override
+  public Scan build() {
+    Map<String, String> own = new HashMap<>(table.pins());
+    own.put("lakemerge.columns", names().toString());
+    if (!conditions.isEmpty()) {
+      own.put("lakemerge.filter", String.join(" AND ", conditions));
+    }
+    PythonSource source = table.source(options, own);
+    Scan scan = ((SupportsRead) source.table()).newScanBuilder(source.options()).build();
+    return new PythonScan(table, columns, conditions, scan);
+  }
+}

@@ -1,0 +1,75 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.util.Map;
+import java.util.Optional;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.datasources.DataSource$;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** LakeMerge's Python data sources. Only this class uses classes of Spark that are not its public interface. */
+final class PythonSource {
+  private static final String TRANSACTION_APPLICATION = "spark.lakemerge.txnAppId";
+  private static final String TRANSACTION_NUMBER = "spark.lakemerge.txnVersion";
+
+  private final TableProvider provider;
+  private final CaseInsensitiveStringMap options;
+
+  /** Looks for a source in the session of this thread. */
+  PythonSource(String name, Map<String, String> options) {
+    this.options = new CaseInsensitiveStringMap(options);
+    provider = (TableProvider) DataSource$.MODULE$
+        .lookupDataSourceV2(name, SQLConf.get())
+        .getOrElse(() -> {
+          throw Errors.refusal(
+              "not-registered",
+              "this session does not know LakeMerge: call lakemerge.catalog(spark, ...) in it, or install lakemerge"
+                  + " for the Python that Spark runs");
+        });
+  }
+
+  /** The schema that Python answers. */
+  StructType schema() {
+    return provider.inferSchema(options);
+  }
+
+  /** The source as a table with all columns. */
+  Table table() {
+    return provider.getTable(schema(), new Transform[0], options.asCaseSensitiveMap());
+  }
+
+  CaseInsensitiveStringMap options() {
+    return options;
+  }
+
+  /** The application transaction that the session gives its writes: application and number, as in Delta. */
+  static Optional<ArrayNode> transaction() {
+    String application = SQLConf.get().getConfString(TRANSACTION_APPLICATION, null);
+    String number = SQLConf.get().getConfString(TRANSACTION_NUMBER, null);
+    if (application == null && number == null) {
+      return Optional.empty();
+    }
+    if (application == null || number == null || !number.matches("\\d{1,18}")) {
+      throw Errors.refusal(
+          "input", "set both " + TRANSACTION_APPLICATION + " and " + TRANSACTION_NUMBER + ", which is a number");
+    }
+    return Optional.of(Channel.JSON.createArrayNode().add(application).add(Long.parseLong(number)));
+  }
+
+  /** Whether the statement that runs on this thread is a MERGE that only inserts. Spark 4.2 and later say so. */
+  static boolean isInsertOnlyMerge() {
+    String execution = SparkContext.getOrCreate().getLocalProperty("spark.sql.execution.id");
+    if (execution == null) {
+      return false;
+    }
+    QueryExecution running = SQLExecution.getQueryExecution(Long.parseLong(execution));
+    return running != null && running.logical().getClass().getSimpleName().equals("InsertOnlyMerge");
+  }
+}

@@ -1,0 +1,59 @@
+package lakemerge.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.spark.sql.connector.catalog.TableChange;
+
+/** Changes of a table's definition, as JSON. */
+final class TableChanges {
+  private TableChanges() {}
+
+  static void describe(TableChange change, ObjectNode into) {
+    if (change instanceof TableChange.SetProperty set) {
+      into.put("change", "set property").put("property", set.property()).put("value", set.value());
+    } else if (change instanceof TableChange.RemoveProperty remove) {
+      into.put("change", "remove property").put("property", remove.property());
+    } else if (change instanceof TableChange.AddColumn add) {
+      if (add.defaultValue() != null) {
+        throw Errors.refusal("unsupported", "ADD COLUMN " + String.join(".", add.fieldNames()) + ": DEFAULT");
+      }
+      column(into.put("change", "add column"), add.fieldNames());
+      into.put("type", add.dataType().json()).put("nullable", add.isNullable()).put("comment", add.comment());
+      position(into, add.position());
+    } else if (change instanceof TableChange.UpdateColumnType update) {
+      column(into.put("change", "type"), update.fieldNames());
+      into.put("type", update.newDataType().json());
+    } else if (change instanceof TableChange.UpdateColumnNullability update) {
+      column(into.put("change", "nullability"), update.fieldNames());
+      into.put("nullable", update.nullable());
+    } else if (change instanceof TableChange.UpdateColumnComment update) {
+      column(into.put("change", "comment"), update.fieldNames());
+      into.put("comment", update.newComment());
+    } else if (change instanceof TableChange.UpdateColumnPosition update) {
+      column(into.put("change", "position"), update.fieldNames());
+      position(into, update.position());
+    } else if (change instanceof TableChange.RenameColumn rename) {
+      column(into.put("change", "rename column"), rename.fieldNames());
+      into.put("to", rename.newName());
+    } else if (change instanceof TableChange.DeleteColumn drop) {
+      column(into.put("change", "drop column"), drop.fieldNames());
+    } else {
+      throw Errors.refusal("unsupported", "ALTER TABLE: " + change.getClass().getSimpleName());
+    }
+  }
+
+  private static void column(ObjectNode into, String[] names) {
+    ArrayNode parts = into.putArray("column");
+    for (String part : names) {
+      parts.add(part);
+    }
+  }
+
+  private static void position(ObjectNode into, TableChange.ColumnPosition position) {
+    if (position instanceof TableChange.After after) {
+      into.put("after", after.column());
+    } else if (position != null) {
+      into.put("first", true);
+    }
+  }
+}

@@ -1,0 +1,247 @@
+"""Answers to the jar's requests: what a table is, and how one is made, changed and dropped.
+
+A request is a JSON object. ``do`` says what is asked for, ``namespace`` and ``name`` which table it is about. The
+answer is a JSON object, too. An error is an answer with its code and its message.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from lakemerge.connector.definitions import altered, created, shown_properties
+from lakemerge.connector.details import DETAILS, detail_schema
+from lakemerge.connector.jar import jar_version
+from lakemerge.connector.places import Places
+from lakemerge.delta import check_table_id
+from lakemerge.errors import (
+    InputError,
+    InstallError,
+    LakeMergeError,
+    NotATableError,
+    TableExistsError,
+    TableReplacedError,
+)
+from lakemerge.format.operations import Operation
+from lakemerge.handle import Handle
+from lakemerge.layout.travel import find_version
+from lakemerge.layout.view import TableView
+from lakemerge.schema.schema import to_delta_json
+from lakemerge.table.create import create_table
+from lakemerge.table.drop import drop_table
+from lakemerge.table.open_table import OpenTable
+from lakemerge.table.opening import open_handle
+from lakemerge.table.table import LakeTable
+from lakemerge.transactions.changing import TransactionOptions, delete_where
+from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
+from mergers import Merger, default_registry
+
+__all__ = ["answer", "opened"]
+
+_OPEN_TABLES: Final = 64
+_open: OrderedDict[tuple[str, str], OpenTable] = OrderedDict()
+"""Tables that this process has opened. A later request for one looks for newer commits only."""
+
+
+class _NoSuchTableError(InputError):
+    code = "no-such-table"
+
+
+def answer(text: str, mergers: Sequence[type[Merger]] = ()) -> str:
+    """The answer to a request. Errors of this library are answers, too."""
+    try:
+        request = orjson.loads(text)
+        if request["connector"] != jar_version():
+            raise InstallError(
+                "Spark has loaded the jar of another version of lakemerge: use the one that this version ships, "
+                "which `lakemerge jar` prints, and start Spark anew"
+            )
+        found = _ANSWERS[request["do"]](request, _places(request), mergers)
+    except LakeMergeError as error:
+        found = {"error": {"code": error.code, "message": error.message}}
+    return orjson.dumps(found).decode()
+
+
+def opened(path: str, storage: Mapping[str, object], mergers: Sequence[type[Merger]]) -> OpenTable:
+    """The table at a path, at its latest version.
+
+    :raises lakemerge.NotATableError: there is none.
+    """
+    key = (path, orjson.dumps(storage, option=orjson.OPT_SORT_KEYS).decode())
+    table = _open.pop(key, None)
+    if table is not None:
+        try:
+            table.view  # noqa: B018 - follows the table's log
+        except (TableReplacedError, NotATableError):
+            table = None
+    if table is None:
+        handle = open_handle(path, storage or None, mergers, None)
+        table = OpenTable.without_session(handle, handle.log.snapshot())
+    _open[key] = table
+    while len(_open) > _OPEN_TABLES:
+        _open.popitem(last=False)
+    return table
+
+
+def _places(request: Mapping[str, Any]) -> Places:
+    allowed = request.get("allowedPaths", "")
+    return Places(request.get("warehouse"), request["storage"], [part.strip() for part in allowed.split(",") if part])
+
+
+def _handle(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> Handle:
+    return open_handle(places.path(request["namespace"], request["name"]), places.storage or None, mergers, None)
+
+
+def _namespaces(_: Mapping[str, Any], places: Places, __: object) -> object:
+    return {"names": places.namespaces()}
+
+
+def _namespace(request: Mapping[str, Any], places: Places, _: object) -> object:
+    return {"properties": places.properties(request["namespace"])}
+
+
+def _create_namespace(request: Mapping[str, Any], places: Places, _: object) -> object:
+    places.create(request["namespace"], request["properties"])
+    return {}
+
+
+def _drop_namespace(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    names = places.tables(request["namespace"])
+    if names and not request["cascade"]:
+        raise InputError(f"the namespace has {len(names)} tables, such as {names[0]!r}: drop these first, or CASCADE")
+    for name in names:
+        _drop({**request, "name": name}, places, mergers)
+    return {"dropped": places.remove(request["namespace"])}
+
+
+def _tables(request: Mapping[str, Any], places: Places, _: object) -> object:
+    return {"names": places.tables(request["namespace"])}
+
+
+def _load(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    name, _, detail = request["name"].rpartition("$") if places.warehouse else ("", "", "")
+    if name and detail in DETAILS:
+        path = places.path(request["namespace"], name)
+        _view(path, request, places, mergers)
+        return {"schema": detail_schema(detail), "rows": {"path": path, "detail": detail}}
+    path = places.path(request["namespace"], request["name"])
+    view = _view(path, request, places, mergers)
+    config, metadata = view.config, view.snapshot.metadata
+    return {
+        "path": path,
+        "id": metadata.id,
+        "version": view.version,
+        "schema": to_delta_json(config.schema),
+        "key": list(config.key),
+        "remembered": _remembered(view, mergers),
+        "partitioning": list(config.partition_by),
+        "properties": shown_properties(config, metadata, view.store.url),
+    }
+
+
+def _remembered(view: TableView, mergers: Sequence[type[Merger]]) -> list[str]:
+    """The columns that a clear has besides the key: the ordering, if the table's merger compares it."""
+    registry = default_registry().extended(mergers) if mergers else default_registry()
+    uses_ordering = view.config.merger(registry).traits(view.config.shape).uses_ordering
+    return list(view.config.ordering) if uses_ordering else []
+
+
+def _view(path: str, request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> TableView:
+    """The version that is asked for. A version may be a number or the name of a savepoint."""
+    try:
+        table = opened(path, places.storage, mergers)
+    except NotATableError as error:
+        if "is a Delta table" in error.message:
+            raise
+        raise _NoSuchTableError(error.message) from error
+    version, microseconds = request.get("version"), request.get("microseconds")
+    if version is None and microseconds is None:
+        return table.view
+    handle = table.handle
+    if microseconds is not None:
+        time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
+        return handle.view(find_version(handle.log, version=None, timestamp=time, savepoint=None))
+    number = int(version) if version.isdecimal() else None
+    savepoint = None if number is not None else version
+    return handle.view(find_version(handle.log, version=number, timestamp=None, savepoint=savepoint))
+
+
+def _create(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    places.properties(request["namespace"]) if places.warehouse else None
+    replaces = request["do"] != "create"
+    handle = _handle(request, places, mergers)
+    if request["do"] == "replace" and not handle.log.exists():
+        raise _NoSuchTableError("there is no table to replace")
+    try:
+        create_table(handle, **created(request), name=request["name"], replace=replaces)
+    except TableExistsError as error:
+        if replaces:
+            raise InputError(error.message) from error
+        raise
+    return {}
+
+
+def _alter(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    path = places.path(request["namespace"], request["name"])
+    view = _view(path, {}, places, mergers)
+    table = LakeTable.open(path, storage_options=places.storage or None, mergers=mergers)
+    if arguments := altered(request["changes"], view.config.schema):
+        table.alter(**arguments)
+    return {}
+
+
+def _truncate(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    table = _target(request, places, mergers)
+    overwrite = OverwriteRequest(operation=Operation.TRUNCATE, txn=_txn(request))
+    overwrite_arrow(table.handle, table.view, table.schema.empty_table(), overwrite)
+    return {}
+
+
+def _delete_all(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    """``DELETE FROM t``: each row is cleared, by this process, which streams them."""
+    table = _target(request, places, mergers)
+    begin = table.handle.view_at(request["version"], of=table.view.snapshot)
+    options = TransactionOptions(txn=_txn(request), isolation=request["isolation"], retries=0)
+    delete_where(table.handle, begin, "true", options, None)
+    return {}
+
+
+def _target(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> OpenTable:
+    """The table that a statement was planned for. Raises :class:`lakemerge.TableReplacedError`."""
+    table = opened(request["path"], places.storage, mergers)
+    check_table_id(table.handle.store, request["tableId"], table.view.snapshot, since=table.view.version)
+    return table
+
+
+def _txn(request: Mapping[str, Any]) -> tuple[str, int] | None:
+    return None if "txn" not in request else (request["txn"][0], request["txn"][1])
+
+
+def _drop(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    return {"dropped": drop_table(_handle(request, places, mergers))}
+
+
+def _rename(request: Mapping[str, Any], places: Places, _: object) -> object:
+    raise InputError("a table's name is its folder, and others may be reading its files: copy it to a new name")
+
+
+_ANSWERS: Final[Mapping[str, Callable[[Mapping[str, Any], Places, Sequence[type[Merger]]], object]]] = {
+    "namespaces": _namespaces,
+    "namespace": _namespace,
+    "create namespace": _create_namespace,
+    "drop namespace": _drop_namespace,
+    "tables": _tables,
+    "load": _load,
+    "create": _create,
+    "replace": _create,
+    "create or replace": _create,
+    "alter": _alter,
+    "delete all": _delete_all,
+    "truncate": _truncate,
+    "drop": _drop,
+    "rename": _rename,
+}

@@ -1,0 +1,82 @@
+"""Builds the jar with the catalog from the sources in ``connector/``: ``python -m scripts.build_connector``.
+
+The same sources give the same bytes. The jar names a digest of its sources, so that a test without a JDK sees a jar
+that was not built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "connector" / "src"
+JAR = ROOT / "lakemerge" / "connector" / "lakemerge-spark.jar"
+VERSION = "lakemerge/spark/version"
+_TIME = (1980, 1, 1, 0, 0, 0)
+_LICENSES = ("LICENSE", "NOTICE")
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCES.rglob("*.java"))
+
+
+def digest() -> str:
+    """Of the names and texts of all sources."""
+    found = hashlib.sha256()
+    for path in sources():
+        found.update(f"{path.relative_to(SOURCES).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def compiled(into: Path, jars: Path) -> None:
+    """Compile all sources against the jars of a Spark."""
+    command = [
+        "javac",
+        "--release",
+        "17",
+        "-Xlint:none",
+        "-nowarn",
+        "-g:source,lines",
+        "-cp",
+        f"{jars}/*",
+        "-d",
+        str(into),
+    ]
+    subprocess.run([*command, *map(str, sources())], check=True)
+
+
+def pack(classes: Path, jar: Path) -> None:
+    entries = {"META-INF/MANIFEST.MF": b"Manifest-Version: 1.0\r\nImplementation-Title: LakeMerge for Spark\r\n\r\n"}
+    entries |= {f"META-INF/{name}": (ROOT / name).read_bytes() for name in _LICENSES if (ROOT / name).exists()}
+    entries[VERSION] = digest().encode()
+    for path in sorted(classes.rglob("*.class")):
+        entries[path.relative_to(classes).as_posix()] = path.read_bytes()
+    with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in entries.items():
+            info = zipfile.ZipInfo(name, _TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            packed.writestr(info, data)
+
+
+def spark_jars() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "jars"
+
+
+def main() -> None:
+    jars = Path(sys.argv[1]) if len(sys.argv) > 1 else spark_jars()
+    with tempfile.TemporaryDirectory() as folder:
+        compiled(Path(folder), jars)
+        pack(Path(folder), JAR)
+    print(f"{JAR.relative_to(ROOT)}: {JAR.stat().st_size:,} bytes, of sources {digest()}")
+
+
+if __name__ == "__main__":
+    main()
