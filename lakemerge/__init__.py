@@ -15,6 +15,7 @@ from lakemerge._internal.lazy import lazy
 from lakemerge._internal.version import library_version
 
 if TYPE_CHECKING:
+    from lakemerge.connector.session import catalog
     from lakemerge.datasource.registration import register
     from lakemerge.errors import (
         CommitConflictError,
@@ -138,6 +139,7 @@ __all__ = [
     "UpsertResult",
     "VacuumResult",
     "VersionNotFoundError",
+    "catalog",
     "listen",
     "register",
     "register_merger",
@@ -152,6 +154,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "lakemerge.connector.session": ("catalog",),
             "lakemerge.datasource.registration": ("register",),
             "lakemerge.errors": (
                 "CommitConflictError",

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakemerge.commits.appends import already_done, also, defining, grown, state_after
-from lakemerge.commits.base import check_same_meaning, commit_records
+from lakemerge.commits.base import check_same_meaning, commit_records, rows_changed
 from lakemerge.commits.compaction import removal, without_dead_logs
+from lakemerge.commits.footprint import RowsChangedError
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile, AlreadyDone, Attempt, Committed
 from lakemerge.errors import CommitConflictError
@@ -52,7 +53,8 @@ def commit_overwrite(
     """Replace whatever is in the scope at the tip by base files. Log appends that land before it are replaced, too;
     those that land after it are newer.
 
-    Raises :class:`CommitConflictError` if the definition or the bucket count changed, or the table was restored.
+    Raises :class:`RowsChangedError` if the overwrite has read the table and rows were written since, and
+    :class:`CommitConflictError` if the definition or the bucket count changed, or the table was restored.
 
     :param adds: the base files, whose ordinals are reserved. Each is in the scope.
     :param buckets: their bucket count.
@@ -64,6 +66,10 @@ def commit_overwrite(
             return done
         view = grown(handle, before, begin) if provenance.merge_schema else before
         check_same_meaning(begin, view)
+        if provenance.isolation is not None and rows_changed(handle, begin, before):
+            raise RowsChangedError(
+                f"rows were written after version {begin.version}, which the overwrite read: it would lose them"
+            )
         epochs = [(state.schema_epoch, state.layout_epoch) for state in (begin.state, before.state)]
         other_count = bool(written) and before.config.buckets not in (None, buckets)
         if epochs[0] != epochs[1] or other_count:

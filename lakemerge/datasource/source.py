@@ -479,8 +479,9 @@ class _Writer(DataSourceArrowWriter):
         self._overwrite, self._states, self._statement = overwrite, None, _Statement.of(options)
         begin = self._statement.begin(table)
         if overwrite is not None:
-            if self._statement.txn is not None:
-                overwrite = self._overwrite = replace(overwrite, txn=self._statement.txn)
+            overwrite = self._overwrite = replace(
+                overwrite, txn=self._statement.txn or overwrite.txn, isolation=self._statement.isolation
+            )
             overwrite.checked(begin.config)
             self._states = AsStates.of(frame_schema(schema), begin.config)
             given = self._states.schema

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakemerge.commits.overwrite import Scope, commit_overwrite
+from lakemerge.commits.provenance import Isolation
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FilterError, FrameError, InputError
@@ -84,6 +85,8 @@ class OverwriteRequest:
     partitions: frozenset[Partition] | None = None
     """For a replay: the partitions that are overwritten. None of the other two is given then."""
     operation: str = Operation.OVERWRITE
+    isolation: Isolation | None = None
+    """For an overwrite that read the table: rows that were written since are a conflict."""
     zone: dt.tzinfo | None = dt.UTC
     """That of times in the condition that have none; ``None``: such times are refused. A condition that means another
     time than its author would lose rows."""
@@ -107,6 +110,7 @@ class OverwriteRequest:
             info={**self.info, "isBlindAppend": False},
             states=True,
             merge_schema=self.merge_schema,
+            isolation=self.isolation,
             operation=self.operation,
         )
 

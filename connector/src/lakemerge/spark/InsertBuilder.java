@@ -13,7 +13,6 @@ import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.types.StructType;
 
 /**
  * INSERT INTO, which is an upsert, and INSERT OVERWRITE.
@@ -88,18 +87,13 @@ final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, Supports
 
   private BatchWrite batch() {
     ObjectNode spec = Channel.JSON.createObjectNode().put("tableId", table.id());
-    if (overwrites) {
-      readVersion.ifPresent(version -> spec.put("version", version));
-      return new TableWrite(table, nullable(info.schema()), info, spec, overwrite, true);
-    }
     readVersion.ifPresent(version -> spec.put("version", version).put("isolation", table.isolation()));
+    if (overwrites) {
+      return new TableWrite(table, info.schema().asNullable(), info, spec, overwrite, true);
+    }
     if (readVersion.isPresent() && PythonSource.isInsertOnlyMerge()) {
       return new TableWrite.Sets(table, info, spec.put("operation", "MERGE").put("states", true).put("once", true));
     }
     return new TableWrite(table, info.schema(), info, spec, Map.of(), false);
-  }
-
-  private static StructType nullable(StructType schema) {
-    return schema.asNullable();
   }
 }

@@ -1,0 +1,460 @@
+"""The catalog: names, definitions, reads, and statements that write beside other writers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+import lakemerge
+from lakemerge import InputError, LakeTable
+from tests.guides import blocks, run
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    name = f"lake{next(_names)}"
+    lakemerge.catalog(spark, name, warehouse=tmp_path / "lake")
+    found = Lake(spark, name, tmp_path / "lake")
+    found("CREATE NAMESPACE {}.db")
+    yield found
+
+
+class Lake:
+    """A catalog of a test's own. ``{}`` in a statement stands for its name."""
+
+    def __init__(self, spark: SparkSession, name: str, folder: Path) -> None:
+        self.spark, self.name, self.folder = spark, name, folder
+
+    def __call__(self, statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.spark.sql(statement.replace("{}", self.name)).collect()]
+
+    def refused(self, statement: str, condition: str, message: str = "") -> None:
+        with pytest.raises(AnalysisException, match=message) as caught:
+            self(statement)
+        assert caught.value.getCondition() == condition
+
+    def made(self, rows: str = "(1, 'a', 10, 1), (2, 'b', NULL, 2), (3, 'c', 30, 3)", **properties: str) -> LakeTable:
+        told = "".join(f", '{name}' = '{value}'" for name, value in properties.items())
+        self(
+            "CREATE TABLE {}.db.t (id BIGINT, state STRING, at BIGINT, n BIGINT) "
+            f"TBLPROPERTIES ('key' = 'id', 'ordering' = 'at'{told})"
+        )
+        self(f"INSERT INTO {{}}.db.t VALUES {rows}")
+        return LakeTable.open(self.folder / "db" / "t")
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self("SELECT * FROM {}.db.t ORDER BY id")
+
+    def meddling(self, act: Callable[[LakeTable], object]) -> str:
+        """The name of a function for SQL. The first call that computes a row lets another writer commit, and the
+        value stays what it is."""
+        path, marker = str(self.folder / "db" / "t"), str(self.folder / f"done{next(_names)}")
+
+        def meddle(value: int | None) -> int | None:
+            try:
+                with open(marker, "x"):
+                    act(LakeTable.open(path))
+            except FileExistsError:
+                pass
+            return value
+
+        name = f"meddle{next(_names)}"
+        self.spark.udf.register(name, meddle, "bigint")
+        return name
+
+
+def upserted(key: int, at: int, n: int) -> Callable[[LakeTable], object]:
+    def act(table: LakeTable) -> object:
+        return table.upsert(pa.table({"id": [key], "state": ["other"], "at": [at], "n": [n]}))
+
+    return act
+
+
+# Names and definitions
+
+
+def test_the_guide_runs(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        session = spark.newSession()
+        patch.setattr(spark, "sql", session.sql)
+        run("catalog.md", blocks("catalog.md"), folder=str(tmp_path), spark=session)
+        [shown] = session.sql("SELECT state FROM lake.shop.orders WHERE id = 1").collect()
+        assert shown.state == "paid"
+
+
+def test_the_statements_of_the_page_run(lake: Lake) -> None:
+    [page] = blocks("sql.md", "sql")
+    statements = [part.strip() for part in page.replace("lake.", f"{lake.name}.").split(";\n") if part.strip()]
+    *_, old, history = [lake(statement) for statement in statements]
+    assert [row[:2] for row in old] == [(1, "new"), (2, "new")]
+    assert sorted(history)[0] == (0, "CREATE TABLE")
+    rows = lake("SELECT id, state, at FROM {}.shop.orders ORDER BY id")
+    assert rows == [(1, "paid", 20), (2, "new", 10)]
+
+
+def test_namespaces(lake: Lake) -> None:
+    lake("CREATE NAMESPACE IF NOT EXISTS {}.db")
+    lake.refused("CREATE NAMESPACE {}.db", "SCHEMA_ALREADY_EXISTS")
+    lake("CREATE NAMESPACE {}.other COMMENT 'of others'")
+    assert lake("SHOW NAMESPACES IN {}") == [("db",), ("default",), ("other",)]
+    assert ("Comment", "of others") in lake("DESCRIBE NAMESPACE {}.other")
+    lake.refused("CREATE NAMESPACE {}.a.b", "LAKEMERGE_INPUT", "not nested")
+    lake.made()
+    lake.refused("DROP NAMESPACE {}.db", "LAKEMERGE_INPUT", "has 1 tables")
+    lake("DROP NAMESPACE {}.db CASCADE")
+    lake("DROP NAMESPACE IF EXISTS {}.db")
+    lake.refused("SHOW TABLES IN {}.db", "SCHEMA_NOT_FOUND")
+    assert not (lake.folder / "db").exists()
+
+
+def test_tables(lake: Lake) -> None:
+    table = lake.made(merger="partial-update", team="mine")
+    assert (table.key, table.ordering) == (("id",), ("at",))
+    assert table.opened.view.config.merger_name == "partial-update"
+    assert lake("SHOW TABLES IN {}.db") == [("db", "t", False)]
+    [[text]] = lake("SHOW CREATE TABLE {}.db.t")
+    lake(text.replace(f"{lake.name}.db.t", f"{lake.name}.db.again"))
+    again = LakeTable.open(lake.folder / "db" / "again")
+    assert again.schema == table.schema
+    assert again.opened.view.config.merger_options == table.opened.view.config.merger_options
+    lake.refused("CREATE TABLE {}.db.t (id INT) TBLPROPERTIES ('key' = 'id')", "TABLE_OR_VIEW_ALREADY_EXISTS")
+    lake("CREATE TABLE IF NOT EXISTS {}.db.t (id INT) TBLPROPERTIES ('key' = 'id')")
+    lake.refused("CREATE TABLE {}.nowhere.t (id INT) TBLPROPERTIES ('key' = 'id')", "SCHEMA_NOT_FOUND")
+    lake.refused("CREATE TABLE {}.db.x (id INT)", "LAKEMERGE_SCHEMA", "needs a key")
+    lake.refused("CREATE TABLE {}.db.x (id INT, v INT DEFAULT 3) TBLPROPERTIES ('key' = 'id')", "LAKEMERGE_UNSUPPORTED")
+    lake.refused("CREATE TABLE {}.db.x TBLPROPERTIES ('key' = 'id') AS SELECT 1 AS id", "LAKEMERGE_UNSUPPORTED")
+    assert lake("SHOW TABLES IN {}.db LIKE 'x'") == []
+
+
+def test_a_folder_that_is_no_table_of_ours_is_never_dropped(lake: Lake, spark: SparkSession) -> None:
+    spark.range(3).write.format("delta").save(str(lake.folder / "db" / "plain"))
+    lake.refused("DROP TABLE {}.db.plain", "LAKEMERGE_NOT_A_TABLE", "not a LakeMerge table")
+    (lake.folder / "db" / "files").mkdir()
+    lake.refused("DROP TABLE {}.db.files", "TABLE_OR_VIEW_NOT_FOUND")
+    assert spark.read.format("delta").load(str(lake.folder / "db" / "plain")).count() == 3
+
+
+def test_drop_and_replace(lake: Lake) -> None:
+    table = lake.made()
+    lake("CREATE OR REPLACE TABLE {}.db.t (id BIGINT, v STRING) TBLPROPERTIES ('key' = 'id')")
+    assert lake.rows == []
+    assert [row[:2] for row in lake("SELECT * FROM {}.db.t VERSION AS OF 1 ORDER BY id")][0] == (1, "a")
+    lake.refused("REPLACE TABLE {}.db.none (id INT) TBLPROPERTIES ('key' = 'id')", "TABLE_OR_VIEW_NOT_FOUND")
+    lake("DROP TABLE {}.db.t")
+    lake("DROP TABLE IF EXISTS {}.db.t")
+    assert not (lake.folder / "db" / "t").exists()
+    with pytest.raises(lakemerge.TableReplacedError):
+        table.to_arrow()
+
+
+def test_alter(lake: Lake) -> None:
+    table = lake.made()
+    lake("ALTER TABLE {}.db.t ADD COLUMNS (note STRING COMMENT 'mine' AFTER id, s STRUCT<a: INT>)")
+    lake("ALTER TABLE {}.db.t ADD COLUMN s.b STRING")
+    lake("ALTER TABLE {}.db.t ALTER COLUMN state COMMENT 'of it'")
+    lake("ALTER TABLE {}.db.t SET TBLPROPERTIES ('team' = 'mine', 'comment' = 'all')")
+    lake("COMMENT ON TABLE {}.db.t IS 'better'")
+    table = LakeTable.open(lake.folder / "db" / "t")
+    assert table.schema.names == ["id", "note", "state", "at", "n", "s"]
+    assert table.opened.view.snapshot.metadata.description == "better"
+    assert dict(lake("SHOW TBLPROPERTIES {}.db.t"))["team"] == "mine"
+    lake("ALTER TABLE {}.db.t UNSET TBLPROPERTIES ('team')")
+    assert "team" not in dict(lake("SHOW TBLPROPERTIES {}.db.t"))
+    for statement in ("DROP COLUMN note", "RENAME COLUMN note TO text", "ALTER COLUMN note SET NOT NULL"):
+        lake.refused(f"ALTER TABLE {{}}.db.t {statement}", "LAKEMERGE_SCHEMA")
+    lake.refused("ALTER TABLE {}.db.t RENAME TO {}.db.u", "LAKEMERGE_INPUT", "its folder")
+
+
+# Reads
+
+
+def test_time_travel_and_details(lake: Lake) -> None:
+    table = lake.made()
+    lake("INSERT INTO {}.db.t VALUES (4, 'd', 40, 4)")
+    table.savepoint("four")
+    lake("DELETE FROM {}.db.t WHERE id = 4")
+    counts = [lake(f"SELECT count(*) FROM {{}}.db.t VERSION AS OF {at}")[0][0] for at in ("0", "1", "2", "'four'")]
+    assert counts == [0, 3, 4, 4]
+    [[time]] = lake("SELECT timestamp FROM {}.db.`t$history` WHERE version = 2")
+    assert lake(f"SELECT count(*) FROM {{}}.db.t TIMESTAMP AS OF '{time}'") == [(4,)]
+    lake.refused("SELECT * FROM {}.db.t VERSION AS OF 99", "LAKEMERGE_VERSION_NOT_FOUND", "from 0 to")
+    assert [row[0] for row in lake("SELECT operation FROM {}.db.`t$history` ORDER BY version")][:2] == [
+        "CREATE TABLE", "UPSERT",
+    ]  # fmt: skip
+    assert lake("SELECT name, version FROM {}.db.`t$savepoints`") == [("four", 2)]
+    assert lake("SELECT sum(base_rows) FROM {}.db.`t$buckets`") == [(3,)]
+    assert {row[0] for row in lake("SELECT kind FROM {}.db.`t$files`")} == {"base", "log"}
+
+
+def test_filters_leave_out_rows_before_spark_sees_them(lake: Lake) -> None:
+    lake.made()
+    for condition, ids in {
+        "id = 2": [2], "id IN (1, 3)": [1, 3], "at IS NULL": [2], "at >= 30 OR state = 'b'": [2, 3],
+        "state > 'a' AND n < 3": [2], "NOT (id = 1)": [2, 3], "state LIKE 'c%'": [3],
+    }.items():  # fmt: skip
+        assert [row[0] for row in lake(f"SELECT id FROM {{}}.db.t WHERE {condition} ORDER BY id")] == ids
+    plan = lake("EXPLAIN SELECT state FROM {}.db.t WHERE id = 2")[0][0]
+    assert re.search(r"where `id` IS NOT NULL AND `id` = 2", plan)
+
+
+def test_a_look_up_reads_one_bucket(lake: Lake) -> None:
+    lake.made(buckets="8")
+    frame = lake.spark.sql("SELECT * FROM {}.db.t WHERE id = 2".replace("{}", lake.name))
+    assert frame.rdd.getNumPartitions() == 1
+
+
+def test_secrets_are_in_no_plan_property_or_error(spark: SparkSession, tmp_path: Path) -> None:
+    name = f"lake{next(_names)}"
+    lakemerge.catalog(spark, name, warehouse=tmp_path, storage_options={"secret": "hunter2", "key": "AKIA1"})
+    lake = Lake(spark, name, tmp_path)
+    lake("CREATE NAMESPACE {}.db")
+    lake.made()
+    shown = [
+        lake(statement)
+        for statement in (
+            "EXPLAIN EXTENDED SELECT * FROM {}.db.t", "EXPLAIN EXTENDED UPDATE {}.db.t SET n = 1",
+            "DESCRIBE EXTENDED {}.db.t", "SHOW CREATE TABLE {}.db.t", "SHOW TBLPROPERTIES {}.db.t",
+            "SELECT * FROM {}.db.`t$history`",
+        )
+    ]  # fmt: skip
+    with pytest.raises(AnalysisException) as caught:
+        lake("ALTER TABLE {}.db.t DROP COLUMN n")
+    for text in (str(shown), str(caught.value)):
+        assert "hunter2" not in text
+        assert "AKIA1" not in text
+
+
+def test_a_catalog_of_paths(lake: Lake) -> None:
+    lake.made()
+    assert lake(f"SELECT count(*) FROM lakemerge.`{lake.folder}/db/t`") == [(3,)]
+    lake.refused("SELECT * FROM lakemerge.`db/t`", "LAKEMERGE_INPUT", "no absolute path")
+
+
+def test_the_session_is_asked_for_what_it_cannot_do(lake: Lake, tmp_path: Path) -> None:
+    lakemerge.catalog(lake.spark, lake.name, warehouse=lake.folder)  # again
+    with pytest.raises(InputError, match="Spark does not move a catalog"):
+        lakemerge.catalog(lake.spark, lake.name, warehouse=tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="name of letters"):
+        lakemerge.catalog(lake.spark, "a-b", warehouse=tmp_path)
+    with pytest.raises(InputError, match="choose another name"):
+        lakemerge.catalog(lake.spark, "spark_catalog", warehouse=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEMERGE_CONNECTOR", "off")
+        with pytest.raises(InputError, match="LAKEMERGE_CONNECTOR=off"):
+            lakemerge.catalog(lake.spark, "other", warehouse=tmp_path)
+
+
+def test_other_threads_and_sessions(lake: Lake) -> None:
+    lake.made()
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(lake("SELECT count(*) FROM {}.db.t")))
+    thread.start()
+    thread.join()
+    assert found == [[(3,)]]
+    session = lake.spark.newSession()
+    lakemerge.catalog(session, lake.name, warehouse=lake.folder)
+    assert session.sql(f"SELECT count(*) FROM {lake.name}.db.t").collect()[0][0] == 3
+
+
+# Writes
+
+
+def test_an_update_sets_what_is_asked_whatever_the_merger(lake: Lake) -> None:
+    lake.made(merger="first-row")
+    lake("UPDATE {}.db.t SET n = n + 10, at = at - 5 WHERE id <= 2")
+    assert lake.rows == [(1, "a", 5, 11), (2, "b", None, 12), (3, "c", 30, 3)]
+    lake("UPDATE {}.db.t SET n = (SELECT max(n) FROM {}.db.t) WHERE id IN (SELECT id FROM {}.db.t WHERE state = 'c')")
+    assert lake.rows[2] == (3, "c", 30, 12)
+
+
+def test_a_key_is_never_assigned(lake: Lake) -> None:
+    table = lake.made()
+    lake.refused("UPDATE {}.db.t SET id = 9 WHERE id = 3", "LAKEMERGE_KEY_ASSIGNED", "column id of")
+    lake("UPDATE {}.db.t SET id = id, n = 0 WHERE id = 3")
+    assert lake.rows[2] == (3, "c", 30, 0)
+    assert table.version == 2
+
+
+def test_a_delete_remembers_the_ordering(lake: Lake) -> None:
+    table = lake.made()
+    lake("DELETE FROM {}.db.t WHERE id = 3")
+    upserted(3, 20, 0)(table)
+    assert [row[0] for row in lake.rows] == [1, 2]
+    lake("DELETE FROM {}.db.t")
+    upserted(1, 5, 0)(table)
+    assert lake.rows == []
+    lake("TRUNCATE TABLE {}.db.t")
+    upserted(1, 5, 0)(table)
+    assert [row[0] for row in lake.rows] == [1]
+
+
+def test_merge_with_all_clauses(lake: Lake) -> None:
+    lake.made()
+    lake(
+        "MERGE INTO {}.db.t t USING (SELECT * FROM VALUES (1L, 'm', 99L), (2L, 'bye', 0L), (7L, 'new', 1L), "
+        "(8L, 'skip', 1L) AS s(id, state, at)) s ON t.id = s.id "
+        "WHEN MATCHED AND s.state = 'bye' THEN DELETE WHEN MATCHED THEN UPDATE SET state = s.state, at = s.at "
+        "WHEN NOT MATCHED AND s.state <> 'skip' THEN INSERT (id, state) VALUES (s.id, s.state) "
+        "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET n = -1"
+    )
+    assert lake.rows == [(1, "m", 99, 1), (3, "c", 30, -1), (7, "new", None, None)]
+
+
+def test_merges_that_mean_two_rows_fail(lake: Lake) -> None:
+    table = lake.made()
+    twice = "(SELECT {0}L AS id, 'x' AS state UNION ALL SELECT {0}L, 'y')"
+    with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
+        lake(
+            f"MERGE INTO {{}}.db.t t USING {twice.format(1)} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET state = s.state"
+        )
+    for other in ("WHEN MATCHED THEN DELETE", ""):
+        lake.refused(
+            f"MERGE INTO {{}}.db.t t USING {twice.format(9)} s ON t.id = s.id {other} "
+            "WHEN NOT MATCHED THEN INSERT (id, state) VALUES (s.id, s.state)",
+            "LAKEMERGE_MULTIPLE_MATCHES",
+        )
+    assert table.version == 1
+
+
+def test_an_insert_is_an_upsert_of_all_columns(lake: Lake) -> None:
+    lake.made()
+    lake("INSERT INTO {}.db.t (id, at) VALUES (1, 50)")
+    lake("INSERT INTO {}.db.t VALUES (3, 'late', 20, 0)")
+    assert lake.rows == [(1, None, 50, None), (2, "b", None, 2), (3, "c", 30, 3)]
+    with pytest.raises(PySparkException):
+        lake("INSERT INTO {}.db.t SELECT CAST(NULL AS BIGINT), 'x', 1L, 1L")
+    assert len(lake.rows) == 3
+
+
+def test_overwrites(lake: Lake) -> None:
+    lake("CREATE TABLE {}.db.t (id BIGINT, p STRING, n BIGINT) PARTITIONED BY (p) TBLPROPERTIES ('key' = 'p, id')")
+    lake("INSERT INTO {}.db.t VALUES (1, 'x', 1), (2, 'y', 2), (3, 'z', 3)")
+    lake("INSERT OVERWRITE {}.db.t PARTITION (p = 'x') SELECT 9L, 9L")
+    assert lake.rows == [(2, "y", 2), (3, "z", 3), (9, "x", 9)]
+    lake("INSERT INTO {}.db.t REPLACE WHERE p = 'y' SELECT 8L, 'y', 8L")
+    assert lake.rows == [(3, "z", 3), (8, "y", 8), (9, "x", 9)]
+    lake.spark.table(f"{lake.name}.db.t").where("p = 'z'").selectExpr("id + 1 id", "p", "n").writeTo(
+        f"{lake.name}.db.t"
+    ).overwritePartitions()
+    assert lake.rows == [(4, "z", 3), (8, "y", 8), (9, "x", 9)]
+    lake.refused("INSERT INTO {}.db.t REPLACE WHERE n = 3 SELECT 8L, 'y', 8L", "LAKEMERGE_FILTER", "partition columns")
+    lake("INSERT OVERWRITE {}.db.t VALUES (1, 'q', 1)")
+    assert lake.rows == [(1, "q", 1)]
+
+
+def test_an_application_transaction_counts_once(lake: Lake) -> None:
+    table = lake.made()
+    with pytest.MonkeyPatch.context():
+        lake.spark.conf.set("spark.lakemerge.txnAppId", "app")
+        lake.spark.conf.set("spark.lakemerge.txnVersion", "7")
+        try:
+            lake("UPDATE {}.db.t SET n = n + 1")
+            lake("UPDATE {}.db.t SET n = n + 1")
+        finally:
+            lake.spark.conf.unset("spark.lakemerge.txnAppId")
+            lake.spark.conf.unset("spark.lakemerge.txnVersion")
+    assert [row[3] for row in lake.rows] == [2, 3, 4]
+    assert table.version == 2
+
+
+# Beside other writers
+
+STATEMENTS = {
+    "update": "UPDATE {}.db.t SET n = meddle(n) + 1 WHERE id = 1",
+    "delete": "DELETE FROM {}.db.t WHERE id = 1 AND meddle(n) = 1",
+    "merge": "MERGE INTO {}.db.t t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = meddle(n) + 1",
+    "insert from itself": "INSERT INTO {}.db.t SELECT id, state, 100L, meddle(n) + 1 FROM {}.db.t WHERE id = 1",
+}
+
+
+@pytest.mark.parametrize("what", STATEMENTS)
+@pytest.mark.parametrize("same", [True, False], ids=["same key", "another key"])
+def test_another_writer_comes_while_rows_are_computed(lake: Lake, what: str, same: bool) -> None:
+    table = lake.made()
+    meddle = lake.meddling(upserted(1 if same else 3, 90, 500))
+    statement = STATEMENTS[what].replace("meddle", meddle)
+    if same:
+        lake.refused(statement, "LAKEMERGE_CONFLICT", "wrote 1 of the transaction's keys")
+        assert lake.rows[0] == (1, "other", 90, 500)
+        assert table.version == 2
+    else:
+        lake(statement)
+        assert (3, "other", 90, 500) in lake.rows
+        assert lake.rows[0][3] in (2, 500)
+        assert table.version == 3
+
+
+def test_a_merge_that_only_inserts_conflicts(lake: Lake) -> None:
+    lake.made()
+    meddle = lake.meddling(upserted(7, 90, 500))
+    lake.refused(
+        f"MERGE INTO {{}}.db.t t USING (SELECT 7L AS id, {meddle}(1) AS n) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id, at, n) VALUES (s.id, 200L, s.n)",
+        "LAKEMERGE_CONFLICT",
+    )
+    assert lake.rows[3] == (7, "other", 90, 500)
+
+
+def test_a_merge_that_only_inserts_is_a_transaction(lake: Lake, spark: SparkSession) -> None:
+    """A newer tombstone does not swallow its row."""
+    table = lake.made()
+    table.delete(pa.table({"id": [7], "at": [100]}))
+    lake(
+        "MERGE INTO {}.db.t t USING (SELECT 7L AS id, 1L AS at) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id, at) VALUES (s.id, s.at)"
+    )
+    says_so = tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
+    assert ((7, None, 1, None) in lake.rows) == says_so
+
+
+def test_an_overwrite_that_read_the_table_conflicts(lake: Lake) -> None:
+    lake.made()
+    meddle = lake.meddling(upserted(5, 1, 500))
+    statement = f"INSERT OVERWRITE {{}}.db.t SELECT id, state, at, {meddle}(n) FROM {{}}.db.t"
+    lake.refused(statement, "LAKEMERGE_CONFLICT", "it would lose them")
+    assert (5, "other", 1, 500) in lake.rows
+    lake(statement)
+    assert len(lake.rows) == 4
+
+
+def test_serializable_catalogs_conflict_with_any_record(spark: SparkSession, tmp_path: Path) -> None:
+    name = f"lake{next(_names)}"
+    spark.conf.set(f"spark.sql.catalog.{name}.isolation", "serializable")
+    lakemerge.catalog(spark, name, warehouse=tmp_path)
+    lake = Lake(spark, name, tmp_path)
+    lake("CREATE NAMESPACE {}.db")
+    lake.made()
+    meddle = lake.meddling(upserted(3, 90, 500))
+    lake.refused(STATEMENTS["update"].replace("meddle", meddle), "LAKEMERGE_CONFLICT", "serializable")
+
+
+def test_a_statement_sees_one_version_of_a_table(lake: Lake) -> None:
+    """A join of the table with itself, while another writer commits."""
+    lake.made()
+    meddle = lake.meddling(upserted(4, 1, 1))
+    joined = f"SELECT count(*) FROM (SELECT id, {meddle}(n) AS n FROM {{}}.db.t) a JOIN {{}}.db.t b ON a.id = b.id"
+    assert lake(joined) == [(3,)]
+    assert lake(joined) == [(4,)]
+
+
+def test_a_failed_statement_commits_nothing(lake: Lake) -> None:
+    table = lake.made()
+    with pytest.raises(PySparkException, match="boom"):
+        lake("UPDATE {}.db.t SET state = raise_error('boom') WHERE id = 1")
+    with pytest.raises(PySparkException):
+        lake("UPDATE {}.db.t SET n = 1 / 0 WHERE id = 1")
+    assert table.version == 1
+    lake("UPDATE {}.db.t SET n = 0 WHERE id = 1")
+    assert lake.rows[0] == (1, "a", 10, 0)
