@@ -56,7 +56,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source connector test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -91,6 +91,7 @@ help:
 	@echo "  make bench-transactions updates and merges of rows, against reads and upserts, and Delta's MERGE (ARGS='--rows 300000')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
+	@echo "  make connector        build the jar for Spark's catalogs from connector/; needs a JDK 17"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
 
@@ -126,6 +127,10 @@ bench-provenance: $(STAMP)
 
 bench-transactions: java $(STAMP)
 	$(BIN)/python -m benchmarks.transactions $(ARGS)
+
+# Needs a JDK. The jar is tracked, so that nobody else does.
+connector: $(STAMP)
+	$(BIN)/python -m scripts.build_connector
 
 bench-plan: java $(STAMP)
 	$(BIN)/python -m benchmarks.plan_time $(ARGS)

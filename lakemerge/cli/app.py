@@ -39,6 +39,7 @@ from lakemerge.cli.tables import (
     shown_result,
     shown_vacuum,
 )
+from lakemerge.connector.jar import jar_path
 from lakemerge.results.plans import CompactionStrategy
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
@@ -138,6 +139,12 @@ def show(
         document(dataclasses.asdict(detail) | amplification | {"columns": columns_of(table.schema)})
     else:
         shown_detail(table)
+
+
+@app.command()
+def jar() -> None:
+    """Print where the jar for Spark's catalogs is, for spark-submit --jars and servers."""
+    say(str(jar_path()))
 
 
 @app.command()

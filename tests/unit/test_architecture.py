@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("mergers", "lakemerge", "compaction")
 TABLE = ROOT / "lakemerge" / "table" / "table.py"
 SPARK_DOORS = (
+    "lakemerge.connector.session",
+    "lakemerge.connector.source",
     "lakemerge.datasource",
     "lakemerge.spark",
     "lakemerge.flows.spark",
@@ -24,6 +26,7 @@ SPARK_DOORS = (
     "lakemerge.merge_source.spark",
     "lakemerge.transactions.spark",
     "pyspark_lakemerge",
+    "pyspark_lakemerge_catalog",
 )
 LOOSE = {"bins", "errors", "frames", "handle", "options", "python_values", "quantities"}
 LAYERS = (
@@ -40,8 +43,11 @@ LAYERS = (
     ("compaction", "lakemerge.check"),
     ("lakemerge.datasource", "lakemerge.ingest", "lakemerge.provenance"),
     ("lakemerge.table.table",),
-    ("lakemerge", "lakemerge.flows", "lakemerge.merge_source", "lakemerge.report", "lakemerge.testing"),
-    ("lakemerge.cli", "lakemerge.__main__", "pyspark_lakemerge"),
+    (
+        "lakemerge",
+        *(f"lakemerge.{name}" for name in ("connector", "flows", "merge_source", "report", "testing")),
+    ),
+    ("lakemerge.cli", "lakemerge.__main__", "pyspark_lakemerge", "pyspark_lakemerge_catalog"),
 )
 """Packages and modules from the bottom up. A module imports what stands in its layer or below."""
 CLI_COMMANDS = tuple(
@@ -191,7 +197,7 @@ def inside(module: str, packages: tuple[str, ...]) -> bool:
 
 def product_files() -> list[Path]:
     files = [path for package in PRODUCT for path in (ROOT / package).rglob("*.py")]
-    return sorted([*files, ROOT / "pyspark_lakemerge.py"])
+    return sorted([*files, *ROOT.glob("pyspark_*.py")])
 
 
 def imports_of(tree: ast.AST, source: str) -> Iterator[Import]:

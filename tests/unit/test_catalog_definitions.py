@@ -19,8 +19,8 @@ def made(**properties: str) -> dict[str, Any]:
 
 def test_properties_that_define_the_table() -> None:
     found = made(
-        **{"key": "id, `a,b` , `c``d`", "ordering": "at", "merger": "aggregate", "merger.options": '{"aggregates": {}}'},
-        buckets="4", comment="all", owner="me", provider="LakeMerge", team="mine",
+        **{"key": "id, `a,b` , `c``d`", "merger.options": '{"aggregates": {}}'},
+        ordering="at", merger="aggregate", buckets="4", comment="all", owner="me", provider="LakeMerge", team="mine",
     )  # fmt: skip
     assert found.pop("schema") == pa.schema([("id", pa.int64())])
     assert found == {
@@ -69,7 +69,7 @@ def test_changes_of_properties() -> None:
     assert found == {"merger": "first-row", "description": "new", "properties": {"x": None}}
     with pytest.raises(SchemaError, match="'key' cannot be changed"):
         change(put("key", "v"))
-    with pytest.raises(SchemaError, match="'buckets' cannot be changed; use LakeTable.rescale"):
+    with pytest.raises(SchemaError, match=r"'buckets' cannot be changed; use LakeTable\.rescale"):
         change(put("buckets", "8"))
 
 

@@ -37,7 +37,7 @@ def test_a_dropped_table_leaves_nothing(tmp_path: Path) -> None:
 def test_what_began_before_fails_by_name(tmp_path: Path) -> None:
     table, other = made(tmp_path / "t"), LakeTable.open(tmp_path / "t")
     LakeTable.drop(tmp_path / "t")
-    for call in (lambda: table.upsert(ROWS), lambda: other.to_arrow()):
+    for call in (lambda: table.upsert(ROWS), other.to_arrow):
         with pytest.raises(TableReplacedError, match="removed or re-created"):
             call()
 
@@ -95,10 +95,10 @@ def test_what_is_left_of_one_is_no_table(tmp_path: Path) -> None:
         patch.setattr("lakemerge.table.drop._delete", lambda *_: None)
         assert drop_table(handle)
     assert not LakeTable.exists(tmp_path / "t")
-    with pytest.raises(NotATableError, match="was dropped.* drop it again"):
+    with pytest.raises(NotATableError, match=r"was dropped.* drop it again"):
         LakeTable.open(tmp_path / "t")
     for replace in (False, True):
-        with pytest.raises(TableExistsError, match="was dropped.* drop it again"):
+        with pytest.raises(TableExistsError, match=r"was dropped.* drop it again"):
             LakeTable.create(tmp_path / "t", "k INT", key=["k"], replace=replace)
     assert LakeTable.drop(tmp_path / "t")
     assert not (tmp_path / "t").exists()

@@ -48,7 +48,7 @@ def test_a_namespace_with_files_stays(tmp_path: Path) -> None:
     found = places(tmp_path)
     found.create(["shop"], {})
     (tmp_path / "shop" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="has files, such as shop/notes.txt"):
+    with pytest.raises(InputError, match=r"has files, such as shop/notes\.txt"):
         found.remove(["shop"])
     assert (tmp_path / "shop" / "notes.txt").read_text() == "mine"
 

@@ -40,9 +40,9 @@ def test_holds_just_the_product(wheel: zipfile.ZipFile) -> None:
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and (path.suffix == ".py" or path.name == "py.typed")
+        if path.is_file() and (path.suffix in (".py", ".jar") or path.name == "py.typed")
     }
-    assert found == expected | {"pyspark_lakemerge.py"}
+    assert found == expected | {"pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py"}
 
 
 def test_every_package_is_typed(wheel: zipfile.ZipFile) -> None:
