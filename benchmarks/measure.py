@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of", "usable_cores"]
+__all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of", "usable_cores", "with_lines"]
 
 _HEADINGS = ("case", "what", "value", "floor", "ratio", "target", "verdict")
 _WIDTHS = (9, 58, 12, 12, 8, 8, 0)
@@ -200,6 +201,12 @@ class Report:
             for index, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
         ]
         self.say(" ".join(padded).rstrip())
+
+
+def with_lines(body: Mapping[str, object], name: str, items: Iterable[str]) -> str:
+    """JSON of ``body`` whose last entry is a list of items, which are JSON, each on a line of its own."""
+    lines = ",\n".join(items)
+    return f"{json.dumps({**body, name: []}, default=str)[:-2]}\n{lines}\n]}}"
 
 
 def files_below(folder: Path) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import Literal
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.workload import Parameters
+from benchmarks.measure import with_lines
 
 __all__ = ["Comparison", "markdown"]
 
@@ -87,9 +88,8 @@ class Comparison:
             },
             "rows": self.rows,
             "machine": dict(self.machine),
-            "results": [result.as_json() for result in self.results],
         }
-        path.write_text(json.dumps(body, indent=1) + "\n")
+        path.write_text(with_lines(body, "results", map(CaseResult.text, self.results)) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Comparison:

@@ -9,7 +9,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.measure import with_lines
+
 __all__ = ["CaseResult", "Row"]
+
+_SAMPLES = ("samples", "floor_samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,11 @@ class Row:
         """Value per floor; ``None`` where either is missing or the floor is zero."""
         return None if self.value is None or not self.floor else self.value / self.floor
 
-    def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "value": self.value, "floor": self.floor, "ratio": self.ratio, "void": self.is_void}
+    def text(self) -> str:
+        """As JSON; what is not set is left out. Samples have a billionth of a second."""
+        body = {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        rounded = {name: [round(sample, 9) for sample in body[name]] for name in _SAMPLES if name in body}
+        return json.dumps({**body, **rounded})
 
     @classmethod
     def of_json(cls, body: Mapping[str, object]) -> Row:
@@ -74,14 +81,15 @@ class CaseResult:
     given_up: str | None = None
     """Why the case was not waited for."""
 
-    def as_json(self) -> dict[str, object]:
-        named = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**named, "rows": [row.as_json() for row in self.rows]}
+    def text(self) -> str:
+        """As JSON, with a line for each row; what is not set is left out."""
+        named = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "rows"}
+        return with_lines({name: value for name, value in named.items() if value}, "rows", map(Row.text, self.rows))
 
     def write(self, folder: Path) -> None:
         """At once, so that there is no half of a result."""
         path = self.path(folder, self.engine, self.case)
-        path.with_suffix(".partial").write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        path.with_suffix(".partial").write_text(self.text() + "\n")
         path.with_suffix(".partial").rename(path)
 
     @classmethod
